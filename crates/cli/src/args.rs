@@ -64,6 +64,88 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<std::ffi::OsString>,
     },
+    /// IOR's command line and output: bandwidth of files (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Ior {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// mdtest's command line and output: rates of creates, stats, reads and removals (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Mdtest {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// mib's command line and output: bandwidth against the clock (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Mib {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// mdsrate's command line and output: rates of an MDT (also as a program of its own name).
+    #[command(disable_help_flag = true)]
+    Mdsrate {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<std::ffi::OsString>,
+    },
+    /// Experiments: load, repeats, what the machine did meanwhile, and a report; the studies in one command each.
+    Lab(Lab),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    pub action: LabAction,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabAction {
+    /// Run an experiment in a new directory, and write its report.
+    Run(LabRun),
+    /// Go on with a run that ended early: what is there is kept, what is missing is measured.
+    Resume {
+        /// The run directory.
+        dir: PathBuf,
+        #[command(flatten)]
+        place: LabWhere,
+    },
+    /// Write the report of a run again.
+    Report {
+        /// The run directory.
+        dir: PathBuf,
+    },
+    /// The studies, and the runs in a directory.
+    List {
+        /// Where to look for runs.
+        #[arg(default_value = ".")]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LabRun {
+    /// Name of a study (`coral lab list`), or a TOML file with its path.
+    pub experiment: String,
+    /// Which of the experiment's profiles (`full` is the experiment as it is).
+    #[arg(long, value_name = "NAME")]
+    pub profile: Option<String>,
+    /// The run directory, which must not hold a run (default lab-NAME-N, the first that is free).
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: LabWhere,
+}
+
+/// On which file systems an experiment runs.
+#[derive(Debug, Args, Clone)]
+pub(crate) struct LabWhere {
+    /// NAME=DIR: a mounted file system, or any directory, in the place of one that the laboratory would start; again for further ones
+    /// and for further clients of one.
+    #[arg(long, value_name = "NAME=DIR")]
+    pub mount: Vec<String>,
+    /// Where the targets of file systems go that the laboratory starts (default the run directory).
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! Coral's commands: one binary, many names.
 //!
-//! The name it is called by picks the command: `coral`, `lfs`, `lst`, `lnetctl`, `lctl`, `mount.coral` (the helper of mount(8)).
+//! The name it is called by picks the command: `coral`, `lfs`, `lst`, `lnetctl`, `lctl`, `mount.coral` (the helper of mount(8)),
+//! and the load generators `ior`, `mdtest`, `mib` and `mdsrate`.
 
 mod args;
 mod check;
@@ -11,6 +12,7 @@ mod descriptors;
 mod format;
 mod history;
 mod holder;
+mod lab;
 mod lfs;
 mod lnetctl;
 mod log;
@@ -30,6 +32,7 @@ use args::{Cli, Command};
 use clap::Parser;
 use client::MountedClient;
 use control::{Ask, Asked};
+use coral_lab::load;
 use coral_node::Servers;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -48,6 +51,10 @@ fn main() -> ExitCode {
     });
     if matches!(called.as_deref(), Some("lfs" | "lnetctl" | "lctl")) {
         daemon::end_with_closed_pipe();
+    }
+    if let Some(name) = called.as_deref().filter(|c| load::NAMES.contains(c)) {
+        // A process of the run that has ended is an error to report, not a signal to end by.
+        return load::main(name, args);
     }
     match called.as_deref() {
         Some("lfs") => return lfs::main(args.split_off(1)),
@@ -72,7 +79,14 @@ fn main() -> ExitCode {
     }
     if !matches!(
         cli.command,
-        Command::Up(_) | Command::Serve(_) | Command::Mount(_) | Command::Router(_)
+        Command::Up(_)
+            | Command::Serve(_)
+            | Command::Mount(_)
+            | Command::Router(_)
+            | Command::Ior { .. }
+            | Command::Mdtest { .. }
+            | Command::Mib { .. }
+            | Command::Mdsrate { .. }
     ) {
         daemon::end_with_closed_pipe();
     }
@@ -102,11 +116,16 @@ fn main() -> ExitCode {
         Command::Mount(a) => client::run(a),
         Command::Router(a) => router::run(a),
         Command::History(a) => history::run(a),
+        Command::Lab(a) => lab::run(a),
         Command::Metrics(a) => metrics::run(a),
         Command::Lfs { args } => return lfs::main(args),
         Command::Lst { .. } => Ok(()),
         Command::Lnetctl { args } => return lnetctl::main(args, false),
         Command::Lctl { args } => return lnetctl::main(args, true),
+        Command::Ior { args } => return generate("ior", args),
+        Command::Mdtest { args } => return generate("mdtest", args),
+        Command::Mib { args } => return generate("mib", args),
+        Command::Mdsrate { args } => return generate("mdsrate", args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -115,6 +134,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A load generator as a subcommand.
+fn generate(name: &str, words: Vec<OsString>) -> ExitCode {
+    let args = std::iter::once(OsString::from(name)).chain(words);
+    load::main(name, args.collect())
 }
 
 /// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`).

@@ -10,7 +10,8 @@
 //! value.
 
 mod api;
-mod error;
+mod ask;
+pub mod error;
 pub mod grant;
 pub mod llite;
 pub mod lmv;
@@ -22,7 +23,10 @@ mod stats;
 pub mod target;
 pub mod time;
 
-pub use api::{ConnectError, File, FileSystem, OpenOptions, Source, SourceError, blocking};
+pub use api::{
+    ConnectError, File, FileSystem, OpenOptions, PathError, Source, SourceError, blocking,
+};
+pub use error::{Error, ErrorLog, Refusal, TargetError};
 pub use llite::types::{
     Attr, Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, MountError, MountOptions,
     SeekWhence, SetAttr, SetTime, StatFs, Timespec,

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_ptlrpc::Request;
-use coral_wire::Errno;
 use coral_wire::fid::{Fid, seq};
 use coral_wire::fld::LuSeqRange;
 use coral_wire::ptlrpc::{opc, portal};
 use parking_lot::RwLock;
 
-use crate::error::{ok, proto};
+use crate::ask::ask;
+use crate::error::Error;
 use crate::mdc::Mdc;
 
 /// FLD_LOOKUP.
@@ -51,23 +51,25 @@ impl Lmv {
     }
 
     /// The MDT of the root, or EIO before there is one.
-    pub fn first(&self) -> Result<Arc<Mdc>, Errno> {
-        self.mdcs.read().values().next().cloned().ok_or(Errno::EIO)
+    pub fn first(&self) -> Result<Arc<Mdc>, Error> {
+        let first = self.mdcs.read().values().next().cloned();
+        first.ok_or(Error::NoMdt(None))
     }
 
     /// The MDT that holds `fid`.
-    pub async fn of(&self, fid: Fid) -> Result<Arc<Mdc>, Errno> {
+    pub async fn of(&self, fid: Fid) -> Result<Arc<Mdc>, Error> {
         {
             let mdcs = self.mdcs.read();
             if mdcs.len() == 1 || fid.seq < seq::NORMAL {
-                return mdcs.values().next().cloned().ok_or(Errno::EIO);
+                return mdcs.values().next().cloned().ok_or(Error::NoMdt(None));
             }
         }
         let index = match self.cached(fid.seq) {
             Some(i) => i,
             None => self.ask(fid.seq).await?,
         };
-        self.mdcs.read().get(&index).cloned().ok_or(Errno::EIO)
+        let mdc = self.mdcs.read().get(&index).cloned();
+        mdc.ok_or(Error::NoMdt(Some(index)))
     }
 
     fn cached(&self, seq: u64) -> Option<u32> {
@@ -76,7 +78,7 @@ impl Lmv {
         (seq < *end).then_some(*index)
     }
 
-    async fn ask(&self, seq: u64) -> Result<u32, Errno> {
+    async fn ask(&self, seq: u64) -> Result<u32, Error> {
         let mdt0 = self.first()?;
         let range = LuSeqRange {
             start: seq,
@@ -85,8 +87,7 @@ impl Lmv {
         let rq = Request::new(portal::FLD_REQUEST, opc::FLD_QUERY)
             .push_bytes(Bytes::copy_from_slice(&FLD_LOOKUP.to_le_bytes()))
             .push(&range);
-        let reply = ok(mdt0.import().call(rq).await)?;
-        let r = reply.msg.get::<LuSeqRange>(1).map_err(proto)?;
+        let r = ask(mdt0.import(), rq).await?.get::<LuSeqRange>(1)?;
         self.fld.write().insert(r.start, (r.end, r.index));
         Ok(r.index)
     }

@@ -218,9 +218,6 @@ impl ImportObserver for Observer {
         let target = self.target.upgrade();
         Box::pin(async move {
             let Some(t) = target else { return };
-            if t.kind != Kind::Mgs {
-                tracing::warn!(target = %t.uuid, "evicted by the server: locks and open files there are lost");
-            }
             t.namespace.drop_all().await;
             if let Some(w) = t.hooks() {
                 w.evicted(&t);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::Cluster;
-use coral_client::{Cred, FileSystem, OpenOptions, SetAttr, blocking};
+use coral_client::{Cred, FileSystem, OpenOptions, PathError, SetAttr, blocking};
 
 async fn mounted(c: &Cluster) -> FileSystem {
     let node = c.remote_node().await.expect("a node");
@@ -17,7 +17,7 @@ async fn mounted(c: &Cluster) -> FileSystem {
         .as_user(Cred::root())
 }
 
-fn kind<T>(done: std::io::Result<T>) -> ErrorKind {
+fn kind<T>(done: Result<T, PathError>) -> ErrorKind {
     done.map(drop).expect_err("refused").kind()
 }
 

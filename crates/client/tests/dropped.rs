@@ -135,7 +135,7 @@ impl Program {
         };
         match got {
             Some(Ok(())) => self.count(u, n, &fh).await,
-            Some(Err(e)) => assert_eq!(e, Errno::EAGAIN, "program {}: its lock", self.id),
+            Some(Err(e)) => assert_eq!(e.errno(), Errno::EAGAIN, "program {}: its lock", self.id),
             None => {}
         }
         u.fs.flush(&fh, owner).await.expect("a close");
@@ -198,7 +198,7 @@ async fn run(seed: u64) {
     }
     let osts = c.osts();
     let targets = std::iter::once(&c.mdt().target).chain(&osts);
-    let evictions: u64 = targets.map(|t| t.stats().evictions).sum();
+    let evictions: u64 = targets.map(|t| t.stats().evictions.value()).sum();
     assert_eq!(evictions, 0, "evictions");
     // whoever comes now gets everything at once
     let fs = c.remote_client().await;

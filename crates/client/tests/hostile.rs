@@ -659,7 +659,7 @@ async fn clear_once(u: &User, dir: Fid) -> Result<()> {
             .map(|e| (e.fid, Some((at, e.name.clone()))))
             .collect();
         for e in all.iter().filter(|e| e.kind != libc::S_IFDIR) {
-            match u.fs.unlink(&u.cred, at, &e.name).await {
+            match u.fs.unlink(&u.cred, at, &e.name).await.map_err(Errno::from) {
                 Ok(()) | Err(Errno::ENOENT) => {}
                 Err(error) => panic!(
                     "{} of type {:o} in {at} cannot be removed: {error}",

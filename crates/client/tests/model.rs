@@ -417,6 +417,7 @@ async fn step(u: &User, tree: &mut Tree, op: &Op) {
                     u.fs.setattr(&u.cred, fid, set, None)
                         .await
                         .map(|e| e.attr.mode & 0o7777)
+                        .map_err(Errno::from)
                 }
                 Err(e) => Err(e),
             };

@@ -161,7 +161,8 @@ impl Kernel {
                 let data = f.data.clone().unwrap();
                 rt.block_on(async {
                     let _queued = self.truncating.read().await;
-                    match self.fs.write_pages(fh, page * PAGE, payload(&data)).await {
+                    let written = self.fs.write_pages(fh, page * PAGE, payload(&data)).await;
+                    match written.map_err(Errno::from) {
                         Ok(_) => {}
                         Err(Errno::EIO) => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
                         Err(e) => panic!("write-back: {e}"),

@@ -476,9 +476,16 @@ async fn what_is_too_much_to_keep_is_told() {
     u.write(&second, 0, b"SYNCED").await.unwrap();
     let c = c.osts_lose_power().await;
     settle().await;
-    assert_eq!(fs.fsync(&large, false).await, Err(Errno::EIO));
+    assert_eq!(
+        fs.fsync(&large, false).await.map_err(Errno::from),
+        Err(Errno::EIO)
+    );
     assert_eq!(fs.fsync(&large, false).await, Ok(()), "once");
-    assert_eq!(fs.flush(&second, 0).await, Err(Errno::EIO), "each handle");
+    assert_eq!(
+        fs.flush(&second, 0).await.map_err(Errno::from),
+        Err(Errno::EIO),
+        "each handle"
+    );
     assert_eq!(fs.fsync(&small, false).await, Ok(()));
     // what was lost may be there in part
     let large_is = u.get("large").await.unwrap();
@@ -523,8 +530,15 @@ async fn who_could_not_write_again_is_told_once() {
         .await
         .expect("it comes back");
     assert_eq!(u.get("f").await.unwrap(), b"safe");
-    assert_eq!(fs.fsync(&one, false).await, Err(Errno::EIO));
-    assert_eq!(fs.flush(&two, 0).await, Err(Errno::EIO), "each handle");
+    assert_eq!(
+        fs.fsync(&one, false).await.map_err(Errno::from),
+        Err(Errno::EIO)
+    );
+    assert_eq!(
+        fs.flush(&two, 0).await.map_err(Errno::from),
+        Err(Errno::EIO),
+        "each handle"
+    );
     fs.umount().await;
     c.stop().await;
 }

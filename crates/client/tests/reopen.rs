@@ -34,7 +34,10 @@ async fn lost(flags: i32) -> (Cluster, Arc<Llite>, User, Cred) {
     let gone = find(&mine, &me).await;
     replace(&them, "two").await;
     assert_eq!(
-        mine.open(&me, gone, flags as u32).await.err(),
+        mine.open(&me, gone, flags as u32)
+            .await
+            .err()
+            .map(Errno::from),
         Some(Errno::ENOENT)
     );
     (cluster, mine, them, me)
@@ -84,7 +87,7 @@ async fn a_check_that_came_too_late_opens_whatever_the_flags() {
         let gone = find(&mine, &me).await;
         replace(&them, "two").await;
         assert_eq!(
-            mine.getattr(&me, gone, None).await.err(),
+            mine.getattr(&me, gone, None).await.err().map(Errno::from),
             Some(Errno::ENOENT)
         );
         let found = find(&mine, &me).await;
@@ -141,7 +144,10 @@ async fn what_is_executed_is_not_cut_by_a_second_walk() {
     let found = find(&mine, &me).await;
     assert_eq!(found, now);
     assert_eq!(
-        mine.open(&me, found, flags as u32).await.err(),
+        mine.open(&me, found, flags as u32)
+            .await
+            .err()
+            .map(Errno::from),
         Some(Errno::ETXTBSY)
     );
     assert_eq!(them.get("f").await.unwrap(), b"two");

@@ -4,6 +4,7 @@ mod common;
 
 use common::*;
 use coral_client::{SetAttr, SetTime, Timespec};
+use coral_wire::Errno;
 
 async fn warm() -> (Cluster, User) {
     let c = Cluster::start(4, 1, 1 << 20).await;
@@ -68,9 +69,9 @@ async fn what_is_covered_is_not_asked_again() {
     u.fs.getattr(&u.cred, f, None).await.unwrap();
     let (_, n) = rpcs(&u.fs, async {
         let acl = u.fs.getxattr(&u.cred, f, b"system.posix_acl_access").await;
-        assert_eq!(acl, Err(coral_wire::Errno::ENODATA));
+        assert_eq!(acl.map_err(Errno::from), Err(Errno::ENODATA));
         let label = u.fs.getxattr(&u.cred, f, b"security.selinux").await;
-        assert_eq!(label, Err(coral_wire::Errno::EOPNOTSUPP));
+        assert_eq!(label.map_err(Errno::from), Err(Errno::EOPNOTSUPP));
         u.fs.getattr(&u.cred, f, None).await.unwrap();
     })
     .await;
@@ -253,7 +254,7 @@ async fn unpacking_a_small_file_is_nine() {
         let caps =
             u.fs.getxattr(&u.cred, fh.fid(), b"security.capability")
                 .await;
-        assert_eq!(caps, Err(coral_wire::Errno::ENODATA));
+        assert_eq!(caps.map_err(Errno::from), Err(Errno::ENODATA));
         u.write(&fh, 0, &[1; 1000]).await.unwrap();
         let times = SetAttr {
             atime: at(1000),
@@ -283,7 +284,7 @@ async fn unpacking_a_small_file_is_nine() {
             let caps =
                 u.fs.getxattr(&u.cred, fh.fid(), b"security.capability")
                     .await;
-            assert_eq!(caps, Err(coral_wire::Errno::ENODATA));
+            assert_eq!(caps.map_err(Errno::from), Err(Errno::ENODATA));
             let attr =
                 u.fs.setattr(&u.cred, fh.fid(), set, Some(&fh))
                     .await
@@ -316,8 +317,12 @@ async fn capabilities_are_asked_for_once_and_seen_when_set() {
     let (_, n) = rpcs(&other.fs, async {
         for _ in 0..5 {
             assert_eq!(
-                other.fs.getxattr(&other.cred, f, NAME).await,
-                Err(coral_wire::Errno::ENODATA)
+                other
+                    .fs
+                    .getxattr(&other.cred, f, NAME)
+                    .await
+                    .map_err(Errno::from),
+                Err(Errno::ENODATA)
             );
         }
     })
@@ -339,8 +344,12 @@ async fn capabilities_are_asked_for_once_and_seen_when_set() {
         for reader in [&u, &other, &u] {
             reader.stat("d/first").await.unwrap();
             assert_eq!(
-                reader.fs.getxattr(&reader.cred, f, NAME).await,
-                Err(coral_wire::Errno::ENODATA)
+                reader
+                    .fs
+                    .getxattr(&reader.cred, f, NAME)
+                    .await
+                    .map_err(Errno::from),
+                Err(Errno::ENODATA)
             );
         }
     }

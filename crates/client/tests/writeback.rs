@@ -542,11 +542,18 @@ async fn each_handle_is_told_once_what_was_lost() {
     );
     u.write(&fh, 0, &[1; 5000]).await.unwrap();
     c.disks.osts[0].inject(Fault::FailWrite(1));
-    assert_eq!(u.fs.fsync(&fh, false).await, Err(Errno::EIO));
+    assert_eq!(
+        u.fs.fsync(&fh, false).await.map_err(Errno::from),
+        Err(Errno::EIO)
+    );
     assert_eq!(u.fs.fsync(&fh, false).await, Ok(()));
     assert_eq!(u.write(&second, 0, b"x").await, Err(Errno::EIO));
     assert_eq!(u.write(&second, 0, b"y").await, Ok(1));
-    assert_eq!(u.fs.flush(&third, 5).await, Err(Errno::EIO), "close");
+    assert_eq!(
+        u.fs.flush(&third, 5).await.map_err(Errno::from),
+        Err(Errno::EIO),
+        "close"
+    );
     assert_eq!(u.fs.flush(&third, 5).await, Ok(()));
     let late = u.open("f", libc::O_RDWR).await.unwrap();
     assert_eq!(u.fs.fsync(&late, false).await, Ok(()));
@@ -894,7 +901,10 @@ async fn an_eviction_by_one_ost_loses_what_lay_there() {
     c.ost(0).evict(of_client.cookie, "a test");
     // noticed before anything is written out
     assert_eq!(u.read(&g, 0, 10).await, Err(Errno::EIO));
-    assert_eq!(u.fs.fsync(&f, false).await, Err(Errno::EIO));
+    assert_eq!(
+        u.fs.fsync(&f, false).await.map_err(Errno::from),
+        Err(Errno::EIO)
+    );
     assert_eq!((u.fs.fsync(&f, false).await, dirty(&fs)), (Ok(()), 0));
     let all = u.get("two/f").await.unwrap();
     assert!(all[..STRIPE_BYTES].iter().all(|b| *b == 1), "lost");
@@ -981,7 +991,8 @@ async fn who_is_evicted_is_told_once_and_goes_on() {
     assert_eq!(
         tokio::time::timeout(Duration::from_secs(600), told)
             .await
-            .expect("it is told"),
+            .expect("it is told")
+            .errno(),
         Errno::EIO
     );
     assert_eq!(ub.write(&idle, 0, b"").await, Ok(0));
@@ -1155,7 +1166,10 @@ async fn more_than_an_ost_holds_is_refused_by_the_write() {
         };
         let f = u.fid("f").await.unwrap();
         assert_eq!(
-            u.fs.setattr(&u.cred, f, size(end + 1), None).await.err(),
+            u.fs.setattr(&u.cred, f, size(end + 1), None)
+                .await
+                .err()
+                .map(Errno::from),
             Some(Errno::EFBIG)
         );
         assert_eq!(u.stat("f").await.unwrap().size, end);

@@ -11,7 +11,9 @@ use coral_buffers::Payload;
 use coral_client::llite::types::{
     Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
 };
-use coral_wire::{Errno, fid::Fid};
+use coral_wire::fid::Fid;
+
+use crate::error::OpError;
 
 /// How reads through an open file use the kernel's page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,9 +57,13 @@ pub trait FileSystem: Send + Sync + 'static {
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    ) -> impl Future<Output = Result<Entry, OpError>> + Send;
     /// Target of a symbolic link.
-    fn readlink(&self, cred: &Cred, fid: Fid) -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    fn readlink(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+    ) -> impl Future<Output = Result<Bytes, OpError>> + Send;
     /// Makes a device, fifo, socket or regular file.
     fn mknod(
         &self,
@@ -66,7 +72,7 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         mode: u32,
         rdev: u32,
-    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    ) -> impl Future<Output = Result<Entry, OpError>> + Send;
     /// Makes a directory.
     fn mkdir(
         &self,
@@ -74,7 +80,7 @@ pub trait FileSystem: Send + Sync + 'static {
         parent: Fid,
         name: &[u8],
         mode: u32,
-    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    ) -> impl Future<Output = Result<Entry, OpError>> + Send;
     /// Makes a symbolic link.
     fn symlink(
         &self,
@@ -82,7 +88,7 @@ pub trait FileSystem: Send + Sync + 'static {
         parent: Fid,
         name: &[u8],
         target: &[u8],
-    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    ) -> impl Future<Output = Result<Entry, OpError>> + Send;
     /// A further name for a file.
     fn link(
         &self,
@@ -90,21 +96,21 @@ pub trait FileSystem: Send + Sync + 'static {
         fid: Fid,
         parent: Fid,
         name: &[u8],
-    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    ) -> impl Future<Output = Result<Entry, OpError>> + Send;
     /// Removes a name that is not a directory.
     fn unlink(
         &self,
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// Removes an empty directory.
     fn rmdir(
         &self,
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// Renames; `flags` as in renameat2.
     fn rename(
         &self,
@@ -114,7 +120,7 @@ pub trait FileSystem: Send + Sync + 'static {
         new_parent: Fid,
         new_name: &[u8],
         flags: u32,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
 
     /// Attributes.
     fn getattr(
@@ -122,7 +128,7 @@ pub trait FileSystem: Send + Sync + 'static {
         cred: &Cred,
         fid: Fid,
         file: Option<&Self::File>,
-    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    ) -> impl Future<Output = Result<Entry, OpError>> + Send;
     /// Changes attributes.
     fn setattr(
         &self,
@@ -130,16 +136,16 @@ pub trait FileSystem: Send + Sync + 'static {
         fid: Fid,
         set: SetAttr,
         file: Option<&Self::File>,
-    ) -> impl Future<Output = Result<Entry, Errno>> + Send;
+    ) -> impl Future<Output = Result<Entry, OpError>> + Send;
     /// access(2).
     fn access(
         &self,
         cred: &Cred,
         fid: Fid,
         mask: u32,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// Whole file system statistics.
-    fn statfs(&self) -> impl Future<Output = Result<StatFs, Errno>> + Send;
+    fn statfs(&self) -> impl Future<Output = Result<StatFs, OpError>> + Send;
 
     /// Opens, creating if need be.
     fn create(
@@ -149,21 +155,21 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         mode: u32,
         flags: u32,
-    ) -> impl Future<Output = Result<(Entry, Self::File), Errno>> + Send;
+    ) -> impl Future<Output = Result<(Entry, Self::File), OpError>> + Send;
     /// Opens an existing file.
     fn open(
         &self,
         cred: &Cred,
         fid: Fid,
         flags: u32,
-    ) -> impl Future<Output = Result<Self::File, Errno>> + Send;
+    ) -> impl Future<Output = Result<Self::File, OpError>> + Send;
     /// Reads; short only at the end of the file.
     fn read(
         &self,
         file: &Self::File,
         offset: u64,
         len_bytes: u32,
-    ) -> impl Future<Output = Result<Payload, Errno>> + Send;
+    ) -> impl Future<Output = Result<Payload, OpError>> + Send;
     /// Writes all of `data`; with `append` at the end of the file, whatever `offset` says.
     fn write(
         &self,
@@ -172,14 +178,14 @@ pub trait FileSystem: Send + Sync + 'static {
         offset: u64,
         data: Payload,
         append: bool,
-    ) -> impl Future<Output = Result<usize, Errno>> + Send;
+    ) -> impl Future<Output = Result<usize, OpError>> + Send;
     /// Reads pages for the kernel's page cache, which holds them locked meanwhile.
     fn read_pages(
         &self,
         file: &Self::File,
         offset: u64,
         len_bytes: u32,
-    ) -> impl Future<Output = Result<Payload, Errno>> + Send {
+    ) -> impl Future<Output = Result<Payload, OpError>> + Send {
         self.read(file, offset, len_bytes)
     }
     /// Writes dirty pages of the kernel's page cache back.
@@ -188,7 +194,7 @@ pub trait FileSystem: Send + Sync + 'static {
         file: &Self::File,
         offset: u64,
         data: Payload,
-    ) -> impl Future<Output = Result<usize, Errno>> + Send {
+    ) -> impl Future<Output = Result<usize, OpError>> + Send {
         async move { self.write(&Cred::root(), file, offset, data, false).await }
     }
     /// How reads through `file` use the kernel's page cache.
@@ -201,15 +207,15 @@ pub trait FileSystem: Send + Sync + 'static {
         &self,
         file: &Self::File,
         lock_owner: u64,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// The last descriptor was closed: drops the open file's own locks.
-    fn release(&self, file: &Self::File) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn release(&self, file: &Self::File) -> impl Future<Output = Result<(), OpError>> + Send;
     /// Content and attributes to disk.
     fn fsync(
         &self,
         file: &Self::File,
         datasync: bool,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// fallocate(2).
     fn fallocate(
         &self,
@@ -218,21 +224,21 @@ pub trait FileSystem: Send + Sync + 'static {
         mode: u32,
         offset: u64,
         len_bytes: u64,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// SEEK_HOLE and SEEK_DATA.
     fn lseek(
         &self,
         file: &Self::File,
         offset: u64,
         whence: SeekWhence,
-    ) -> impl Future<Output = Result<u64, Errno>> + Send;
+    ) -> impl Future<Output = Result<u64, OpError>> + Send;
 
     /// Opens a directory.
     fn opendir(
         &self,
         cred: &Cred,
         fid: Fid,
-    ) -> impl Future<Output = Result<Self::Dir, Errno>> + Send;
+    ) -> impl Future<Output = Result<Self::Dir, OpError>> + Send;
     /// Lists from `cookie` until `fill` answers true (full; that entry was not taken).
     fn readdir(
         &self,
@@ -241,11 +247,11 @@ pub trait FileSystem: Send + Sync + 'static {
         cookie: u64,
         plus: bool,
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// Closes a directory.
-    fn releasedir(&self, dir: &Self::Dir) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn releasedir(&self, dir: &Self::Dir) -> impl Future<Output = Result<(), OpError>> + Send;
     /// A directory's entries to disk.
-    fn fsyncdir(&self, dir: &Self::Dir) -> impl Future<Output = Result<(), Errno>> + Send;
+    fn fsyncdir(&self, dir: &Self::Dir) -> impl Future<Output = Result<(), OpError>> + Send;
 
     /// Value of an xattr.
     fn getxattr(
@@ -253,7 +259,7 @@ pub trait FileSystem: Send + Sync + 'static {
         cred: &Cred,
         fid: Fid,
         name: &[u8],
-    ) -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    ) -> impl Future<Output = Result<Bytes, OpError>> + Send;
     /// Sets an xattr.
     fn setxattr(
         &self,
@@ -262,17 +268,20 @@ pub trait FileSystem: Send + Sync + 'static {
         name: &[u8],
         value: Bytes,
         flags: u32,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// Names of all xattrs, each ended by a NUL.
-    fn listxattr(&self, cred: &Cred, fid: Fid)
-    -> impl Future<Output = Result<Bytes, Errno>> + Send;
+    fn listxattr(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+    ) -> impl Future<Output = Result<Bytes, OpError>> + Send;
     /// Removes an xattr.
     fn removexattr(
         &self,
         cred: &Cred,
         fid: Fid,
         name: &[u8],
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
 
     /// fcntl F_GETLK.
     fn getlk(
@@ -280,7 +289,7 @@ pub trait FileSystem: Send + Sync + 'static {
         file: &Self::File,
         owner: u64,
         lock: FileLock,
-    ) -> impl Future<Output = Result<FileLock, Errno>> + Send;
+    ) -> impl Future<Output = Result<FileLock, OpError>> + Send;
     /// fcntl F_SETLK and F_SETLKW.
     fn setlk(
         &self,
@@ -288,12 +297,12 @@ pub trait FileSystem: Send + Sync + 'static {
         owner: u64,
         lock: FileLock,
         wait: bool,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
     /// flock(2). The lock is the open file's: its release drops it.
     fn flock(
         &self,
         file: &Self::File,
         kind: LockKind,
         wait: bool,
-    ) -> impl Future<Output = Result<(), Errno>> + Send;
+    ) -> impl Future<Output = Result<(), OpError>> + Send;
 }

@@ -1,9 +1,9 @@
 //! INIT: what this mount agrees on with the kernel, flag by flag. Linux: `fs/fuse/inode.c`, process_init_reply.
 
-use coral_wire::Errno;
 use zerocopy::FromBytes;
 
 use crate::abi::{self, init::*};
+use crate::error::OpError;
 
 /// Flags asked for when the kernel offers them, each with its reason.
 const WANTED: &[(u64, &str)] = &[
@@ -82,8 +82,8 @@ pub(crate) fn answer(
     body: &[u8],
     max_write: usize,
     locks: bool,
-) -> Result<(abi::InitOut, u64), Errno> {
-    let (i, rest) = abi::InitIn::read_from_prefix(body).map_err(|_| Errno(libc::EIO))?;
+) -> Result<(abi::InitOut, u64), OpError> {
+    let (i, rest) = abi::InitIn::read_from_prefix(body).map_err(|_| OpError::Malformed)?;
     if i.major != abi::KERNEL_VERSION || i.minor < abi::MINOR_VERSION_MIN {
         tracing::error!(
             "kernel speaks FUSE {}.{}, need {}.{}",
@@ -92,11 +92,11 @@ pub(crate) fn answer(
             abi::KERNEL_VERSION,
             abi::MINOR_VERSION_MIN
         );
-        return Err(Errno(libc::EPROTO));
+        return Err(OpError::Protocol);
     }
     let mut offered = u64::from(i.flags);
     if offered & INIT_EXT != 0 {
-        let (flags2, _) = u32::read_from_prefix(rest).map_err(|_| Errno(libc::EIO))?;
+        let (flags2, _) = u32::read_from_prefix(rest).map_err(|_| OpError::Malformed)?;
         offered |= u64::from(flags2) << 32;
     }
     let unwanted = if locks { 0 } else { POSIX_LOCKS | FLOCK_LOCKS };

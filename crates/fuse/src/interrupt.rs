@@ -17,12 +17,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use coral_wire::Errno;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::abi::op;
+use crate::error::OpError;
 use crate::nodes::IdMap;
 use crate::reply::Reply;
 
@@ -141,7 +141,7 @@ pub(crate) async fn drive(
         r = interrupted => if r.is_err() { return fut.await },
     }
     loop {
-        let eintr = Err(Errno(libc::EINTR));
+        let eintr = Err(OpError::Interrupted);
         match ends {
             Ends::AtAnySignal => return eintr,
             Ends::WhenKilled | Ends::WhenKilledAndCutOff if !fatal_pending(pid) => {}
@@ -216,7 +216,7 @@ mod tests {
             || false,
         )
         .await;
-        assert!(matches!(r, Err(Errno(libc::EINTR))));
+        assert!(matches!(r, Err(OpError::Interrupted)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -226,11 +226,11 @@ mod tests {
         w.interrupt(2);
         let slow = Box::pin(async {
             tokio::time::sleep(RECHECK * 5).await;
-            Err(Errno(libc::ENOENT))
+            Err(OpError::NotHere)
         });
         let r = drive(slow, rx, Ends::WhenKilled, std::process::id(), || true).await;
         assert!(
-            matches!(r, Err(Errno(libc::ENOENT))),
+            matches!(r, Err(OpError::NotHere)),
             "no fatal signal is pending for this test"
         );
     }
@@ -247,11 +247,11 @@ mod tests {
         let change = Box::pin(async {
             tokio::time::sleep(RECHECK * 50).await;
             let _ = done.send(());
-            Err(Errno(libc::ENOENT))
+            Err(OpError::NotHere)
         });
         let ends = Ends::of(op::SETATTR);
         let r = drive(change, rx, ends, GONE, || false).await;
-        assert!(matches!(r, Err(Errno(libc::ENOENT))));
+        assert!(matches!(r, Err(OpError::NotHere)));
         assert!(ended.try_recv().is_ok());
     }
 
@@ -265,7 +265,7 @@ mod tests {
         let cut_off = || begun.elapsed() > RECHECK * 5;
         let never = Box::pin(std::future::pending());
         let r = drive(never, rx, Ends::of(op::RENAME2), GONE, cut_off).await;
-        assert!(matches!(r, Err(Errno(libc::EINTR))));
+        assert!(matches!(r, Err(OpError::Interrupted)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -277,10 +277,10 @@ mod tests {
         let look = Box::pin(async {
             tokio::time::sleep(RECHECK * 5).await;
             let _ = done.send(());
-            Err(Errno(libc::ENOENT))
+            Err(OpError::NotHere)
         });
         let r = drive(look, rx, Ends::of(op::GETATTR), GONE, || false).await;
-        assert!(matches!(r, Err(Errno(libc::EINTR))));
+        assert!(matches!(r, Err(OpError::Interrupted)));
         ended.await.expect("it goes on");
     }
 

@@ -3,10 +3,10 @@
 //! ioctls are offered as xattrs instead (docs/semantics.md) and answered ENOTTY.
 
 use coral_client::llite::types::{Attr, SetAttr};
-use coral_wire::Errno;
 use coral_wire::mds::fl;
 
 use crate::abi::IoctlIn;
+use crate::error::OpError;
 
 /// `FS_IOC_GETFLAGS`: flags, 4 bytes as the kernel sends it.
 pub(crate) const GETFLAGS: u32 = 0x8008_6601;
@@ -40,13 +40,13 @@ pub(crate) enum Asked {
     Set(SetAttr),
 }
 
-fn word(data: &[u8], at: usize) -> Result<u32, Errno> {
+fn word(data: &[u8], at: usize) -> Result<u32, OpError> {
     let raw = data.get(at..at + 4).and_then(|b| b.try_into().ok());
-    raw.map(u32::from_ne_bytes).ok_or(Errno(libc::EINVAL))
+    raw.map(u32::from_ne_bytes).ok_or(OpError::BadValue)
 }
 
 /// What the request asks; ENOTTY for other ioctls.
-pub(crate) fn parse(i: &IoctlIn, data: &[u8]) -> Result<Asked, Errno> {
+pub(crate) fn parse(i: &IoctlIn, data: &[u8]) -> Result<Asked, OpError> {
     match i.cmd {
         GETFLAGS => Ok(Asked::Flags),
         FSGETXATTR => Ok(Asked::Fsxattr),
@@ -67,7 +67,7 @@ pub(crate) fn parse(i: &IoctlIn, data: &[u8]) -> Result<Asked, Errno> {
                 ..Default::default()
             }))
         }
-        _ => Err(Errno(libc::ENOTTY)),
+        _ => Err(OpError::NotAnIoctl),
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
             "flags fsxattr does not know stay"
         );
         assert_eq!(changed(set, &attr(0x2000_0011, 7)).flags, None);
-        assert_eq!(parse(&i(FSSETXATTR), &raw[..20]), Err(Errno(libc::ENOTTY)));
-        assert_eq!(parse(&i(0x1234), &[]), Err(Errno(libc::ENOTTY)));
+        assert_eq!(parse(&i(FSSETXATTR), &raw[..20]), Err(OpError::NotAnIoctl));
+        assert_eq!(parse(&i(0x1234), &[]), Err(OpError::NotAnIoctl));
     }
 }

@@ -22,6 +22,7 @@
 
 pub mod abi;
 mod buf;
+mod error;
 mod fresh;
 mod fs;
 mod handles;
@@ -40,6 +41,7 @@ mod stats;
 mod sys;
 mod told;
 
+pub use error::OpError;
 pub use fs::FileSystem;
 pub use llite::mount;
 pub use mount::{

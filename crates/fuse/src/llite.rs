@@ -9,8 +9,9 @@ use coral_client::llite::types::{
     Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
 };
 use coral_client::llite::{DirHandle, FileHandle, Llite};
-use coral_wire::{Errno, fid::Fid};
+use coral_wire::fid::Fid;
 
+use crate::error::OpError;
 use crate::fs::{FileSystem, PageCache};
 use crate::mount::{FuseOptions, Mount, MountError, mount_fs};
 
@@ -50,9 +51,9 @@ impl LliteFs {
     }
 
     /// A change of the directory `dir` is done.
-    async fn changed(&self, dir: Fid) -> Result<(), Errno> {
+    async fn changed(&self, dir: Fid) -> Result<(), OpError> {
         if self.dir_sync {
-            self.llite.sync_dir(dir).await
+            Ok(self.llite.sync_dir(dir).await?)
         } else {
             Ok(())
         }
@@ -77,11 +78,11 @@ impl FileSystem for LliteFs {
     fn forget(&self, fid: Fid) {
         self.llite.forget(fid);
     }
-    async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
-        self.llite.lookup(cred, parent, name).await
+    async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, OpError> {
+        Ok(self.llite.lookup(cred, parent, name).await?)
     }
-    async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
-        self.llite.readlink(cred, fid).await
+    async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, OpError> {
+        Ok(self.llite.readlink(cred, fid).await?)
     }
     async fn mknod(
         &self,
@@ -90,7 +91,7 @@ impl FileSystem for LliteFs {
         name: &[u8],
         mode: u32,
         rdev: u32,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, OpError> {
         let e = self.llite.mknod(cred, parent, name, mode, rdev).await?;
         self.changed(parent).await.map(|()| e)
     }
@@ -100,7 +101,7 @@ impl FileSystem for LliteFs {
         parent: Fid,
         name: &[u8],
         mode: u32,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, OpError> {
         let e = self.llite.mkdir(cred, parent, name, mode).await?;
         self.changed(parent).await.map(|()| e)
     }
@@ -110,19 +111,25 @@ impl FileSystem for LliteFs {
         parent: Fid,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, OpError> {
         let e = self.llite.symlink(cred, parent, name, target).await?;
         self.changed(parent).await.map(|()| e)
     }
-    async fn link(&self, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+    async fn link(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Entry, OpError> {
         let e = self.llite.link(cred, fid, parent, name).await?;
         self.changed(parent).await.map(|()| e)
     }
-    async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+    async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), OpError> {
         self.llite.unlink(cred, parent, name).await?;
         self.changed(parent).await
     }
-    async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+    async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), OpError> {
         self.llite.rmdir(cred, parent, name).await?;
         self.changed(parent).await
     }
@@ -134,7 +141,7 @@ impl FileSystem for LliteFs {
         p2: Fid,
         n2: &[u8],
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), OpError> {
         self.llite.rename(cred, p1, n1, p2, n2, flags).await?;
         self.changed(p1).await?;
         self.changed(p2).await
@@ -144,8 +151,8 @@ impl FileSystem for LliteFs {
         cred: &Cred,
         fid: Fid,
         file: Option<&Self::File>,
-    ) -> Result<Entry, Errno> {
-        self.llite.getattr(cred, fid, file.map(|f| &**f)).await
+    ) -> Result<Entry, OpError> {
+        Ok(self.llite.getattr(cred, fid, file.map(|f| &**f)).await?)
     }
     async fn setattr(
         &self,
@@ -153,14 +160,17 @@ impl FileSystem for LliteFs {
         fid: Fid,
         set: SetAttr,
         file: Option<&Self::File>,
-    ) -> Result<Entry, Errno> {
-        self.llite.setattr(cred, fid, set, file.map(|f| &**f)).await
+    ) -> Result<Entry, OpError> {
+        Ok(self
+            .llite
+            .setattr(cred, fid, set, file.map(|f| &**f))
+            .await?)
     }
-    async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Errno> {
-        self.llite.access(cred, fid, mask).await
+    async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), OpError> {
+        Ok(self.llite.access(cred, fid, mask).await?)
     }
-    async fn statfs(&self) -> Result<StatFs, Errno> {
-        self.llite.statfs().await
+    async fn statfs(&self) -> Result<StatFs, OpError> {
+        Ok(self.llite.statfs().await?)
     }
     async fn create(
         &self,
@@ -169,18 +179,23 @@ impl FileSystem for LliteFs {
         name: &[u8],
         mode: u32,
         flags: u32,
-    ) -> Result<(Entry, Self::File), Errno> {
+    ) -> Result<(Entry, Self::File), OpError> {
         let made = self
             .llite
             .create(cred, parent, name, mode, self.flags(flags))
             .await?;
         self.changed(parent).await.map(|()| made)
     }
-    async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Self::File, Errno> {
-        self.llite.open(cred, fid, self.flags(flags)).await
+    async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Self::File, OpError> {
+        Ok(self.llite.open(cred, fid, self.flags(flags)).await?)
     }
-    async fn read(&self, file: &Self::File, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
-        self.llite.read(file, offset, len_bytes).await
+    async fn read(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Payload, OpError> {
+        Ok(self.llite.read(file, offset, len_bytes).await?)
     }
     async fn write(
         &self,
@@ -189,24 +204,27 @@ impl FileSystem for LliteFs {
         offset: u64,
         data: Payload,
         append: bool,
-    ) -> Result<usize, Errno> {
-        self.llite.write_at(cred, file, offset, data, append).await
+    ) -> Result<usize, OpError> {
+        Ok(self
+            .llite
+            .write_at(cred, file, offset, data, append)
+            .await?)
     }
     async fn read_pages(
         &self,
         file: &Self::File,
         offset: u64,
         len_bytes: u32,
-    ) -> Result<Payload, Errno> {
-        self.llite.read_pages(file, offset, len_bytes).await
+    ) -> Result<Payload, OpError> {
+        Ok(self.llite.read_pages(file, offset, len_bytes).await?)
     }
     async fn write_pages(
         &self,
         file: &Self::File,
         offset: u64,
         data: Payload,
-    ) -> Result<usize, Errno> {
-        self.llite.write_pages(file, offset, data).await
+    ) -> Result<usize, OpError> {
+        Ok(self.llite.write_pages(file, offset, data).await?)
     }
     fn page_cache(&self, file: &Self::File) -> PageCache {
         match self.llite.caches_pages(file) {
@@ -215,14 +233,14 @@ impl FileSystem for LliteFs {
             false => PageCache::Around,
         }
     }
-    async fn flush(&self, file: &Self::File, lock_owner: u64) -> Result<(), Errno> {
-        self.llite.flush(file, lock_owner).await
+    async fn flush(&self, file: &Self::File, lock_owner: u64) -> Result<(), OpError> {
+        Ok(self.llite.flush(file, lock_owner).await?)
     }
-    async fn release(&self, file: &Self::File) -> Result<(), Errno> {
-        self.llite.release(file).await
+    async fn release(&self, file: &Self::File) -> Result<(), OpError> {
+        Ok(self.llite.release(file).await?)
     }
-    async fn fsync(&self, file: &Self::File, datasync: bool) -> Result<(), Errno> {
-        self.llite.fsync(file, datasync).await
+    async fn fsync(&self, file: &Self::File, datasync: bool) -> Result<(), OpError> {
+        Ok(self.llite.fsync(file, datasync).await?)
     }
     async fn fallocate(
         &self,
@@ -231,19 +249,19 @@ impl FileSystem for LliteFs {
         mode: u32,
         off: u64,
         len: u64,
-    ) -> Result<(), Errno> {
-        self.llite.fallocate(cred, file, mode, off, len).await
+    ) -> Result<(), OpError> {
+        Ok(self.llite.fallocate(cred, file, mode, off, len).await?)
     }
     async fn lseek(
         &self,
         file: &Self::File,
         offset: u64,
         whence: SeekWhence,
-    ) -> Result<u64, Errno> {
-        self.llite.lseek(file, offset, whence).await
+    ) -> Result<u64, OpError> {
+        Ok(self.llite.lseek(file, offset, whence).await?)
     }
-    async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Self::Dir, Errno> {
-        self.llite.opendir(cred, fid).await
+    async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Self::Dir, OpError> {
+        Ok(self.llite.opendir(cred, fid).await?)
     }
     async fn readdir(
         &self,
@@ -252,17 +270,17 @@ impl FileSystem for LliteFs {
         cookie: u64,
         plus: bool,
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
-    ) -> Result<(), Errno> {
-        self.llite.readdir(cred, dir, cookie, plus, fill).await
+    ) -> Result<(), OpError> {
+        Ok(self.llite.readdir(cred, dir, cookie, plus, fill).await?)
     }
-    async fn releasedir(&self, dir: &Self::Dir) -> Result<(), Errno> {
-        self.llite.releasedir(dir).await
+    async fn releasedir(&self, dir: &Self::Dir) -> Result<(), OpError> {
+        Ok(self.llite.releasedir(dir).await?)
     }
-    async fn fsyncdir(&self, dir: &Self::Dir) -> Result<(), Errno> {
-        self.llite.fsyncdir(dir).await
+    async fn fsyncdir(&self, dir: &Self::Dir) -> Result<(), OpError> {
+        Ok(self.llite.fsyncdir(dir).await?)
     }
-    async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
-        self.llite.getxattr(cred, fid, name).await
+    async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, OpError> {
+        Ok(self.llite.getxattr(cred, fid, name).await?)
     }
     async fn setxattr(
         &self,
@@ -271,22 +289,22 @@ impl FileSystem for LliteFs {
         name: &[u8],
         value: Bytes,
         flags: u32,
-    ) -> Result<(), Errno> {
-        self.llite.setxattr(cred, fid, name, value, flags).await
+    ) -> Result<(), OpError> {
+        Ok(self.llite.setxattr(cred, fid, name, value, flags).await?)
     }
-    async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
-        self.llite.listxattr(cred, fid).await
+    async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, OpError> {
+        Ok(self.llite.listxattr(cred, fid).await?)
     }
-    async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
-        self.llite.removexattr(cred, fid, name).await
+    async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), OpError> {
+        Ok(self.llite.removexattr(cred, fid, name).await?)
     }
     async fn getlk(
         &self,
         file: &Self::File,
         owner: u64,
         lock: FileLock,
-    ) -> Result<FileLock, Errno> {
-        self.llite.getlk(file, owner, lock).await
+    ) -> Result<FileLock, OpError> {
+        Ok(self.llite.getlk(file, owner, lock).await?)
     }
     async fn setlk(
         &self,
@@ -294,10 +312,10 @@ impl FileSystem for LliteFs {
         owner: u64,
         lock: FileLock,
         wait: bool,
-    ) -> Result<(), Errno> {
-        self.llite.setlk(file, owner, lock, wait).await
+    ) -> Result<(), OpError> {
+        Ok(self.llite.setlk(file, owner, lock, wait).await?)
     }
-    async fn flock(&self, file: &Self::File, kind: LockKind, wait: bool) -> Result<(), Errno> {
-        self.llite.flock(file, kind, wait).await
+    async fn flock(&self, file: &Self::File, kind: LockKind, wait: bool) -> Result<(), OpError> {
+        Ok(self.llite.flock(file, kind, wait).await?)
     }
 }

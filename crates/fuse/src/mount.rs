@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use coral_client::ErrorLog;
 use coral_client::llite::types::Invalidate;
 use tokio::sync::watch;
 
@@ -181,6 +182,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
             }
         }),
         closing: AtomicBool::new(false),
+        log: ErrorLog::default(),
         mount_point: at.clone(),
     });
     let closing = Box::new({

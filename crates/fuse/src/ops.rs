@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use coral_client::llite::types::{Cred, Entry, SetAttr, SetTime, Timespec};
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use dirs::{fsyncdir, opendir, readdir, releasedir};
 use futures_util::future::BoxFuture;
@@ -22,9 +21,10 @@ use smallvec::SmallVec;
 use xattrs::{getxattr, listxattr, removexattr, setxattr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use self::files::{create, fallocate, flush, fsync, looked_up, lseek, open, read, release, write};
+use self::files::{create, fallocate, flush, fsync, lseek, open, read, release, write};
 use crate::abi::{self, InHeader, fattr, fopen, op};
 use crate::buf::RequestBuf;
+use crate::error::OpError;
 use crate::fs::{FileSystem, PageCache};
 use crate::ioctl::{self, Asked};
 use crate::nodes::Nodes;
@@ -69,26 +69,24 @@ impl<F: FileSystem> OpenFile<F> {
 struct In<'a>(&'a [u8]);
 
 impl<'a> In<'a> {
-    fn get<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
-        let (v, rest) = T::read_from_prefix(self.0).map_err(|_| EIO)?;
+    fn get<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, OpError> {
+        let (v, rest) = T::read_from_prefix(self.0).map_err(|_| OpError::Malformed)?;
         self.0 = rest;
         Ok(v)
     }
 
     /// A NUL-terminated string.
-    fn name(&mut self) -> Result<Name, Errno> {
-        let end = self.0.iter().position(|&b| b == 0).ok_or(EIO)?;
+    fn name(&mut self) -> Result<Name, OpError> {
+        let end = self
+            .0
+            .iter()
+            .position(|&b| b == 0)
+            .ok_or(OpError::Malformed)?;
         let name = Name::from_slice(&self.0[..end]);
         self.0 = &self.0[end + 1..];
         Ok(name)
     }
 }
-
-const EIO: Errno = Errno(libc::EIO);
-const ESTALE: Errno = Errno(libc::ESTALE);
-const EBADF: Errno = Errno(libc::EBADF);
-const ENOSYS: Errno = Errno(libc::ENOSYS);
-const EINVAL: Errno = Errno(libc::EINVAL);
 
 /// Who asks.
 fn cred(h: &InHeader, umask: u32) -> Cred {
@@ -119,7 +117,7 @@ fn try_start<F: FileSystem>(
     buf: &mut RequestBuf,
     len: usize,
     h: &InHeader,
-) -> Result<Started, Errno> {
+) -> Result<Started, OpError> {
     let body = &buf.request(len)[size_of::<InHeader>()..];
     let i = In(body);
     if let Some(check) = s.fresh.check(h, body, &s.notifier.told) {
@@ -168,7 +166,7 @@ fn try_start<F: FileSystem>(
         op::DESTROY => return Ok(Started::Done(Ok(Body::Empty))),
         op::IOCTL => inode_ioctl(s, h, i)?,
         // The kernel copies by itself, makes no O_TMPFILE, polls files as always ready, and asks no more.
-        _ => return Err(ENOSYS),
+        _ => return Err(OpError::NotHere),
     };
     Ok(Started::Future(fut))
 }
@@ -177,17 +175,17 @@ fn boxed(f: impl Future<Output = Reply> + Send + 'static) -> BoxFuture<'static, 
     Box::pin(f)
 }
 
-type Fut = Result<BoxFuture<'static, Reply>, Errno>;
+type Fut = Result<BoxFuture<'static, Reply>, OpError>;
 
 impl<F: FileSystem> Shared<F> {
     /// The file that a request names.
-    fn fid(&self, nodeid: u64) -> Result<Fid, Errno> {
+    fn fid(&self, nodeid: u64) -> Result<Fid, OpError> {
         self.nodes.confirm(nodeid);
-        self.nodes.fid(nodeid).ok_or(ESTALE)
+        self.nodes.fid(nodeid).ok_or(OpError::Forgotten)
     }
 
-    fn file(&self, fh: u64) -> Result<Arc<OpenFile<F>>, Errno> {
-        self.files.get(fh).ok_or(EBADF)
+    fn file(&self, fh: u64) -> Result<Arc<OpenFile<F>>, OpError> {
+        self.files.get(fh).ok_or(OpError::BadHandle)
     }
 
     /// Counts a lookup of a file by `count`, which the kernel is about to be told of with this mode and size; its id.
@@ -248,7 +246,7 @@ impl<F: FileSystem> Shared<F> {
     /// Clears setuid and setgid after a write or truncation by somebody without CAP_FSETID, as the kernel leaves it to us
     /// (HANDLE_KILLPRIV_V2), for a file system that does not do it by itself. Asked once per open file, and again after any
     /// chmod or ACL through this mount.
-    async fn kill_suidgid(&self, f: &OpenFile<F>) -> Result<(), Errno> {
+    async fn kill_suidgid(&self, f: &OpenFile<F>) -> Result<(), OpError> {
         let now = self.chmods.load(Ordering::Acquire);
         if f.clean.load(Ordering::Relaxed) == now {
             return Ok(());
@@ -280,7 +278,7 @@ fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     let (name, cred) = (i.name()?, cred(h, 0));
     // "." comes from open_by_handle_at: the kernel has the node id of the handle, and may have forgotten the file
     let parent = if &name[..] == b"." {
-        s.nodes.decode(h.nodeid).ok_or(ESTALE)?
+        s.nodes.decode(h.nodeid).ok_or(OpError::Forgotten)?
     } else {
         s.fid(h.nodeid)?
     };
@@ -295,7 +293,7 @@ fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     }))
 }
 
-fn forget<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Result<(), Errno> {
+fn forget<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Result<(), OpError> {
     if h.opcode == op::FORGET {
         s.forget(h.nodeid, i.get::<abi::ForgetIn>()?.nlookup);
         return Ok(());
@@ -397,12 +395,12 @@ async fn looked_at<F: FileSystem>(
     node: u64,
     fid: Fid,
     file: Option<Arc<OpenFile<F>>>,
-) -> Result<Entry, Errno> {
+) -> Result<Entry, OpError> {
     // asked for the check of an open, of a file that was replaced since its name was looked up
     let e =
         s.fs.getattr(cred, fid, file.as_ref().map(|f| &f.file))
             .await
-            .map_err(looked_up)?;
+            .map_err(OpError::looked_up)?;
     match file {
         Some(_) if e.attr.is_file() => s.sizes.tell_open(node, e.attr.size).await,
         _ => s.tell_size(node, (e.attr.mode, e.attr.size), false),
@@ -519,7 +517,7 @@ fn access<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
         s.fs.access(&cred, fid, mask)
             .await
             .map(|()| Body::Empty)
-            .map_err(looked_up)
+            .map_err(OpError::looked_up)
     }))
 }
 

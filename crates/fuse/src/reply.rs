@@ -7,11 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_client::llite::types::{Attr as FileAttr, Entry, Timespec};
-use coral_wire::Errno;
 use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, OutHeader};
+use crate::error::OpError;
 use crate::nodes::generation;
 
 /// Longest body kept inline: that of CREATE.
@@ -26,8 +26,8 @@ pub(crate) enum Body {
     Payload(Payload),
 }
 
-/// One answer. `Err` is a positive errno.
-pub(crate) type Reply = Result<Body, Errno>;
+/// One answer.
+pub(crate) type Reply = Result<Body, OpError>;
 
 impl Body {
     /// A structure of the kernel interface.
@@ -57,7 +57,7 @@ pub(crate) fn send(dev: BorrowedFd<'_>, unique: u64, reply: &Reply) -> rustix::i
     let mut one = |len: usize| header.len += len as u32;
     match reply {
         Err(e) => {
-            header.error = -e.0;
+            header.error = -e.errno().0;
             write(dev, &[IoSlice::new(header.as_bytes())])
         }
         Ok(Body::Empty) => write(dev, &[IoSlice::new(header.as_bytes())]),

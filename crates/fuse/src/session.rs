@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use coral_client::ErrorLog;
 use coral_lnet::exec::{self, Inline};
 use futures_util::FutureExt;
 use rustix::io::Errno as SysErrno;
@@ -21,6 +22,7 @@ use zerocopy::FromBytes;
 
 use crate::abi::{self, InHeader, op};
 use crate::buf::{Pool, RequestBuf};
+use crate::error::OpError;
 use crate::fresh::Fresh;
 use crate::fs::FileSystem;
 use crate::handles::Handles;
@@ -61,6 +63,8 @@ pub(crate) struct Shared<F: FileSystem> {
     pub notifier: Arc<Notifier>,
     pub sizes: Arc<Sizes>,
     pub closing: AtomicBool,
+    /// What was said of errors.
+    pub log: ErrorLog,
     /// Where it is mounted, absolute.
     pub mount_point: PathBuf,
 }
@@ -92,7 +96,7 @@ impl<F: FileSystem> Shared<F> {
     pub async fn finish(&self) {
         for f in self.files.drain() {
             if let Err(e) = self.fs.release(&f.file).await {
-                tracing::debug!(fid = %f.fid, errno = e.0, "release at the end of the mount");
+                e.tell(&self.log, "release at the end of the mount", || Some(f.fid));
             }
         }
         for d in self.dirs.drain() {
@@ -152,7 +156,7 @@ fn request<F: FileSystem>(
             shared.agreed.store(agreed, Ordering::Relaxed);
             Body::of(&out)
         });
-        send(dev, &h, &r);
+        answer(shared, dev, &h, &r);
         shared.stats.done_inline(h.opcode, begun);
         // The kernel has lowered it to what it offered; from here on it stays.
         sys::set_read_ahead(&shared.mount_point, init::READ_AHEAD_KIB);
@@ -161,12 +165,12 @@ fn request<F: FileSystem>(
     match ops::start(shared, buf, len, &h) {
         Started::Silent => {}
         Started::Done(r) => {
-            send(dev, &h, &r);
+            answer(shared, dev, &h, &r);
             shared.stats.done_inline(h.opcode, begun);
         }
         Started::Future(mut fut) => match poll_once(&mut fut) {
             Poll::Ready(r) => {
-                send(dev, &h, &r);
+                answer(shared, dev, &h, &r);
                 shared.stats.done_inline(h.opcode, begun);
             }
             Poll::Pending => wait(shared, dev, &h, fut, (begun, ends)),
@@ -180,7 +184,7 @@ fn poll_once(
 ) -> Poll<reply::Reply> {
     let poll = || fut.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll))
-        .unwrap_or_else(|_| Poll::Ready(Err(coral_wire::Errno(libc::EIO))))
+        .unwrap_or_else(|_| Poll::Ready(Err(OpError::Panicked)))
 }
 
 /// Lets a request that has to wait go on in the runtime, when it is woken.
@@ -200,14 +204,19 @@ fn wait<F: FileSystem>(
         let driven = interrupt::drive(fut, interrupted, ends, h.pid, cut_off);
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
         shared.waiting.done(h.unique);
-        send(&dev, &h, &r.unwrap_or(Err(coral_wire::Errno(libc::EIO))));
+        answer(&shared, &dev, &h, &r.unwrap_or(Err(OpError::Panicked)));
         shared.stats.done(h.opcode, begun);
     };
     exec::wait(&waits, Box::pin(request));
 }
 
-/// Answers, and logs what should not happen.
-fn send(dev: &OwnedFd, h: &InHeader, r: &reply::Reply) {
+/// Answers. This is the top of a mount: an error has its line in the log here.
+fn answer<F: FileSystem>(shared: &Shared<F>, dev: &OwnedFd, h: &InHeader, r: &reply::Reply) {
+    if let Err(e) = r {
+        e.tell(&shared.log, op::name(h.opcode), || {
+            shared.nodes.fid(h.nodeid)
+        });
+    }
     match reply::send(dev.as_fd(), h.unique, r) {
         Ok(()) | Err(SysErrno::NOENT | SysErrno::NODEV) => {}
         Err(e) => tracing::error!(

@@ -2,4 +2,10 @@
 //!
 //! It runs beside real time and real systems, so the clock here is the machine's and ranks are threads and processes.
 
+mod clock;
+pub mod collect;
+pub mod experiment;
 pub mod load;
+pub mod report;
+pub mod stats;
+pub mod study;

@@ -216,7 +216,7 @@ async fn flocks_wait_for_each_other() {
     };
     a.setlk(PW, range(0, 99, 1), true).await.unwrap();
     assert!(
-        matches!(b.setlk(PR, range(50, 60, 1), false).await, Err(LockError::Refused(e)) if e == Errno::EAGAIN)
+        matches!(b.setlk(PR, range(50, 60, 1), false).await, Err(LockError::Refused { errno, .. }) if errno == Errno::EAGAIN)
     );
     let test =
         b.ns.flock(FLOCK, PR, range(50, 60, 1), FlockOp::Test)
@@ -255,7 +255,7 @@ async fn flock_deadlocks_are_told() {
     let mut wait = Box::pin(a.setlk(PW, range(10, 19, 1), true));
     assert!(timeout(SOON, &mut wait).await.is_err());
     assert!(
-        matches!(b.setlk(PW, range(0, 9, 2), true).await, Err(LockError::Refused(e)) if e == Errno::EDEADLK)
+        matches!(b.setlk(PW, range(0, 9, 2), true).await, Err(LockError::Refused { errno, .. }) if errno == Errno::EDEADLK)
     );
     b.unlock(range(10, 19, 2)).await;
     timeout(SOON, wait).await.unwrap().unwrap();

@@ -29,7 +29,7 @@ async fn put(fs: &Arc<Llite>, name: &str, byte: u8, sync: bool) -> Result<(), Er
     if sync {
         fs.fsync(&file, false).await?;
     }
-    fs.release(&file).await
+    Ok(fs.release(&file).await?)
 }
 
 /// Whether a file holds [`LEN`] bytes like `byte`.

@@ -80,7 +80,7 @@ async fn put(fs: &Arc<Llite>, name: &[u8], data: &'static [u8]) -> Result<(), Er
     let (_, file) = fs.create(&me, fs.root(), name, 0o644, 2).await?;
     fs.write(&me, &file, 0, Bytes::from_static(data).into())
         .await?;
-    fs.release(&file).await
+    Ok(fs.release(&file).await?)
 }
 
 async fn get(fs: &Arc<Llite>, name: &[u8]) -> Result<Bytes, Errno> {

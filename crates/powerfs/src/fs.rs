@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_client::llite::types::*;
-use coral_fuse::FileSystem;
+use coral_fuse::{FileSystem, OpError};
 use coral_wire::{Errno, fid::Fid};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -47,10 +47,10 @@ pub(crate) struct File {
     sync: bool,
 }
 
-type R<T> = Result<T, Errno>;
+type R<T> = Result<T, OpError>;
 
 fn err<T>(e: i32) -> R<T> {
-    Err(Errno(e))
+    Err(Errno(e).into())
 }
 
 #[expect(clippy::disallowed_methods, reason = "wall time at the edge")]
@@ -106,7 +106,7 @@ struct On<'a> {
 
 impl On<'_> {
     fn node(&self, f: Fid) -> R<&Node> {
-        self.disk.seen.nodes.get(&f.oid).ok_or(Errno(libc::ESTALE))
+        self.disk.seen.nodes.get(&f.oid).ok_or(OpError::Forgotten)
     }
 
     fn dir(&self, f: Fid) -> R<&Node> {
@@ -123,7 +123,7 @@ impl On<'_> {
             .names
             .get(name)
             .map(|e| e.1)
-            .ok_or(Errno(libc::ENOENT))
+            .ok_or(Errno(libc::ENOENT).into())
     }
 
     fn entry(&self, ino: Ino) -> R<Entry> {
@@ -694,7 +694,7 @@ impl FileSystem for Fs {
                 .xattrs
                 .get(name)
                 .cloned()
-                .ok_or(Errno(libc::ENODATA))
+                .ok_or(Errno(libc::ENODATA).into())
         })
         .await
     }

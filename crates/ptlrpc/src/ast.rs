@@ -8,7 +8,7 @@ use coral_lnet::{Nid, Node};
 use crate::attempt::{Attempt, Ids, Outcome};
 use crate::import::Conn;
 use crate::xid::XidSource;
-use crate::{Reply, Request, RpcError};
+use crate::{Call, Reply, Request, RpcError};
 
 /// Sends `rq` (usually to portal 15) to a client and waits for its reply; once, no resend.
 /// `client_handle` is what the client gave at connect, `conn_cnt` that of its connection. `timeout` counts in whole seconds.
@@ -47,10 +47,17 @@ pub async fn send_ast(
         at: false,
         stats: None,
     };
+    let call = || Call {
+        target: Arc::default(),
+        nid: client,
+        opc: rq.opc,
+        xid,
+        fid: rq.fid(),
+    };
     match attempt.run(None).await {
         Outcome::Done(r) => Ok(*r),
-        Outcome::TimedOut => Err(RpcError::Timeout),
-        Outcome::Garbage(what) => Err(RpcError::Proto(what)),
-        Outcome::Unsent(_) | Outcome::Superseded => Err(RpcError::Unreachable(client.to_string())),
+        Outcome::TimedOut => Err(RpcError::Timeout(call())),
+        Outcome::Garbage(what) => Err(RpcError::Proto { call: call(), what }),
+        Outcome::Unsent(_) | Outcome::Superseded => Err(RpcError::Unreachable(call())),
     }
 }

@@ -8,11 +8,12 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use coral_wire::errno::Errno;
+use coral_wire::fid::Fid;
 use coral_wire::nid::NET_LO;
 use coral_wire::ptlrpc::{MSG_REQ_REPLAY_DONE, MSG_RESENT, PtlrpcBody, opc};
 use futures_util::future::BoxFuture;
@@ -22,7 +23,7 @@ use crate::attempt::{Attempt, Ids, Outcome, Watch};
 use crate::import::{Conn, Phase};
 use crate::slots::{Slot, Slots};
 use crate::stats::place;
-use crate::{Bulk, Import, ImportState, Replay, Reply, Request, RpcError};
+use crate::{Bulk, Call, Import, ImportState, Replay, Reply, Request, RpcError};
 
 /// Pause before a request is sent again that was answered with EINPROGRESS; grows to [`INPROGRESS_PAUSE_MAX`].
 const INPROGRESS_PAUSE: Duration = Duration::from_secs(1);
@@ -33,36 +34,62 @@ impl Import {
     /// Sends a request and waits for its reply, over lost connections and restarts of the server. `Ok` also for a negative
     /// status. Dropping the future abandons the wait.
     pub async fn call(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
-        match rq.limit {
-            None => self.call_unlimited(rq).await,
-            Some(limit) => {
-                // Armed on the first Pending only: the timer's own first poll comes after the call's.
-                let call = std::pin::pin!(self.call_unlimited(rq));
-                let deadline = Instant::now() + limit;
-                tokio::select! {
-                    biased;
-                    r = call => r,
-                    _ = tokio::time::sleep_until(deadline) => Err(RpcError::Timeout),
-                }
+        let Some(limit) = rq.limit else {
+            return match rq.modifies {
+                true => self.run_detached(rq, Arc::default()).await,
+                false => self.run(rq, &Progress::default()).await,
+            };
+        };
+        let (progress, mut late) = (Arc::new(Progress::default()), self.call_of(&rq, 0));
+        // Armed on the first Pending only: the timer's own first poll comes after the call's.
+        let call = std::pin::pin!(async {
+            match rq.modifies {
+                true => self.run_detached(rq, progress.clone()).await,
+                false => self.run(rq, &progress).await,
+            }
+        });
+        let deadline = Instant::now() + limit;
+        tokio::select! {
+            biased;
+            r = call => r,
+            _ = tokio::time::sleep_until(deadline) => {
+                late.xid = progress.xid.load(Ordering::Relaxed);
+                Err(RpcError::Timeout(late))
             }
         }
     }
 
-    async fn call_unlimited(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
-        if !rq.modifies {
-            return self.run(rq, &AtomicBool::new(false)).await;
-        }
-        let sent = Arc::new(AtomicBool::new(false));
-        let (import, flag) = (self.clone(), sent.clone());
+    async fn run_detached(
+        self: &Arc<Self>,
+        rq: Request,
+        progress: Arc<Progress>,
+    ) -> Result<Reply, RpcError> {
+        let (import, mine) = (self.clone(), progress.clone());
         Detach {
-            sent,
-            call: Some(Box::pin(async move { import.run(rq, &flag).await })),
+            progress,
+            call: Some(Box::pin(async move { import.run(rq, &mine).await })),
         }
         .await
     }
 
-    /// The call proper. Sets `sent` before the first message leaves.
-    async fn run(self: &Arc<Self>, rq: Request, sent: &AtomicBool) -> Result<Reply, RpcError> {
+    /// What is said of `rq` in messages, when it went with `xid`.
+    pub fn call_of(&self, rq: &Request, xid: u64) -> Call {
+        self.call_named(rq.opc, xid, rq.fid())
+    }
+
+    /// The same of a request that is not at hand any more.
+    pub fn call_named(&self, opc: u32, xid: u64, fid: Fid) -> Call {
+        Call {
+            target: self.target.clone(),
+            nid: self.peer_nid(),
+            opc,
+            xid,
+            fid,
+        }
+    }
+
+    /// The call proper. Says `sent` before the first message leaves.
+    async fn run(self: &Arc<Self>, rq: Request, progress: &Progress) -> Result<Reply, RpcError> {
         let begun = Instant::now();
         let born = rq.generation.unwrap_or_else(|| self.phase.now().generation);
         // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
@@ -82,8 +109,9 @@ impl Import {
         let mut flags = 0;
         let mut pause = INPROGRESS_PAUSE;
         loop {
-            let conn = self.wait_full(born).await?;
-            sent.store(true, Ordering::Relaxed);
+            progress.xid.store(own.xid, Ordering::Relaxed);
+            let conn = self.wait_full(born, &rq, own.xid).await?;
+            progress.sent.store(true, Ordering::Relaxed);
             let tag = slot
                 .as_ref()
                 .filter(|_| conn.tags)
@@ -118,7 +146,10 @@ impl Import {
                     self.answered(&rq, &r, now - begun);
                     return Ok(*r);
                 }
-                Outcome::Garbage(what) => return Err(RpcError::Proto(what)),
+                Outcome::Garbage(what) => {
+                    let call = self.call_of(&rq, own.xid);
+                    return Err(RpcError::Proto { call, what });
+                }
                 Outcome::TimedOut => {
                     self.stats.timeouts.inc();
                     tracing::debug!(xid = own.xid, opc = rq.opc, nid = %conn.nid, target_uuid = %self.cfg.target_uuid, "request timed out");
@@ -131,7 +162,7 @@ impl Import {
                 Outcome::Superseded => {}
             }
             if rq.no_resend {
-                return Err(RpcError::Unreachable(self.peer()));
+                return Err(RpcError::Unreachable(self.call_of(&rq, own.xid)));
             }
             self.stats.resent.inc();
             flags = MSG_RESENT;
@@ -167,7 +198,7 @@ impl Import {
             .attempt(rq, conn, ids)
             .run(Some(Watch::new(&self.phase, conn.conn_cnt)))
             .await;
-        match self.outcome_of_single(outcome, conn) {
+        match self.outcome_of_single(outcome, conn, rq, own.xid) {
             Ok(r) => {
                 self.answered(rq, &r, begun.elapsed());
                 Ok(r)
@@ -181,6 +212,8 @@ impl Import {
         self: &Arc<Self>,
         outcome: Outcome,
         conn: Conn,
+        rq: &Request,
+        xid: u64,
     ) -> Result<Reply, RpcError> {
         match outcome {
             Outcome::Done(r) if is_not_connected(&r) => {}
@@ -188,12 +221,16 @@ impl Import {
                 self.note_reply(&r);
                 return Ok(*r);
             }
-            Outcome::Garbage(what) => return Err(RpcError::Proto(what)),
+            Outcome::Garbage(what) => {
+                let call = self.call_of(rq, xid);
+                return Err(RpcError::Proto { call, what });
+            }
             Outcome::TimedOut => self.stats.timeouts.inc(),
             Outcome::Unsent(_) | Outcome::Superseded => {}
         }
+        let call = self.call_of(rq, xid);
         self.connection_lost(conn.conn_cnt);
-        Err(RpcError::Unreachable(self.peer()))
+        Err(RpcError::Unreachable(call))
     }
 
     pub(crate) fn attempt<'a>(
@@ -244,16 +281,21 @@ impl Import {
         }
     }
 
-    /// Waits until requests may be sent; fails when an eviction came between.
-    async fn wait_full(self: &Arc<Self>, generation: u64) -> Result<Conn, RpcError> {
+    /// Waits until `rq` may be sent; fails when an eviction came between.
+    async fn wait_full(
+        self: &Arc<Self>,
+        generation: u64,
+        rq: &Request,
+        xid: u64,
+    ) -> Result<Conn, RpcError> {
         let decide = |p: Phase| {
             if p.generation != generation {
-                return Some(Err(RpcError::Evicted(self.peer())));
+                return Some(Err(RpcError::Evicted(self.call_of(rq, xid))));
             }
             match p.state {
                 ImportState::Full => Some(Ok(())),
                 ImportState::Closed | ImportState::New => {
-                    Some(Err(RpcError::Unreachable(self.peer())))
+                    Some(Err(RpcError::Unreachable(self.call_of(rq, xid))))
                 }
                 _ => None,
             }
@@ -273,11 +315,6 @@ impl Import {
             }
             self.phase.wait_for(|p| *p != now).await;
         }
-    }
-
-    /// Who the server is, for messages.
-    pub(crate) fn peer(&self) -> String {
-        format!("{} at {}", self.cfg.target_uuid, self.peer_nid())
     }
 
     /// Takes note of what every reply tells.
@@ -345,9 +382,18 @@ pub(crate) fn is_not_connected(r: &Reply) -> bool {
     r.status == Errno::ENOTCONN.status() || r.status == Errno::ENODEV.status()
 }
 
+/// How far a call has come.
+#[derive(Default)]
+struct Progress {
+    /// A message has left, or is about to.
+    sent: AtomicBool,
+    /// The xid it has now; 0: none yet.
+    xid: AtomicU64,
+}
+
 /// A call that goes on in the background when it is dropped after its request was sent.
 struct Detach {
-    sent: Arc<AtomicBool>,
+    progress: Arc<Progress>,
     call: Option<BoxFuture<'static, Result<Reply, RpcError>>>,
 }
 
@@ -367,7 +413,7 @@ impl Future for Detach {
 impl Drop for Detach {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
-        if !self.sent.load(Ordering::Relaxed) {
+        if !self.progress.sent.load(Ordering::Relaxed) {
             return;
         }
         if let Ok(rt) = tokio::runtime::Handle::try_current() {

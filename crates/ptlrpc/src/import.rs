@@ -70,6 +70,8 @@ pub trait ImportObserver: Send + Sync + 'static {
 pub struct Import {
     pub(crate) node: Arc<Node>,
     pub(crate) cfg: ImportConfig,
+    /// Target uuid, for errors.
+    pub(crate) target: Arc<str>,
     /// Our handle, which the server puts into every AST.
     pub(crate) cookie: u64,
     pub(crate) xids: Arc<XidSource>,
@@ -182,6 +184,7 @@ impl Import {
             born: Instant::now(),
             last_used_ms: AtomicU64::new(0),
             idle_timeout_ms: AtomicU64::new(cfg.idle_timeout.as_millis() as u64),
+            target: cfg.target_uuid.as_str().into(),
             node,
             cfg,
         })

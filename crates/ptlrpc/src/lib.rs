@@ -39,7 +39,7 @@ pub use ast::send_ast;
 pub use config::ImportConfig;
 pub use import::{Import, ImportObserver};
 pub use replay::Lost;
-pub use request::{Bulk, ConnectError, Replay, Reply, Request, RpcError};
+pub use request::{Bulk, Call, ConnectError, Replay, Reply, Request, RpcError};
 pub use server_request::{BulkError, Control, ServerRequest};
 pub use service::{RequestHandler, Service, ServiceConfig};
 pub use state::ImportState;

@@ -104,7 +104,7 @@ impl Import {
                             tracing::info!(nid = %self.peer_nid(), "connected to the MGS anew; the configuration is read again")
                         }
                         target_uuid => {
-                            tracing::warn!(target_uuid, nid = %self.peer_nid(), "evicted by the server")
+                            tracing::warn!(target_uuid, nid = %self.peer_nid(), "evicted by the server: locks and open files there are void")
                         }
                     }
                     if let Some(o) = self.observer() {
@@ -172,7 +172,7 @@ impl Import {
         let outcome = attempt
             .run(Some(Watch::new(&self.phase, conn.conn_cnt)))
             .await;
-        let reply = self.outcome_of_single(outcome, conn)?;
+        let reply = self.outcome_of_single(outcome, conn, &k.request, k.xid)?;
         self.stats.replayed.inc();
         if reply.status == Errno::EOVERFLOW.status() {
             self.inner.lock().versions_failed = true;
@@ -213,7 +213,7 @@ impl Import {
             .await?;
         match reply.status {
             0 => Ok(()),
-            _ => Err(RpcError::Unreachable(self.peer())),
+            _ => Err(RpcError::Unreachable(self.call_of(&rq, reply.xid))),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a caller hands to an import and what comes back.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +9,7 @@ use coral_buffers::Payload;
 use coral_lnet::Nid;
 use coral_wire::Wire;
 use coral_wire::fid::Fid;
-use coral_wire::ptlrpc::{Message, PtlrpcBody, portal};
+use coral_wire::ptlrpc::{Message, PtlrpcBody, opc, portal};
 
 /// Memory of a kept request besides its data, bytes.
 const KEPT_OVERHEAD_BYTES: usize = 1024;
@@ -93,6 +95,8 @@ pub struct Request {
     /// What it is about besides [`Request::file`], or zero: who has these open is told when a restarted server cannot do it
     /// again.
     pub about: [Fid; 2],
+    /// The file it concerns, for messages only, where neither of these says it; or zero.
+    pub concerns: Fid,
     /// `lm_repsize`: 0 but for opens that want data in the reply.
     pub repsize: u32,
 }
@@ -127,6 +131,7 @@ impl Request {
             generation: None,
             file: None,
             about: [Fid::ZERO; 2],
+            concerns: Fid::ZERO,
             repsize: 0,
         }
     }
@@ -187,6 +192,20 @@ impl Request {
         self
     }
 
+    /// Says which file it concerns, for messages.
+    pub fn concerning(mut self, fid: Fid) -> Request {
+        self.concerns = fid;
+        self
+    }
+
+    /// The file a message about it names.
+    pub fn fid(&self) -> Fid {
+        match self.concerns.is_zero() {
+            true => self.fids().next().unwrap_or(Fid::ZERO),
+            false => self.concerns,
+        }
+    }
+
     /// All that it is about.
     pub(crate) fn fids(&self) -> impl Iterator<Item = Fid> {
         self.file
@@ -239,24 +258,81 @@ pub struct Reply {
     pub service_time_s: u32,
 }
 
+/// Which request it was, for messages and logs. Cheap to make: nothing is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Target uuid; empty for a server's callback.
+    pub target: Arc<str>,
+    /// Where it was sent last, or would have been.
+    pub nid: Nid,
+    /// Opcode.
+    pub opc: u32,
+    /// 0 for a request that did not get one, or whose is not known.
+    pub xid: u64,
+    /// The file it is about; zero when that is not known.
+    pub fid: Fid,
+}
+
+impl Call {
+    /// The opcode's name as Lustre writes it.
+    pub fn op(&self) -> &'static str {
+        opc::name(self.opc).unwrap_or("request")
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op())?;
+        if self.xid != 0 {
+            write!(f, " (xid {})", self.xid)?;
+        }
+        match self.target.is_empty() {
+            true => write!(f, " to {}", self.nid)?,
+            false => write!(f, " to {} at {}", self.target, self.nid)?,
+        }
+        match self.fid.is_zero() {
+            true => Ok(()),
+            false => write!(f, " for {}", self.fid),
+        }
+    }
+}
+
 /// Why a call brought no reply.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
 pub enum RpcError {
     /// The server has evicted us: what was cached or locked through this import is void.
-    #[error("evicted by {0}")]
-    Evicted(String),
+    #[error("{0}: this client was evicted by the server")]
+    Evicted(Call),
     /// The import is closed, was never connected, or the request must not be sent again.
-    #[error("cannot reach {0}")]
-    Unreachable(String),
+    #[error("{0}: not connected")]
+    Unreachable(Call),
     /// The caller gave up.
     #[error("interrupted")]
     Interrupted,
     /// The request's own time limit is over.
-    #[error("timed out")]
-    Timeout,
+    #[error("{0}: timed out")]
+    Timeout(Call),
     /// The server answered with something that is not PTLRPC.
-    #[error("protocol error: {0}")]
-    Proto(String),
+    #[error("{call}: protocol error: {what}")]
+    Proto {
+        /// The request.
+        call: Call,
+        /// What is wrong with the answer.
+        what: String,
+    },
+}
+
+impl RpcError {
+    /// The request, as far as it is known.
+    pub fn call(&self) -> Option<&Call> {
+        match self {
+            RpcError::Evicted(call) | RpcError::Unreachable(call) | RpcError::Timeout(call) => {
+                Some(call)
+            }
+            RpcError::Proto { call, .. } => Some(call),
+            RpcError::Interrupted => None,
+        }
+    }
 }
 
 /// Why a target could not be connected.

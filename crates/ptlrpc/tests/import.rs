@@ -75,9 +75,18 @@ async fn a_call_is_inline() {
     assert_eq!(imp.stats().answered_of(ECHO), 1);
     imp.disconnect().await;
     assert_eq!(imp.state(), ImportState::Closed);
+    let closed = imp.call(rq(ECHO, 1)).await.unwrap_err();
+    let RpcError::Unreachable(call) = &closed else {
+        panic!("{closed}");
+    };
+    assert!(call.xid != 0 && call.opc == ECHO);
     assert_eq!(
-        imp.call(rq(ECHO, 1)).await.unwrap_err(),
-        RpcError::Unreachable("t-MDT0000_UUID at 10.0.0.2@tcp".into())
+        closed.to_string(),
+        format!(
+            "{} (xid {}) to t-MDT0000_UUID at 10.0.0.2@tcp: not connected",
+            call.op(),
+            call.xid
+        )
     );
     s.stop().await;
 }
@@ -338,12 +347,11 @@ async fn limits_and_no_resend() {
     let w = world().await;
     let (_s, imp) = connected(&w).await;
     let start = Instant::now();
-    assert_eq!(
-        imp.call(rq(SLOW, 100).limit(Duration::from_secs(3)))
-            .await
-            .unwrap_err(),
-        RpcError::Timeout
-    );
+    let slow = rq(SLOW, 100).limit(Duration::from_secs(3));
+    match imp.call(slow).await.unwrap_err() {
+        RpcError::Timeout(call) => assert!(call.xid != 0 && call.opc == SLOW, "{call}"),
+        other => panic!("{other}"),
+    }
     assert_eq!(start.elapsed().as_secs(), 3);
     lose(&w.client, portal::MDS_REQUEST, 1);
     assert!(matches!(

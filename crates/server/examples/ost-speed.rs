@@ -77,8 +77,7 @@ async fn run(
     server.add_target(Ost::start(server_node, "speed", 0, Arc::new(osd))?);
     let client = node(&mem, "2@lo").await?;
     let nodes = [server.node().clone(), client.clone()];
-    let spawned = |n: &Arc<Node>| n.handovers().spawned.value();
-    let handovers = || nodes.iter().map(spawned).sum::<u64>();
+    let handovers = || -> u64 { nodes.iter().map(|n| n.handovers().spawned.value()).sum() };
     let f = F::VERSION
         | F::AT
         | F::FULL20

@@ -24,6 +24,7 @@ use bytes::Bytes;
 use coral_lnet::Node;
 use tokio::runtime::{Builder, Runtime};
 
+use super::error::PathError;
 use super::file::{self, OpenOptions};
 use super::file_system::{self, ConnectError};
 use crate::llite::Llite;
@@ -123,7 +124,7 @@ impl FileSystem {
     }
 
     /// Opens a file. EISDIR for a directory.
-    pub fn open(&self, path: impl AsRef<[u8]>, how: &OpenOptions) -> io::Result<File> {
+    pub fn open(&self, path: impl AsRef<[u8]>, how: &OpenOptions) -> Result<File, PathError> {
         let file = self.engine.run(self.fs.open(path, how))?;
         Ok(File {
             file,
@@ -132,7 +133,7 @@ impl FileSystem {
     }
 
     /// Makes a file, or empties the one there is, for reading and writing.
-    pub fn create(&self, path: impl AsRef<[u8]>) -> io::Result<File> {
+    pub fn create(&self, path: impl AsRef<[u8]>) -> Result<File, PathError> {
         let file = self.engine.run(self.fs.create(path))?;
         Ok(File {
             file,
@@ -141,72 +142,100 @@ impl FileSystem {
     }
 
     /// Attributes of what a path leads to.
-    pub fn stat(&self, path: impl AsRef<[u8]>) -> io::Result<Attr> {
+    pub fn stat(&self, path: impl AsRef<[u8]>) -> Result<Attr, PathError> {
         self.engine.run(self.fs.stat(path))
     }
 
     /// Attributes of what a path names, of a symbolic link itself.
-    pub fn symlink_stat(&self, path: impl AsRef<[u8]>) -> io::Result<Attr> {
+    pub fn symlink_stat(&self, path: impl AsRef<[u8]>) -> Result<Attr, PathError> {
         self.engine.run(self.fs.symlink_stat(path))
     }
 
     /// Changes attributes; answers the new ones.
-    pub fn set_attr(&self, path: impl AsRef<[u8]>, set: SetAttr) -> io::Result<Attr> {
+    pub fn set_attr(&self, path: impl AsRef<[u8]>, set: SetAttr) -> Result<Attr, PathError> {
         self.engine.run(self.fs.set_attr(path, set))
     }
 
     /// Cuts or extends a file to `size` bytes.
-    pub fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> io::Result<()> {
+    pub fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> Result<(), PathError> {
         self.engine.run(self.fs.truncate(path, size))
     }
 
     /// The whole listing of a directory, without "." and "..", in the order of the directory.
-    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> io::Result<Vec<DirEntry>> {
+    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>, PathError> {
         self.engine.run(self.fs.read_dir(path))
     }
 
     /// Makes a directory with these permission bits, less the umask.
-    pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
+    pub fn mkdir(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<(), PathError> {
         self.engine.run(self.fs.mkdir(path, mode))
     }
 
+    /// Makes an empty regular file with these permission bits, less the umask, without opening it.
+    pub fn mknod(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<(), PathError> {
+        self.engine.run(self.fs.mknod(path, mode))
+    }
+
+    /// Sets an extended attribute of what a path leads to; `flags` as setxattr(2) has them.
+    pub fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: Bytes,
+        flags: u32,
+    ) -> Result<(), PathError> {
+        self.engine.run(self.fs.set_xattr(path, name, value, flags))
+    }
+
     /// Makes a symbolic link at `path` that says `target`.
-    pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> io::Result<()> {
+    pub fn symlink(
+        &self,
+        target: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+    ) -> Result<(), PathError> {
         self.engine.run(self.fs.symlink(target, path))
     }
 
     /// What a symbolic link says.
-    pub fn read_link(&self, path: impl AsRef<[u8]>) -> io::Result<Bytes> {
+    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Bytes, PathError> {
         self.engine.run(self.fs.read_link(path))
     }
 
     /// Gives a file a further name.
-    pub fn hard_link(&self, path: impl AsRef<[u8]>, new_path: impl AsRef<[u8]>) -> io::Result<()> {
+    pub fn hard_link(
+        &self,
+        path: impl AsRef<[u8]>,
+        new_path: impl AsRef<[u8]>,
+    ) -> Result<(), PathError> {
         self.engine.run(self.fs.hard_link(path, new_path))
     }
 
     /// Removes a name that is not a directory.
-    pub fn unlink(&self, path: impl AsRef<[u8]>) -> io::Result<()> {
+    pub fn unlink(&self, path: impl AsRef<[u8]>) -> Result<(), PathError> {
         self.engine.run(self.fs.unlink(path))
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, path: impl AsRef<[u8]>) -> io::Result<()> {
+    pub fn rmdir(&self, path: impl AsRef<[u8]>) -> Result<(), PathError> {
         self.engine.run(self.fs.rmdir(path))
     }
 
     /// Gives what `path` names the name `new_path`, in the place of what had that.
-    pub fn rename(&self, path: impl AsRef<[u8]>, new_path: impl AsRef<[u8]>) -> io::Result<()> {
+    pub fn rename(
+        &self,
+        path: impl AsRef<[u8]>,
+        new_path: impl AsRef<[u8]>,
+    ) -> Result<(), PathError> {
         self.engine.run(self.fs.rename(path, new_path))
     }
 
     /// Space and inodes, sums over the targets.
-    pub fn statfs(&self) -> io::Result<StatFs> {
+    pub fn statfs(&self) -> Result<StatFs, PathError> {
         self.engine.run(self.fs.statfs())
     }
 
     /// Writes out what is kept back of all files, and has the changes of the namespace on disk ([`super::FileSystem::sync`]).
-    pub fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> Result<(), PathError> {
         self.engine.run(self.fs.sync())
     }
 
@@ -225,37 +254,37 @@ pub struct File {
 
 impl File {
     /// Reads into `buf` from `offset` on; bytes read, fewer than `buf` holds only at the end of the file or beyond 1 GiB.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, PathError> {
         self.engine.run(self.file.read_at(buf, offset))
     }
 
     /// Writes all of `data` at `offset`, or at the end when opened to append; bytes written.
-    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize, PathError> {
         self.engine.run(self.file.write_at(data, offset))
     }
 
     /// Attributes.
-    pub fn stat(&self) -> io::Result<Attr> {
+    pub fn stat(&self) -> Result<Attr, PathError> {
         self.engine.run(self.file.stat())
     }
 
     /// Changes attributes; answers the new ones.
-    pub fn set_attr(&self, set: SetAttr) -> io::Result<Attr> {
+    pub fn set_attr(&self, set: SetAttr) -> Result<Attr, PathError> {
         self.engine.run(self.file.set_attr(set))
     }
 
     /// Cuts or extends the file to `size` bytes.
-    pub fn set_len(&self, size: u64) -> io::Result<()> {
+    pub fn set_len(&self, size: u64) -> Result<(), PathError> {
         self.engine.run(self.file.set_len(size))
     }
 
     /// Data and metadata are on disk when this returns. Fails when data written before could not be stored.
-    pub fn sync(&self) -> io::Result<()> {
+    pub fn sync(&self) -> Result<(), PathError> {
         self.engine.run(self.file.sync())
     }
 
     /// Closes the file. Fails when data written through it is known to be lost by now.
-    pub fn close(self) -> io::Result<()> {
+    pub fn close(self) -> Result<(), PathError> {
         let Self { file, engine } = self;
         engine.run(file.close())
     }

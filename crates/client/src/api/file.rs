@@ -1,13 +1,13 @@
 //! Open files.
 
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_buffers::Payload;
 
-use super::error::errno;
+use super::error::PathError;
 use super::mounted::Mounted;
+use crate::error::Error;
 use crate::llite::FileHandle;
 use crate::llite::types::{Attr, Cred, SetAttr};
 
@@ -112,17 +112,24 @@ pub struct File {
     fs: Arc<Mounted>,
     cred: Cred,
     handle: Arc<FileHandle>,
+    /// The path it was opened by.
+    path: Bytes,
     closed: bool,
 }
 
 impl File {
-    pub(super) fn new(fs: Arc<Mounted>, cred: Cred, handle: Arc<FileHandle>) -> Self {
+    pub(super) fn new(fs: Arc<Mounted>, cred: Cred, handle: Arc<FileHandle>, path: &[u8]) -> Self {
         Self {
             fs,
             cred,
             handle,
+            path: Bytes::copy_from_slice(path),
             closed: false,
         }
+    }
+
+    fn told<T>(&self, op: &'static str, done: Result<T, Error>) -> Result<T, PathError> {
+        self.fs.told(op, &self.path, done)
     }
 
     /// The handle, for operations of [`crate::Llite`] that are not here.
@@ -131,7 +138,7 @@ impl File {
     }
 
     /// Reads into `buf` from `offset` on; bytes read, fewer than `buf` holds only at the end of the file or beyond 1 GiB.
-    pub async fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    pub async fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize, PathError> {
         let got = self.read_payload(offset, buf.len()).await?;
         let mut at = 0;
         for part in got.iter() {
@@ -142,49 +149,49 @@ impl File {
     }
 
     /// The same without a buffer of the caller's.
-    pub async fn read_bytes_at(&self, offset: u64, len_bytes: usize) -> io::Result<Bytes> {
+    pub async fn read_bytes_at(&self, offset: u64, len_bytes: usize) -> Result<Bytes, PathError> {
         Ok(self.read_payload(offset, len_bytes).await?.copy_to_bytes())
     }
 
-    async fn read_payload(&self, offset: u64, len_bytes: usize) -> io::Result<Payload> {
+    async fn read_payload(&self, offset: u64, len_bytes: usize) -> Result<Payload, PathError> {
         let len = len_bytes.min(READ_MAX) as u32;
         let read = self.fs.llite.read(&self.handle, offset, len);
-        read.await.map_err(errno)
+        self.told("read", read.await)
     }
 
     /// Writes all of `data` at `offset`, or at the end when opened to append; bytes written. They are kept back for a while:
     /// [`File::sync`] has them on disk.
-    pub async fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+    pub async fn write_at(&self, data: &[u8], offset: u64) -> Result<usize, PathError> {
         self.write_bytes_at(Bytes::copy_from_slice(data), offset)
             .await
     }
 
     /// The same without a copy.
-    pub async fn write_bytes_at(&self, data: Bytes, offset: u64) -> io::Result<usize> {
+    pub async fn write_bytes_at(&self, data: Bytes, offset: u64) -> Result<usize, PathError> {
         let data = Payload::from(data);
         let written = self.fs.llite.write(&self.cred, &self.handle, offset, data);
-        written.await.map_err(errno)
+        self.told("write", written.await)
     }
 
     /// Attributes.
-    pub async fn stat(&self) -> io::Result<Attr> {
+    pub async fn stat(&self) -> Result<Attr, PathError> {
         let fid = self.handle.fid();
         let found = self.fs.llite.getattr(&self.cred, fid, Some(&self.handle));
-        Ok(found.await.map_err(errno)?.attr)
+        Ok(self.told("stat", found.await)?.attr)
     }
 
     /// Changes attributes; answers the new ones.
-    pub async fn set_attr(&self, set: SetAttr) -> io::Result<Attr> {
+    pub async fn set_attr(&self, set: SetAttr) -> Result<Attr, PathError> {
         let fid = self.handle.fid();
         let changed = self
             .fs
             .llite
             .setattr(&self.cred, fid, set, Some(&self.handle));
-        Ok(changed.await.map_err(errno)?.attr)
+        Ok(self.told("set_attr", changed.await)?.attr)
     }
 
     /// Cuts or extends the file to `size` bytes.
-    pub async fn set_len(&self, size: u64) -> io::Result<()> {
+    pub async fn set_len(&self, size: u64) -> Result<(), PathError> {
         let set = SetAttr {
             size: Some(size),
             ..SetAttr::default()
@@ -193,17 +200,14 @@ impl File {
     }
 
     /// Data and metadata are on disk when this returns. Fails when data written before could not be stored.
-    pub async fn sync(&self) -> io::Result<()> {
-        self.fs
-            .llite
-            .fsync(&self.handle, false)
-            .await
-            .map_err(errno)
+    pub async fn sync(&self) -> Result<(), PathError> {
+        let done = self.fs.llite.fsync(&self.handle, false).await;
+        self.told("sync", done)
     }
 
     /// Closes the file. Fails when data written through it is known to be lost by now; to hear of all of it, call
     /// [`File::sync`] first.
-    pub async fn close(mut self) -> io::Result<()> {
+    pub async fn close(mut self) -> Result<(), PathError> {
         self.closed = true;
         let (fs, handle) = (self.fs.clone(), self.handle.clone());
         // a task: whoever gives up here leaves no file open
@@ -213,7 +217,8 @@ impl File {
             let done = fs.llite.release(&handle).await;
             told.and(done)
         });
-        closing.await.map_err(io::Error::other)?.map_err(errno)
+        let done = closing.await.unwrap_or(Err(Error::Task));
+        self.told("close", done)
     }
 }
 
@@ -222,11 +227,11 @@ impl Drop for File {
         if self.closed {
             return;
         }
-        let (fs, handle) = (self.fs.clone(), self.handle.clone());
+        let (fs, handle, path) = (self.fs.clone(), self.handle.clone(), self.path.clone());
         self.fs.runtime.spawn(async move {
-            if let Err(e) = fs.llite.release(&handle).await {
-                tracing::warn!(fid = %handle.fid(), error = %e, "a file that was dropped open could not be closed");
-            }
+            // nobody is there to be told, but the log is
+            let done = fs.llite.release(&handle).await;
+            let _ = fs.told("close", &path, done);
         });
     }
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_lnet::{Node, NodeConfig, StartError, local_nid_on};
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::nid::Nid;
 use rand::TryRngCore;
 
-use super::error::errno;
+use super::error::PathError;
 use super::file::{File, OpenOptions};
 use super::mounted::Mounted;
 use super::source::{Source, SourceError};
 use super::walk::{End, parent, walk};
+use crate::error::{Error, Refusal};
 use crate::llite::Llite;
 use crate::llite::types::{Attr, Cred, DirEntry, MountError, MountOptions, SetAttr, StatFs};
 
@@ -120,61 +120,77 @@ impl FileSystem {
     }
 
     /// Opens a file. EISDIR for a directory.
-    pub async fn open(&self, path: impl AsRef<[u8]>, how: &OpenOptions) -> io::Result<File> {
-        let handle = self.open_at(path.as_ref(), how).await.map_err(errno)?;
-        Ok(handle)
+    pub async fn open(&self, path: impl AsRef<[u8]>, how: &OpenOptions) -> Result<File, PathError> {
+        let path = path.as_ref();
+        self.told("open", path, self.open_at(path, how).await)
     }
 
-    async fn open_at(&self, path: &[u8], how: &OpenOptions) -> Result<File, Errno> {
+    fn told<T>(
+        &self,
+        op: &'static str,
+        path: impl AsRef<[u8]>,
+        done: Result<T, Error>,
+    ) -> Result<T, PathError> {
+        self.mounted.told(op, path.as_ref(), done)
+    }
+
+    async fn open_at(&self, path: &[u8], how: &OpenOptions) -> Result<File, Error> {
         let (fs, flags) = (self.llite(), how.flags());
         let handle = match walk(fs, &self.cred, path, !how.create_new).await? {
-            End::There(_) if how.create_new => return Err(Errno::EEXIST),
-            End::There(attr) if attr.is_dir() => return Err(Errno::EISDIR),
+            End::There(_) if how.create_new => return Err(Refusal::NameTaken.into()),
+            End::There(attr) if attr.is_dir() => return Err(Refusal::Directory.into()),
             End::There(attr) => fs.open(&self.cred, attr.fid, flags).await?,
             End::Missing(dir, name) if how.create || how.create_new => {
                 let made = fs.create(&self.cred, dir, &name, how.mode, flags);
                 made.await?.1
             }
-            End::Missing(..) => return Err(Errno::ENOENT),
+            End::Missing(..) => return Err(Refusal::NoName.into()),
         };
-        Ok(File::new(self.mounted.clone(), self.cred.clone(), handle))
+        Ok(File::new(
+            self.mounted.clone(),
+            self.cred.clone(),
+            handle,
+            path,
+        ))
     }
 
     /// Makes a file, or empties the one there is, for reading and writing.
-    pub async fn create(&self, path: impl AsRef<[u8]>) -> io::Result<File> {
+    pub async fn create(&self, path: impl AsRef<[u8]>) -> Result<File, PathError> {
         let how = OpenOptions::new().read(true).write(true);
         self.open(path, &how.create(true).truncate(true)).await
     }
 
-    async fn find(&self, path: &[u8], follow: bool) -> Result<Attr, Errno> {
+    async fn find(&self, path: &[u8], follow: bool) -> Result<Attr, Error> {
         match walk(self.llite(), &self.cred, path, follow).await? {
             End::There(attr) => Ok(attr),
-            End::Missing(..) => Err(Errno::ENOENT),
+            End::Missing(..) => Err(Refusal::NoName.into()),
         }
     }
 
     /// Attributes of what a path leads to.
-    pub async fn stat(&self, path: impl AsRef<[u8]>) -> io::Result<Attr> {
-        self.find(path.as_ref(), true).await.map_err(errno)
+    pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<Attr, PathError> {
+        let found = self.find(path.as_ref(), true).await;
+        self.told("stat", path, found)
     }
 
     /// Attributes of what a path names, of a symbolic link itself.
-    pub async fn symlink_stat(&self, path: impl AsRef<[u8]>) -> io::Result<Attr> {
-        self.find(path.as_ref(), false).await.map_err(errno)
+    pub async fn symlink_stat(&self, path: impl AsRef<[u8]>) -> Result<Attr, PathError> {
+        let found = self.find(path.as_ref(), false).await;
+        self.told("symlink_stat", path, found)
     }
 
     /// Changes attributes; answers the new ones.
-    pub async fn set_attr(&self, path: impl AsRef<[u8]>, set: SetAttr) -> io::Result<Attr> {
+    pub async fn set_attr(&self, path: impl AsRef<[u8]>, set: SetAttr) -> Result<Attr, PathError> {
         let change = async {
             let fid = self.find(path.as_ref(), true).await?.fid;
             let changed = self.llite().setattr(&self.cred, fid, set, None);
             Ok(changed.await?.attr)
         };
-        change.await.map_err(errno)
+        self.told("set_attr", &path, change.await)
     }
 
     /// Cuts or extends a file to `size` bytes.
-    pub async fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> io::Result<()> {
+    pub async fn truncate(&self, path: impl AsRef<[u8]>, size: u64) -> Result<(), PathError> {
         let set = SetAttr {
             size: Some(size),
             ..SetAttr::default()
@@ -183,11 +199,12 @@ impl FileSystem {
     }
 
     /// The whole listing of a directory, without "." and "..", in the order of the directory.
-    pub async fn read_dir(&self, path: impl AsRef<[u8]>) -> io::Result<Vec<DirEntry>> {
-        self.list(path.as_ref()).await.map_err(errno)
+    pub async fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>, PathError> {
+        let found = self.list(path.as_ref()).await;
+        self.told("read_dir", path, found)
     }
 
-    async fn list(&self, path: &[u8]) -> Result<Vec<DirEntry>, Errno> {
+    async fn list(&self, path: &[u8]) -> Result<Vec<DirEntry>, Error> {
         let (fs, fid) = (self.llite(), self.find(path, true).await?.fid);
         let dir = fs.opendir(&self.cred, fid).await?;
         let mut out = Vec::new();
@@ -202,17 +219,43 @@ impl FileSystem {
         read.map(|()| out)
     }
 
-    async fn parent<'a>(&self, path: &'a [u8]) -> Result<(Fid, &'a [u8]), Errno> {
+    async fn parent<'a>(&self, path: &'a [u8]) -> Result<(Fid, &'a [u8]), Error> {
         parent(self.llite(), &self.cred, path).await
     }
 
     /// Makes a directory with these permission bits, less the umask.
-    pub async fn mkdir(&self, path: impl AsRef<[u8]>, mode: u32) -> io::Result<()> {
+    pub async fn mkdir(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<(), PathError> {
         let make = async {
             let (dir, name) = self.parent(path.as_ref()).await?;
             self.llite().mkdir(&self.cred, dir, name, mode).await
         };
-        make.await.map(drop).map_err(errno)
+        self.told("mkdir", &path, make.await.map(drop))
+    }
+
+    /// Makes an empty regular file with these permission bits, less the umask, without opening it.
+    pub async fn mknod(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<(), PathError> {
+        let make = async {
+            let (dir, name) = self.parent(path.as_ref()).await?;
+            let mode = libc::S_IFREG | mode & 0o7777;
+            self.llite().mknod(&self.cred, dir, name, mode, 0).await
+        };
+        self.told("mknod", &path, make.await.map(drop))
+    }
+
+    /// Sets an extended attribute of what a path leads to; `flags` as setxattr(2) has them.
+    pub async fn set_xattr(
+        &self,
+        path: impl AsRef<[u8]>,
+        name: impl AsRef<[u8]>,
+        value: Bytes,
+        flags: u32,
+    ) -> Result<(), PathError> {
+        let set = async {
+            let fid = self.find(path.as_ref(), true).await?.fid;
+            let (name, fs) = (name.as_ref(), self.llite());
+            fs.setxattr(&self.cred, fid, name, value, flags).await
+        };
+        self.told("set_xattr", &path, set.await)
     }
 
     /// Makes a symbolic link at `path` that says `target`.
@@ -220,25 +263,25 @@ impl FileSystem {
         &self,
         target: impl AsRef<[u8]>,
         path: impl AsRef<[u8]>,
-    ) -> io::Result<()> {
+    ) -> Result<(), PathError> {
         let make = async {
             let (dir, name) = self.parent(path.as_ref()).await?;
             let made = self.llite().symlink(&self.cred, dir, name, target.as_ref());
             made.await
         };
-        make.await.map(drop).map_err(errno)
+        self.told("symlink", &path, make.await.map(drop))
     }
 
     /// What a symbolic link says.
-    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> io::Result<Bytes> {
+    pub async fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Bytes, PathError> {
         let read = async {
             let found = self.find(path.as_ref(), false).await?;
             match found.is_symlink() {
                 true => self.llite().readlink(&self.cred, found.fid).await,
-                false => Err(Errno::EINVAL),
+                false => Err(Refusal::NotALink.into()),
             }
         };
-        read.await.map_err(errno)
+        self.told("read_link", &path, read.await)
     }
 
     /// Gives a file a further name.
@@ -246,31 +289,31 @@ impl FileSystem {
         &self,
         path: impl AsRef<[u8]>,
         new_path: impl AsRef<[u8]>,
-    ) -> io::Result<()> {
+    ) -> Result<(), PathError> {
         let link = async {
             let fid = self.find(path.as_ref(), false).await?.fid;
             let (dir, name) = self.parent(new_path.as_ref()).await?;
             self.llite().link(&self.cred, fid, dir, name).await
         };
-        link.await.map(drop).map_err(errno)
+        self.told("hard_link", &path, link.await.map(drop))
     }
 
     /// Removes a name that is not a directory.
-    pub async fn unlink(&self, path: impl AsRef<[u8]>) -> io::Result<()> {
+    pub async fn unlink(&self, path: impl AsRef<[u8]>) -> Result<(), PathError> {
         let remove = async {
             let (dir, name) = self.parent(path.as_ref()).await?;
             self.llite().unlink(&self.cred, dir, name).await
         };
-        remove.await.map_err(errno)
+        self.told("unlink", &path, remove.await)
     }
 
     /// Removes an empty directory.
-    pub async fn rmdir(&self, path: impl AsRef<[u8]>) -> io::Result<()> {
+    pub async fn rmdir(&self, path: impl AsRef<[u8]>) -> Result<(), PathError> {
         let remove = async {
             let (dir, name) = self.parent(path.as_ref()).await?;
             self.llite().rmdir(&self.cred, dir, name).await
         };
-        remove.await.map_err(errno)
+        self.told("rmdir", &path, remove.await)
     }
 
     /// Gives what `path` names the name `new_path`, in the place of what had that.
@@ -278,27 +321,27 @@ impl FileSystem {
         &self,
         path: impl AsRef<[u8]>,
         new_path: impl AsRef<[u8]>,
-    ) -> io::Result<()> {
+    ) -> Result<(), PathError> {
         let rename = async {
             let (from, name) = self.parent(path.as_ref()).await?;
             let (to, new_name) = self.parent(new_path.as_ref()).await?;
             let done = self.llite().rename(&self.cred, from, name, to, new_name, 0);
             done.await
         };
-        rename.await.map_err(errno)
+        self.told("rename", &path, rename.await)
     }
 
     /// Space and inodes, sums over the targets.
-    pub async fn statfs(&self) -> io::Result<StatFs> {
-        self.llite().statfs().await.map_err(errno)
+    pub async fn statfs(&self) -> Result<StatFs, PathError> {
+        self.told("statfs", "", self.llite().statfs().await)
     }
 
     /// Writes out what is kept back of all files, however long the servers take, and has the changes of the namespace on disk. For
     /// data to be on disk, and to hear of what was lost, there is [`File::sync`].
-    pub async fn sync(&self) -> io::Result<()> {
+    pub async fn sync(&self) -> Result<(), PathError> {
         self.llite().write_out_all().await;
         let root = self.llite().root();
-        self.llite().sync_dir(root).await.map_err(errno)
+        self.told("sync", "", self.llite().sync_dir(root).await)
     }
 
     /// Writes out what is kept back, says goodbye to the servers and ends the node. Files that are still open are closed by the

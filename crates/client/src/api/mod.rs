@@ -1,8 +1,8 @@
 //! A file system by path, for programs that mount nothing: no FUSE, no mount point, no privileges.
 //!
 //! [`FileSystem`] is for programs that have a tokio runtime, [`blocking::FileSystem`] for those that have none. Paths begin at the
-//! mounted directory, with or without a "/"; symbolic links are followed. Errors are [`std::io::Error`] with the errno that the
-//! system call on a mount would give. What is missing here ([`crate::Llite`] has it): file locks, extended attributes, layouts.
+//! mounted directory, with or without a "/"; symbolic links are followed. A [`PathError`] says what
+//! failed and why, with the errno that the system call on a mount would give; `?` makes a [`std::io::Error`] of it. What is missing here ([`crate::Llite`] has it): file locks, extended attributes, layouts.
 //!
 //! ```no_run
 //! use coral_client::{FileSystem, OpenOptions};
@@ -32,6 +32,7 @@ mod mounted;
 mod source;
 mod walk;
 
+pub use error::PathError;
 pub use file::{File, OpenOptions};
 pub use file_system::{ConnectError, FileSystem};
 pub use source::{Source, SourceError};

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::error::PathError;
+use crate::error::{Error, ErrorLog};
 use crate::llite::Llite;
 
 /// What all handles of one mount share; the last of them unmounts.
@@ -13,6 +15,7 @@ pub(super) struct Mounted {
     pub runtime: tokio::runtime::Handle,
     /// It was unmounted, or is about to be.
     ended: AtomicBool,
+    log: ErrorLog,
 }
 
 impl Mounted {
@@ -22,7 +25,21 @@ impl Mounted {
             llite,
             runtime: tokio::runtime::Handle::current(),
             ended: AtomicBool::new(false),
+            log: ErrorLog::default(),
         }
+    }
+
+    /// What the caller is told of `done`; an error is logged.
+    pub fn told<T>(
+        &self,
+        op: &'static str,
+        path: &[u8],
+        done: Result<T, Error>,
+    ) -> Result<T, PathError> {
+        done.map_err(|why| {
+            self.log.tell(op, path.escape_ascii(), &why);
+            PathError::new(op, path, why)
+        })
     }
 
     /// Unmounts, once.

@@ -3,6 +3,7 @@
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
+use crate::error::{Error, Refusal};
 use crate::llite::Llite;
 use crate::llite::types::{Attr, Cred};
 
@@ -19,17 +20,19 @@ pub(super) enum End {
 
 /// Walks `path`; what it ends at is followed if it is a symbolic link and `follow` says so. What is missing before the end is
 /// ENOENT. A link that begins with "/" leads on from the mounted directory.
-pub(super) async fn walk(fs: &Llite, cred: &Cred, path: &[u8], follow: bool) -> Result<End, Errno> {
+pub(super) async fn walk(fs: &Llite, cred: &Cred, path: &[u8], follow: bool) -> Result<End, Error> {
     let mut links = 0;
     let mut at = fs.getattr(cred, fs.root(), None).await?.attr;
     let mut left = names(path);
     while let Some(name) = left.pop() {
         if !at.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Refusal::NotADirectory.into());
         }
         let found = match fs.lookup(cred, at.fid, &name).await {
             Ok(entry) => entry.attr,
-            Err(Errno::ENOENT) if left.is_empty() => return Ok(End::Missing(at.fid, name)),
+            Err(e) if e.is(Errno::ENOENT) && left.is_empty() => {
+                return Ok(End::Missing(at.fid, name));
+            }
             Err(e) => return Err(e),
         };
         if !found.is_symlink() || left.is_empty() && !follow {
@@ -38,7 +41,7 @@ pub(super) async fn walk(fs: &Llite, cred: &Cred, path: &[u8], follow: bool) -> 
         }
         links += 1;
         if links > LINKS_MAX {
-            return Err(Errno::ELOOP);
+            return Err(Refusal::TooManyLinks.into());
         }
         let target = fs.readlink(cred, found.fid).await?;
         if target.starts_with(b"/") {
@@ -55,18 +58,18 @@ pub(super) async fn parent<'a>(
     fs: &Llite,
     cred: &Cred,
     path: &'a [u8],
-) -> Result<(Fid, &'a [u8]), Errno> {
+) -> Result<(Fid, &'a [u8]), Error> {
     let end = path.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
     let path = &path[..end];
     let at = path.iter().rposition(|b| *b == b'/').map_or(0, |i| i + 1);
     let (dir, name) = path.split_at(at);
     if matches!(name, b"" | b"." | b"..") {
-        return Err(Errno::EINVAL);
+        return Err(Refusal::NoNameInPath.into());
     }
     match walk(fs, cred, dir, true).await? {
         End::There(dir) if dir.is_dir() => Ok((dir.fid, name)),
-        End::There(_) => Err(Errno::ENOTDIR),
-        End::Missing(..) => Err(Errno::ENOENT),
+        End::There(_) => Err(Refusal::NotADirectory.into()),
+        End::Missing(..) => Err(Refusal::NoName.into()),
     }
 }
 

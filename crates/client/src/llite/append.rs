@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use coral_buffers::Payload;
-use coral_wire::Errno;
 use coral_wire::ldlm::LdlmMode;
 use coral_wire::mds::layout_intent;
 
@@ -18,6 +17,7 @@ use super::handle::{FileHandle, end_of};
 use super::layouts::Layouts;
 use super::servers::Servers;
 use super::writeback::{Kept, WriteBack};
+use crate::error::Error;
 use crate::lov::{Form, Locks};
 use crate::osc::WriteAttr;
 
@@ -36,7 +36,7 @@ impl Appends {
         fh: &FileHandle,
         data: Payload,
         attr: &WriteAttr,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let inode = &fh.inode;
         let worth = fh.count_write() && !fh.is_sync();
         if worth && self.append_kept(inode, &data, attr).await? {
@@ -53,7 +53,7 @@ impl Appends {
         inode: &Arc<OpenInode>,
         data: &Payload,
         attr: &WriteAttr,
-    ) -> Result<bool, Errno> {
+    ) -> Result<bool, Error> {
         let layout = self.layouts.now(inode).await?;
         if !self.writeback.may_keep(&layout) {
             return Ok(false);
@@ -101,7 +101,7 @@ impl Appends {
         inode: &Arc<OpenInode>,
         data: Payload,
         attr: &WriteAttr,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let _turn = inode.append.lock().await;
         let fid = inode.fid;
         // the kernel does not know where this goes, so it cannot drop the pages there; none may come back before it is done

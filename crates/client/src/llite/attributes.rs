@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coral_ldlm::LockRef;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvMd;
 use coral_wire::ldlm::{LdlmMode, Policy};
@@ -22,6 +21,7 @@ use super::servers::Servers;
 use super::shards;
 use super::types::{Attr, Cred, Entry};
 use super::upcalls::Upcalls;
+use crate::error::Error;
 use crate::mdc::{Ids, Mdc};
 
 /// How long what a lock covers may be remembered: until its loss is told.
@@ -42,7 +42,7 @@ pub(super) struct Attributes {
 
 impl Attributes {
     /// The MDT's view of an object, by FID: remembered, or asked for together with a lock.
-    pub async fn md_inode(&self, fid: Fid) -> Result<MdInode, Errno> {
+    pub async fn md_inode(&self, fid: Fid) -> Result<MdInode, Error> {
         if let Some(k) = self.cache.known(fid) {
             self.servers.stats.attr_hits.inc();
             return Ok(k.md);
@@ -82,7 +82,7 @@ impl Attributes {
     }
 
     /// Completes the MDT's view with the OSTs'.
-    pub async fn full(&self, md: &MdInode) -> Result<Attr, Errno> {
+    pub async fn full(&self, md: &MdInode) -> Result<Attr, Error> {
         if let Some(lmv) = &md.striped {
             return self.merged_shards(md, lmv).await;
         }
@@ -130,15 +130,14 @@ impl Attributes {
     }
 
     /// EIO, before anything is done, for a file with objects on an OST that is deactivated: its attributes cannot be told.
-    pub async fn within_reach(&self, fid: Fid) -> Result<(), Errno> {
+    pub async fn within_reach(&self, fid: Fid) -> Result<(), Error> {
         if self.servers.lov.count() >= self.servers.config.borrow().osts.len() {
             return Ok(()); // nearly always
         }
         let md = self.md_inode(fid).await?;
-        if md.attr.is_file() && self.servers.lov.lacks(&md.layout) {
-            Err(Errno::EIO)
-        } else {
-            Ok(())
+        match self.servers.lov.lacks(&md.layout) {
+            Some(ost) if md.attr.is_file() => Err(Error::NoOst(ost)),
+            _ => Ok(()),
         }
     }
 
@@ -163,9 +162,9 @@ impl Attributes {
     }
 
     /// Attributes, and how long they may be remembered (`entry_ttl` has no meaning here).
-    pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Entry, Errno> {
+    pub async fn getattr(&self, cred: &Cred, fid: Fid) -> Result<Entry, Error> {
         let md = match self.md_inode(fid).await {
-            Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
+            Err(e) if e.is_gone() => {
                 let Some(attr) = self.ghosts.of(fid) else {
                     self.reopen.looked_late(cred.pid);
                     return Err(e);
@@ -178,13 +177,13 @@ impl Attributes {
     }
 
     /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.
-    pub async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Errno> {
+    pub async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Error> {
         let md = self.md_inode(fid).await?;
         permitted(cred, &md.attr, &md.acl, mask)
     }
 
     /// Attributes of a striped directory, from its shards.
-    pub async fn merged_shards(&self, md: &MdInode, lmv: &LmvMd) -> Result<Attr, Errno> {
+    pub async fn merged_shards(&self, md: &MdInode, lmv: &LmvMd) -> Result<Attr, Error> {
         let shards = lmv
             .stripe_fids
             .iter()

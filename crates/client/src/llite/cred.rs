@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use coral_wire::Errno;
 use coral_wire::acl::{Acl, tag};
 
 use super::types::{Attr, Cred};
+use crate::error::{Error, Refusal};
 
 impl Cred {
     /// Supplementary groups.
@@ -38,7 +38,7 @@ fn read_groups(pid: u32) -> Vec<u32> {
 }
 
 /// access(2) against mode bits and ACL; `mask` of 4, 2, 1 (read, write, execute).
-pub(super) fn permitted(cred: &Cred, attr: &Attr, acl: &[u8], mask: u32) -> Result<(), Errno> {
+pub(super) fn permitted(cred: &Cred, attr: &Attr, acl: &[u8], mask: u32) -> Result<(), Error> {
     let mask = mask & 7;
     if mask == 0 {
         return Ok(());
@@ -49,7 +49,7 @@ pub(super) fn permitted(cred: &Cred, attr: &Attr, acl: &[u8], mask: u32) -> Resu
         return if mask & 1 == 0 || executable {
             Ok(())
         } else {
-            Err(Errno::EACCES)
+            Err(Refusal::Permission.into())
         };
     }
     let granted = match Acl::decode(acl) {
@@ -65,7 +65,11 @@ pub(super) fn permitted(cred: &Cred, attr: &Attr, acl: &[u8], mask: u32) -> Resu
             bits & mask == mask
         }
     };
-    if granted { Ok(()) } else { Err(Errno::EACCES) }
+    if granted {
+        Ok(())
+    } else {
+        Err(Refusal::Permission.into())
+    }
 }
 
 /// The algorithm of acl(5).
@@ -122,14 +126,17 @@ mod tests {
         assert!(permitted(&Cred::user(11, 20), &a, b"", 4).is_ok());
         assert_eq!(
             permitted(&Cred::user(11, 20), &a, b"", 2),
-            Err(Errno::EACCES)
+            Err(Refusal::Permission.into())
         );
         assert_eq!(
             permitted(&Cred::user(11, 21), &a, b"", 4),
-            Err(Errno::EACCES)
+            Err(Refusal::Permission.into())
         );
         assert!(permitted(&Cred::root(), &a, b"", 6).is_ok());
-        assert_eq!(permitted(&Cred::root(), &a, b"", 1), Err(Errno::EACCES));
+        assert_eq!(
+            permitted(&Cred::root(), &a, b"", 1),
+            Err(Refusal::Permission.into())
+        );
     }
 
     #[test]
@@ -150,12 +157,12 @@ mod tests {
         assert!(permitted(&Cred::user(1001, 1), &a, &acl, 4).is_ok());
         assert_eq!(
             permitted(&Cred::user(1001, 1), &a, &acl, 2),
-            Err(Errno::EACCES),
+            Err(Refusal::Permission.into()),
             "the mask cuts it"
         );
         assert_eq!(
             permitted(&Cred::user(1002, 1), &a, &acl, 4),
-            Err(Errno::EACCES)
+            Err(Refusal::Permission.into())
         );
     }
 }

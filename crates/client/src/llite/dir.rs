@@ -12,7 +12,6 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::DirEntry as WireEntry;
 use futures_util::future::join_all;
@@ -27,6 +26,7 @@ use super::places::Places;
 use super::servers::Servers;
 use super::shards::is_shard;
 use super::types::{Attr, Cred, DirEntry, Entry};
+use crate::error::{Error, Refusal};
 use crate::mdc::{DirChunk, Ids};
 
 /// Cookie behind ".".
@@ -207,10 +207,10 @@ pub(super) struct Directories {
 
 impl Directories {
     /// Opens a directory for reading.
-    pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
+    pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Error> {
         let md = self.attributes.md_inode(fid).await?;
         if !md.attr.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Refusal::NotADirectory.into());
         }
         permitted(cred, &md.attr, &md.acl, 4)?;
         let seen_lost = AtomicU64::new(self.lost.count());
@@ -230,7 +230,7 @@ impl Directories {
         cookie: u64,
         plus: bool,
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let mut at = cookie;
         if at < DOT && fill(self.dot(b".", dh.fid(), DOT)) {
             return Ok(());
@@ -313,12 +313,8 @@ impl Directories {
         // the parent of what is in a striped directory is a shard, whose parent is the directory
         for _ in 0..2 {
             let found = async {
-                self.servers
-                    .lmv
-                    .of(at)
-                    .await?
-                    .getattr_name(&Ids::root(), at, b"..")
-                    .await
+                let mdc = self.servers.lmv.of(at).await?;
+                Ok::<_, Error>(mdc.getattr_name(&Ids::root(), at, b"..").await?)
             };
             let Ok(a) = found.await else { return dir };
             if !is_shard(&a) {
@@ -348,7 +344,7 @@ impl Directories {
         cookie: u64,
         max: usize,
         keep: bool,
-    ) -> Result<Vec<(WireEntry, u64)>, Errno> {
+    ) -> Result<Vec<(WireEntry, u64)>, Error> {
         loop {
             let from = {
                 let mut s = dh.stream.lock();
@@ -436,20 +432,20 @@ impl Directories {
     }
 
     /// Ends reading.
-    pub async fn releasedir(&self, dh: &DirHandle) -> Result<(), Errno> {
+    pub async fn releasedir(&self, dh: &DirHandle) -> Result<(), Error> {
         self.ghosts.closed(&dh.attr);
         Ok(())
     }
 
     /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
-    pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Errno> {
+    pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Error> {
         let done = self.sync_dir(dh.fid()).await;
         self.lost.take(dh.fid(), &dh.seen_lost).and(done)
     }
 
     /// The entries of the directory `fid` are on disk when this returns.
-    pub async fn sync_dir(&self, fid: Fid) -> Result<(), Errno> {
-        self.servers.lmv.of(fid).await?.sync(fid).await
+    pub async fn sync_dir(&self, fid: Fid) -> Result<(), Error> {
+        Ok(self.servers.lmv.of(fid).await?.sync(fid).await?)
     }
 }
 

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::{
     LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LOV_OFFSET_DEFAULT, LmvUserMd, LmvUserMdsData, LovMd,
@@ -23,6 +22,7 @@ use super::name::check_name;
 use super::places::Places;
 use super::servers::Servers;
 use super::types::Cred;
+use crate::error::{Error, Refusal};
 use crate::mdc::{CreateArgs, Ids, Mdc, SetattrArgs};
 
 /// Value of the xattr `lustre.mkdir`: mode and length of the name (u32 each), the name, a `lmv_user_md`. Native byte order.
@@ -48,17 +48,17 @@ impl MkdirRequest {
     }
 
     /// Reads one; EINVAL when it is none.
-    pub fn decode(raw: &Bytes) -> Result<Self, Errno> {
+    pub fn decode(raw: &Bytes) -> Result<Self, Error> {
         let word = |at: usize| {
             raw.get(at..at + 4)
                 .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
-                .ok_or(Errno::EINVAL)
+                .ok_or(Refusal::BadRequest)
         };
         let (mode, len) = (word(0)?, word(4)? as usize);
         if raw.len() < 8 + len {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::BadRequest.into());
         }
-        let lum = LmvUserMd::decode(&raw.slice(8 + len..)).map_err(|_| Errno::EINVAL)?;
+        let lum = LmvUserMd::decode(&raw.slice(8 + len..)).map_err(|_| Refusal::BadRequest)?;
         Ok(Self {
             mode,
             name: raw.slice(8..8 + len),
@@ -84,7 +84,7 @@ impl DirStripes {
         cred: &Cred,
         parent: Fid,
         rq: MkdirRequest,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         check_name(&rq.name)?;
         let mut ids = self.ids.of(cred, &[parent]).await;
         ids.umask = 0;
@@ -105,14 +105,14 @@ impl DirStripes {
             let _change = me.changes.begin(&[args.parent]);
             let done = mdc.create(&ids, &args).await;
             me.cache.doubt(args.parent);
-            done.map(drop)
+            Ok(done.map(drop)?)
         })
         .await
     }
 
     /// What a new directory in `dir` inherits goes into its request; the MDT to send it to. The servers leave that to clients
     /// that know of it (`OBD_CONNECT2_DMV_IMP_INHERIT`). Absent: what ancestors further up hand down, and balancing by space.
-    pub async fn inherit(&self, dir: Fid, args: &mut CreateArgs) -> Result<Arc<Mdc>, Errno> {
+    pub async fn inherit(&self, dir: Fid, args: &mut CreateArgs) -> Result<Arc<Mdc>, Error> {
         let home = self.servers.lmv.of(args.parent).await?;
         if !self.servers.lmv.several() {
             return Ok(home);
@@ -142,20 +142,20 @@ impl DirStripes {
                 .mdcs()
                 .into_iter()
                 .find(|m| m.index == index)
-                .ok_or(Errno::ENODEV)?,
+                .ok_or(Refusal::NoSuchMdt)?,
         };
         (args.eadata, args.inherited) = (raw, true);
         Ok(to)
     }
 
     /// The MDT a directory is made on: the one asked for, or the one with most room.
-    async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Errno> {
+    async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
         let mdcs = self.servers.lmv.mdcs();
         if index != LMV_OFFSET_DEFAULT {
             return mdcs
                 .into_iter()
                 .find(|m| m.index == index)
-                .ok_or(Errno::ENODEV);
+                .ok_or(Refusal::NoSuchMdt.into());
         }
         let home = self.servers.lmv.of(parent).await?;
         let room = join_all(mdcs.iter().map(|m| m.statfs(false))).await;
@@ -175,10 +175,10 @@ impl DirStripes {
 
     /// How a directory lies on MDTs, in the form `lfs getdirstripe` shows: the shards with their MDTs (none: it is in one
     /// piece on the MDT that `stripe_offset` says).
-    pub async fn layout_of(&self, dir: Fid) -> Result<Bytes, Errno> {
+    pub async fn layout_of(&self, dir: Fid) -> Result<Bytes, Error> {
         let md = self.attributes.md_inode(dir).await?;
         if !md.attr.is_dir() {
-            return Err(Errno::ENOTDIR);
+            return Err(Refusal::NotADirectory.into());
         }
         let mut out = LmvUserMd::request(0, self.servers.lmv.of(dir).await?.index, 0);
         out.head.magic = LMV_MAGIC_STRIPE;
@@ -208,8 +208,8 @@ impl DirStripes {
         cred: &Cred,
         dir: Fid,
         lum: Bytes,
-    ) -> Result<(), Errno> {
-        LmvUserMd::decode(&lum).map_err(|_| Errno::EINVAL)?;
+    ) -> Result<(), Error> {
+        LmvUserMd::decode(&lum).map_err(|_| Refusal::BadRequest)?;
         self.set_default(cred, dir, lum).await
     }
 
@@ -219,12 +219,12 @@ impl DirStripes {
         cred: &Cred,
         dir: Fid,
         lum: Option<Bytes>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let none = || LovMd::request(0, 0, LOV_OFFSET_DEFAULT, None).encode();
         self.set_default(cred, dir, lum.unwrap_or_else(none)).await
     }
 
-    async fn set_default(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Bytes) -> Result<(), Errno> {
+    async fn set_default(self: &Arc<Self>, cred: &Cred, dir: Fid, lum: Bytes) -> Result<(), Error> {
         let ids = self.ids.of(cred, &[dir]).await;
         let mdc = self.servers.lmv.of(dir).await?;
         let me = self.clone();
@@ -233,7 +233,7 @@ impl DirStripes {
                 .setattr_with(&ids, dir, &SetattrArgs::default(), lum)
                 .await;
             me.changes.forget_attrs(dir);
-            done.map(drop)
+            Ok(done.map(drop)?)
         })
         .await
     }
@@ -262,12 +262,15 @@ mod tests {
         for cut in [0, 7, 10, raw.len() - 1] {
             assert_eq!(
                 MkdirRequest::decode(&raw.slice(..cut)),
-                Err(Errno::EINVAL),
+                Err(Refusal::BadRequest.into()),
                 "{cut} bytes"
             );
         }
         let mut long = raw.to_vec();
         long[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
-        assert_eq!(MkdirRequest::decode(&long.into()), Err(Errno::EINVAL));
+        assert_eq!(
+            MkdirRequest::decode(&long.into()),
+            Err(Refusal::BadRequest.into())
+        );
     }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_buffers::Payload;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::layout_intent;
+use futures_util::TryFutureExt;
 use futures_util::future::try_join;
 
 use super::append::Appends;
@@ -25,6 +25,7 @@ use super::privileges::Privileges;
 use super::servers::Servers;
 use super::types::{Cred, SeekWhence};
 use super::writeback::WriteBack;
+use crate::error::{Error, Refusal};
 use crate::lov::{Form, Locks};
 use crate::osc::WriteAttr;
 
@@ -48,7 +49,7 @@ impl FileIo {
         fh: &FileHandle,
         offset: u64,
         len_bytes: u32,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, Error> {
         fh.set_read();
         fh.still_open(self.servers.now()).await?;
         if let Some(cover) = fh.inode.gate.writes() {
@@ -80,7 +81,7 @@ impl FileIo {
         fh: &FileHandle,
         offset: u64,
         len_bytes: u32,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, Error> {
         let fid = fh.fid();
         let mut layout = self.layouts.now(&fh.inode).await?;
         layout.check()?;
@@ -105,14 +106,14 @@ impl FileIo {
     /// with zeros and leaves it to the client, which has the size under its locks, to know where the file ends
     /// (`osd_read_prep` in `lustre/osd-ldiskfs/osd_io.c`). The size is asked for before the read: what grows meanwhile is
     /// not there yet, and no zeros are taken for data.
-    async fn inside(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<usize, Errno> {
+    async fn inside(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<usize, Error> {
         let md = self.attributes.md_inode(fid).await?;
         let size = self.attributes.full(&md).await?.size;
         Ok(size.saturating_sub(offset).min(len_bytes as u64) as usize)
     }
 
     /// A file without objects is all hole, as long as the MDT says.
-    async fn read_nothing(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<Payload, Errno> {
+    async fn read_nothing(&self, fid: Fid, offset: u64, len_bytes: u32) -> Result<Payload, Error> {
         let size = self.attributes.md_inode(fid).await?.attr.size;
         let n = size.saturating_sub(offset).min(len_bytes as u64);
         Ok(if n == 0 {
@@ -128,7 +129,7 @@ impl FileIo {
         fh: &FileHandle,
         offset: u64,
         len_bytes: u32,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, Error> {
         fh.set_read();
         fh.still_open(self.servers.now()).await?;
         match self.pages.admit(&fh.inode, offset, len_bytes).await? {
@@ -149,7 +150,7 @@ impl FileIo {
         fh: &FileHandle,
         offset: u64,
         data: Payload,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize, Error> {
         self.write_at(
             cred,
             fh,
@@ -169,7 +170,7 @@ impl FileIo {
         offset: u64,
         data: Payload,
         append: bool,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize, Error> {
         let len = data.len();
         if len == 0 {
             return Ok(0);
@@ -196,7 +197,7 @@ impl FileIo {
     }
 
     /// Everything written and every change of metadata is on disk when this returns.
-    pub async fn fsync(&self, fh: &FileHandle, datasync: bool) -> Result<(), Errno> {
+    pub async fn fsync(&self, fh: &FileHandle, datasync: bool) -> Result<(), Error> {
         fh.still_open(self.servers.now()).await?;
         self.flusher.flush(&fh.inode).await;
         let layout = fh.inode.layout();
@@ -204,7 +205,10 @@ impl FileIo {
         let done = match datasync && !fh.writable() {
             true => data.await,
             // also for fdatasync: the name and the layout that lead to the data may be new
-            false => try_join(data, fh.at_mdt.mdc.sync(fh.fid())).await.map(drop),
+            false => {
+                let names = fh.at_mdt.mdc.sync(fh.fid()).map_err(Error::from);
+                try_join(data, names).await.map(drop)
+            }
         };
         fh.take_lost().and(done)
     }
@@ -217,7 +221,7 @@ impl FileIo {
         mode: u32,
         offset: u64,
         len_bytes: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         const KEEP: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
         const PUNCH: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
         const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
@@ -225,10 +229,10 @@ impl FileIo {
             || mode & PUNCH != 0 && mode & KEEP == 0
             || mode & (PUNCH | ZERO) == PUNCH | ZERO
         {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Refusal::FallocateMode.into());
         }
         if len_bytes == 0 {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::BadRange.into());
         }
         let end = end_of(offset, len_bytes)?;
         fh.still_open(self.servers.now()).await?;
@@ -251,7 +255,7 @@ impl FileIo {
         fh: &FileHandle,
         offset: u64,
         whence: SeekWhence,
-    ) -> Result<u64, Errno> {
+    ) -> Result<u64, Error> {
         fh.still_open(self.servers.now()).await?;
         self.drains.settle(fh.fid(), &fh.inode.gate).await;
         let layout = self.layouts.settled(fh.fid(), fh.inode.layout()).await?;
@@ -261,7 +265,7 @@ impl FileIo {
             return if offset < size && whence == SeekWhence::Hole {
                 Ok(offset)
             } else {
-                Err(Errno::ENXIO)
+                Err(Refusal::NoData.into())
             };
         }
         self.servers

@@ -15,7 +15,7 @@ use super::handle::FileHandle;
 use super::lock_owners::LockOwners;
 use super::servers::Servers;
 use super::types::{FileLock, LockKind};
-use crate::error::lock_errno;
+use crate::error::{Error, Refusal, TargetError};
 
 /// End of a lock to the end of the file (`OFFSET_MAX`).
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -80,9 +80,9 @@ impl FileLocks {
         m: LdlmMode,
         p: Policy,
         op: FlockOp,
-    ) -> Result<Option<(LdlmMode, Policy)>, Errno> {
+    ) -> Result<Option<(LdlmMode, Policy)>, Error> {
         if !self.servers.opts.flock {
-            return Err(Errno::ENOSYS);
+            return Err(Refusal::LocksOff.into());
         }
         let res = fh.fid().flock_res_id();
         fh.at_mdt
@@ -90,11 +90,11 @@ impl FileLocks {
             .namespace()
             .flock(res, m, p, op)
             .await
-            .map_err(|e| lock_errno(&e))
+            .map_err(|e| TargetError::of_lock(e, fh.at_mdt.mdc.import(), fh.fid()).into())
     }
 
     /// Takes a lock; with `wait` when it is free, else EAGAIN when it is not.
-    async fn lock(&self, fh: &FileHandle, m: LdlmMode, p: Policy, wait: bool) -> Result<(), Errno> {
+    async fn lock(&self, fh: &FileHandle, m: LdlmMode, p: Policy, wait: bool) -> Result<(), Error> {
         let res = fh.fid().flock_res_id();
         let ns = fh.at_mdt.mdc.namespace();
         let ours = || ns.flock_in_the_way(res, m, &p);
@@ -106,13 +106,17 @@ impl FileLocks {
             // asked before the server is: what is given back meanwhile may have been in the way
             let of_ours = ours();
             let taken = self.flock_rpc(fh, m, p, FlockOp::Lock { wait }).await;
-            if wait || !of_ours || taken != Err(Errno::EAGAIN) || looks == CLOSE_LOOKS {
+            if wait
+                || !of_ours
+                || !matches!(&taken, Err(e) if e.is(Errno::EAGAIN))
+                || looks == CLOSE_LOOKS
+            {
                 return taken.map(drop);
             }
             looks += 1;
             while ours() {
                 if looks == CLOSE_LOOKS {
-                    return Err(Errno::EAGAIN);
+                    return Err(Refusal::LockTaken.into());
                 }
                 looks += 1;
                 tokio::time::sleep(CLOSE_PAUSE).await;
@@ -126,7 +130,7 @@ impl FileLocks {
         fh: &FileHandle,
         owner: u64,
         lock: FileLock,
-    ) -> Result<FileLock, Errno> {
+    ) -> Result<FileLock, Error> {
         let number = self.lock_owners.number(owner);
         let number = number.unwrap_or_else(|| self.lock_owners.fresh());
         let found = self
@@ -165,12 +169,12 @@ impl FileLocks {
         owner: u64,
         lock: FileLock,
         wait: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         if lock.start > lock.end {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::BadRange.into());
         }
         if !self.servers.opts.flock {
-            return Err(Errno::ENOSYS);
+            return Err(Refusal::LocksOff.into());
         }
         if lock.kind == LockKind::Unlock {
             let Some(number) = self.lock_owners.holder(owner, fh.fid()) else {
@@ -188,7 +192,7 @@ impl FileLocks {
     }
 
     /// flock(2); EWOULDBLOCK when taken and not `wait`.
-    pub async fn flock(&self, fh: &FileHandle, kind: LockKind, wait: bool) -> Result<(), Errno> {
+    pub async fn flock(&self, fh: &FileHandle, kind: LockKind, wait: bool) -> Result<(), Error> {
         let whole = whole(kind);
         if kind == LockKind::Unlock {
             return self.unlock(fh, fh.number, &whole).await;
@@ -198,14 +202,14 @@ impl FileLocks {
             .await
     }
 
-    async fn unlock(&self, fh: &FileHandle, number: u64, lock: &FileLock) -> Result<(), Errno> {
+    async fn unlock(&self, fh: &FileHandle, number: u64, lock: &FileLock) -> Result<(), Error> {
         self.flock_rpc(fh, LdlmMode::NL, policy(number, lock), FlockOp::Unlock)
             .await
             .map(drop)
     }
 
     /// Frees what `owner` holds on the file: it closed a descriptor of it.
-    pub async fn unlock_closed(&self, fh: &FileHandle, owner: u64) -> Result<(), Errno> {
+    pub async fn unlock_closed(&self, fh: &FileHandle, owner: u64) -> Result<(), Error> {
         if self.lock_owners.holder(owner, fh.fid()).is_none() {
             return Ok(());
         }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use futures_util::future::join_all;
 
 use super::covers::{Cover, Covers, Dirty, Flight, Gate, OpenFiles, OpenInode, Taken};
+use crate::error::TargetError;
 use crate::osc::{BackedBy, IN_FLIGHT, ObjectRef, Osc};
 
 /// What was kept back is written out after this.
@@ -59,7 +59,7 @@ impl Flusher {
             let attr = w.attr();
             // held: its object is not clean while this flies
             match cover.lock(i).filter(|l| !l.is_dead()) {
-                None => Err(Errno::EIO),
+                None => Err(o.void()),
                 Some(l) => {
                     let by = BackedBy {
                         cookie: l.info().remote_cookie,
@@ -84,10 +84,10 @@ impl Flusher {
         }
     }
 
-    fn lost(&self, fid: Fid, object: &ObjectRef, range: &Range<u64>, why: Errno) {
+    fn lost(&self, fid: Fid, object: &ObjectRef, range: &Range<u64>, why: TargetError) {
         tracing::error!(%fid, object = ?object.oi, start = range.start, end = range.end, error = %why, "written data could not be stored and is lost");
         if let Some(inode) = self.open.of(fid) {
-            inode.lost.note(why);
+            inode.lost.note(why.into());
         }
     }
 
@@ -129,7 +129,7 @@ impl Flusher {
     fn discard(&self, fid: Fid, w: &Dirty, i: usize) {
         if let Some((range, cost)) = w.discard(i) {
             w.objects()[i].osc.grant().used(cost);
-            self.lost(fid, &w.objects()[i].object, &range, Errno::EIO);
+            self.lost(fid, &w.objects()[i].object, &range, w.objects()[i].void());
         }
     }
 

@@ -11,12 +11,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 
 use super::cred::permitted;
 use super::types::{Attr, Cred, SetAttr, SetTime};
+use crate::error::{Error, Refusal};
 use crate::time::Timespec;
 
 /// Removed objects remembered at once; more are forgotten at once.
@@ -76,12 +76,12 @@ impl Ghosts {
         fid: Fid,
         set: &SetAttr,
         now: Timespec,
-    ) -> Result<Attr, Errno> {
+    ) -> Result<Attr, Error> {
         let mut gone = self.gone.lock();
         let mut a = self
             .remembered(&gone, fid)
             .filter(|_| has_room(&gone, fid))
-            .ok_or(Errno::ENOENT)?;
+            .ok_or(Refusal::NoName)?;
         let gives = set.uid.is_some_and(|u| u != a.uid)
             || set.gid.is_some_and(|g| g != a.gid && !cred.in_group(g));
         let is_now = |t: Option<SetTime>| matches!(t, Some(SetTime::Now));
@@ -99,13 +99,13 @@ impl Ghosts {
         } else if cred.uid != 0
             && (cred.uid != a.uid || gives || set.flags.is_some() || set.projid.is_some())
         {
-            return Err(Errno::EPERM);
+            return Err(Refusal::NotOwner.into());
         }
         if set.size.is_some() {
             return Err(if a.mode & libc::S_IFMT == libc::S_IFDIR {
-                Errno::EISDIR
+                Refusal::Directory.into()
             } else {
-                Errno::EINVAL
+                Refusal::NoSize.into()
             });
         }
         if let Some(mode) = set.mode {
@@ -165,7 +165,10 @@ mod tests {
             mtime: Some(SetTime::Now),
             ..Default::default()
         };
-        assert_eq!(g.change(&Cred::root(), fid, &set, now), Err(Errno::ENOENT));
+        assert_eq!(
+            g.change(&Cred::root(), fid, &set, now),
+            Err(Refusal::NoName.into())
+        );
         g.removed(Attr {
             uid: 5,
             gid: 6,
@@ -174,7 +177,7 @@ mod tests {
         });
         assert_eq!(
             g.change(&Cred::user(7, 6), fid, &set, now),
-            Err(Errno::EPERM)
+            Err(Refusal::NotOwner.into())
         );
         let touch = SetAttr {
             atime: Some(SetTime::Now),
@@ -183,7 +186,7 @@ mod tests {
         };
         assert_eq!(
             g.change(&Cred::user(7, 6), fid, &touch, now),
-            Err(Errno::EACCES)
+            Err(Refusal::Permission.into())
         );
         g.change(
             &Cred::root(),
@@ -203,7 +206,7 @@ mod tests {
         };
         assert_eq!(
             g.change(&Cred::user(7, 6), fid, &chosen, now),
-            Err(Errno::EPERM)
+            Err(Refusal::NotOwner.into())
         );
         assert_eq!(
             g.change(
@@ -215,7 +218,7 @@ mod tests {
                 },
                 now
             ),
-            Err(Errno::EPERM)
+            Err(Refusal::NotOwner.into())
         );
         assert_eq!(
             g.change(
@@ -227,7 +230,7 @@ mod tests {
                 },
                 now
             ),
-            Err(Errno::EISDIR)
+            Err(Refusal::Directory.into())
         );
         g.change(&Cred::user(5, 7), fid, &set, now)
             .expect("its owner may");

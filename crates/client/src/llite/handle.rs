@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 use parking_lot::Mutex;
@@ -12,6 +11,7 @@ use parking_lot::Mutex;
 use super::covers::OpenInode;
 use super::inode::MdInode;
 use super::mdt_open::MdtOpen;
+use crate::error::{Error, Refusal};
 use crate::mdc::{Mdc, Opened};
 use crate::time::Timespec;
 
@@ -94,7 +94,7 @@ impl FileHandle {
     }
 
     /// An eviction by the MDT closes files there: opens again. EIO when the file went with it ([`MdtOpen`]).
-    pub(super) async fn still_open(&self, now: Timespec) -> Result<(), Errno> {
+    pub(super) async fn still_open(&self, now: Timespec) -> Result<(), Error> {
         self.at_mdt.ensure(now).await
     }
 
@@ -114,7 +114,7 @@ impl FileHandle {
     }
 
     /// Tells once that written data was lost.
-    pub(super) fn take_lost(&self) -> Result<(), Errno> {
+    pub(super) fn take_lost(&self) -> Result<(), Error> {
         self.inode.lost.take(&self.seen_lost)
     }
 
@@ -151,11 +151,11 @@ impl Drop for FileHandle {
 }
 
 /// Where `len_bytes` from `offset` on end. EFBIG: further than a file can.
-pub(super) fn end_of(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
+pub(super) fn end_of(offset: u64, len_bytes: u64) -> Result<u64, Error> {
     offset
         .checked_add(len_bytes)
         .filter(|e| *e <= i64::MAX as u64)
-        .ok_or(Errno::EFBIG)
+        .ok_or(Refusal::TooLarge.into())
 }
 
 /// `O_*` to MDS_OPEN bits. Most have the same value.

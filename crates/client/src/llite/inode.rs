@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_wire::Errno;
 use coral_wire::layout::LmvMd;
 use coral_wire::mds::{MdtBody, md};
 
 use super::types::Attr;
+use crate::error::Error;
 use crate::lov::{FileLayout, Form};
 use crate::mdc::{Attrs, Mdc};
 use crate::osc::{ObjectAttr, Owner};
@@ -87,12 +87,16 @@ impl Attr {
 
 impl MdInode {
     /// From a reply of `mdc`.
-    pub fn read(mdc: &Mdc, a: &Attrs) -> Result<Self, Errno> {
+    pub fn read(mdc: &Mdc, a: &Attrs) -> Result<Self, Error> {
         let attr = read_attr(mdc, &a.body);
         let layout = match attr.is_file() {
             // copied: a slice would keep the whole reply, thousands of bytes
             true => {
-                FileLayout::decode(&Bytes::copy_from_slice(&a.md)).map_err(crate::error::proto)?
+                let layout = FileLayout::decode(&Bytes::copy_from_slice(&a.md));
+                layout.map_err(|what| Error::BadLayout {
+                    fid: a.body.fid1,
+                    what,
+                })?
             }
             false => FileLayout::none(),
         };

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::{layout_intent, open};
 
 use super::covers::{OpenFiles, OpenInode};
 use super::inode::MdInode;
 use super::servers::Servers;
+use crate::error::Error;
 use crate::lov::{FileLayout, Form};
 use crate::mdc::{Ids, Open};
 
@@ -31,7 +31,7 @@ impl Layouts {
         &self,
         fid: Fid,
         layout: Arc<FileLayout>,
-    ) -> Result<Arc<FileLayout>, Errno> {
+    ) -> Result<Arc<FileLayout>, Error> {
         if layout.form == Form::None || !layout.needs_init(0, u64::MAX) {
             return Ok(layout);
         }
@@ -45,7 +45,7 @@ impl Layouts {
         op: u32,
         start: u64,
         end: u64,
-    ) -> Result<Arc<FileLayout>, Errno> {
+    ) -> Result<Arc<FileLayout>, Error> {
         let mdc = self.servers.lmv.of(fid).await?;
         let (raw, lock) = mdc.layout(fid, op, start, end).await?;
         // Kept, the lock tells when the layout changes; without one it must be asked for again. (A Coral server gives a file
@@ -60,18 +60,18 @@ impl Layouts {
         {
             open.layout_lost();
         }
-        Ok(Arc::new(
-            FileLayout::decode(&raw).map_err(crate::error::proto)?,
-        ))
+        let layout = FileLayout::decode(&raw);
+        let layout = layout.map_err(|what| Error::BadLayout { fid, what })?;
+        Ok(Arc::new(layout))
     }
 
     /// The layout, asked for again if its lock was lost.
-    pub async fn now(&self, inode: &OpenInode) -> Result<Arc<FileLayout>, Errno> {
+    pub async fn now(&self, inode: &OpenInode) -> Result<Arc<FileLayout>, Error> {
         if inode.stale.swap(false, Ordering::AcqRel) {
             match self.fetch(inode.fid, layout_intent::ACCESS, 0, 0).await {
                 Ok(l) => inode.set_layout(l),
                 // the last name is gone with an MDT that answers no more about it: what was known still holds
-                Err(Errno::ENOENT | Errno::ESTALE) => {}
+                Err(e) if e.is_gone() => {}
                 Err(e) => {
                     inode.layout_lost();
                     return Err(e);
@@ -90,7 +90,7 @@ impl Layouts {
         layout: &FileLayout,
         start: u64,
         end: u64,
-    ) -> Result<bool, Errno> {
+    ) -> Result<bool, Error> {
         if !inode.stale.load(Ordering::Acquire) {
             return Ok(false);
         }
@@ -103,7 +103,7 @@ impl Layouts {
         inode: &OpenInode,
         start: u64,
         end: u64,
-    ) -> Result<Arc<FileLayout>, Errno> {
+    ) -> Result<Arc<FileLayout>, Error> {
         let mut layout = self.now(inode).await?;
         layout.check()?;
         if !layout.needs_intent(start, end) {
@@ -123,7 +123,7 @@ impl Layouts {
         op: u32,
         start: u64,
         end: u64,
-    ) -> Result<Arc<FileLayout>, Errno> {
+    ) -> Result<Arc<FileLayout>, Error> {
         let layout = self.fetch(fid, layout_intent::ACCESS, 0, 0).await?;
         let layout = match layout.form {
             Form::None => {
@@ -164,7 +164,7 @@ impl Layouts {
         };
         layout.check()?;
         if layout.needs_init(start, end) {
-            Err(Errno::EIO)
+            Err(Error::NoObjects)
         } else {
             Ok(layout)
         }

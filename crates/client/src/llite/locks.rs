@@ -4,7 +4,6 @@ use std::sync::{Arc, Weak};
 
 use coral_ldlm::{LockHook, LockInfo};
 use coral_ptlrpc::{Lost, Reply};
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmType, Policy};
 use coral_wire::ost::OstLvb;
@@ -15,6 +14,7 @@ use super::covers::{Covers, ObjectKey, OpenFiles};
 use super::drains::Drains;
 use super::lost_dirs::LostDirs;
 use super::upcalls::Upcalls;
+use crate::error::Error;
 use crate::lov::DOM_OST;
 use crate::mdc::Mdc;
 use crate::osc::Osc;
@@ -64,7 +64,7 @@ impl Locks {
         lost.files.iter().for_each(|fid| self.lost_dirs.note(*fid));
         for inode in self.open.all() {
             if lost.more || lost.files.contains(&inode.fid) {
-                inode.lost.note(Errno::EIO);
+                inode.lost.note(Error::ChangesLost);
             }
         }
     }
@@ -129,8 +129,7 @@ impl LockHook for MdtHooks {
 }
 
 impl TargetHooks for MdtHooks {
-    fn evicted(&self, target: &ClientObd) {
-        tracing::warn!(target = %target.uuid, "open files of this MDT are stale");
+    fn evicted(&self, _target: &ClientObd) {
         if let Some(mdc) = self.mdc.upgrade() {
             mdc.evicted();
         }

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
+
+use crate::error::Error;
 
 /// Losses that are told apart; older ones count for every directory.
 const LOSSES_MAX: usize = 1024;
@@ -44,14 +45,18 @@ impl LostDirs {
     }
 
     /// EIO if changes of `dir` were lost after the loss `seen`, once.
-    pub fn take(&self, dir: Fid, seen: &AtomicU64) -> Result<(), Errno> {
+    pub fn take(&self, dir: Fid, seen: &AtomicU64) -> Result<(), Error> {
         let l = self.0.lock();
         let before = seen.swap(l.count, Ordering::AcqRel);
         let lost = l.any > before
             || l.dirs
                 .iter()
                 .any(|(number, d)| *number > before && *d == dir);
-        if lost { Err(Errno::EIO) } else { Ok(()) }
+        if lost {
+            Err(Error::ChangesLost)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -73,13 +78,13 @@ mod tests {
         );
         assert_eq!(
             (l.take(a, &before), l.take(a, &before)),
-            (Err(Errno::EIO), Ok(()))
+            (Err(Error::ChangesLost), Ok(()))
         );
         let before = AtomicU64::new(l.count());
         (0..LOSSES_MAX + 1).for_each(|_| l.note(a));
         assert_eq!(
             l.take(b, &before),
-            Err(Errno::EIO),
+            Err(Error::ChangesLost),
             "more than are told apart"
         );
     }

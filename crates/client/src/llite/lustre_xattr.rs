@@ -19,7 +19,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::fl;
 
@@ -34,6 +33,7 @@ use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Cred, SetAttr};
 use super::xattr::{LOV, NAME_MAX, Xattrs};
+use crate::error::{Error, Refusal};
 use crate::lov::Form;
 use crate::mdc::Ids;
 
@@ -55,7 +55,7 @@ pub(super) struct LustreXattrs {
 
 impl LustreXattrs {
     /// Value of one xattr; ENODATA when there is none.
-    pub async fn get(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    pub async fn get(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Error> {
         match name.strip_prefix(b"lustre.") {
             Some(own) if name.len() <= NAME_MAX => self.own_xattr(cred, fid, own).await,
             _ => self.xattrs.get(cred, fid, name).await,
@@ -63,18 +63,14 @@ impl LustreXattrs {
     }
 
     /// All names, each ended by a NUL.
-    pub async fn list(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn list(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
         self.xattrs.list(cred, fid).await
     }
 
-    async fn own_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    async fn own_xattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Error> {
         let stored = |n: &'static [u8]| async move {
-            self.servers
-                .lmv
-                .of(fid)
-                .await?
-                .getxattr(&Ids::root(), fid, n)
-                .await
+            let mdc = self.servers.lmv.of(fid).await?;
+            Ok::<_, Error>(mdc.getxattr(&Ids::root(), fid, n).await?)
         };
         match name {
             b"lov" => {
@@ -88,7 +84,7 @@ impl LustreXattrs {
             }
             b"lma" => stored(b"trusted.lma").await,
             // Names in directories that the caller may not search: as `trusted.link`, root's.
-            b"link" if cred.uid != 0 => Err(Errno::ENODATA),
+            b"link" if cred.uid != 0 => Err(Refusal::NoXattr.into()),
             b"link" => stored(b"trusted.link").await,
             b"lmv" => self.dir_stripes.layout_of(fid).await,
             b"dmv" => stored(b"trusted.dmv").await,
@@ -114,12 +110,12 @@ impl LustreXattrs {
             n if n.starts_with(b"quota:") => self.reports.quota(cred, &n[b"quota:".len()..]).await,
             n => match n.strip_prefix(b"path:") {
                 Some(text) => {
-                    let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
+                    let text = std::str::from_utf8(text).map_err(|_| Refusal::BadXattr)?;
                     self.names
-                        .fid2path(cred, text.parse().map_err(|_| Errno::EINVAL)?)
+                        .fid2path(cred, text.parse().map_err(|_| Refusal::BadXattr)?)
                         .await
                 }
-                None => Err(Errno::ENODATA),
+                None => Err(Refusal::NoXattr.into()),
             },
         }
     }
@@ -132,18 +128,18 @@ impl LustreXattrs {
         name: &[u8],
         value: Bytes,
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         if name.len() > NAME_MAX {
-            return Err(Errno::ERANGE);
+            return Err(Refusal::XattrNameTooLong.into());
         }
         if value.len() > VALUE_MAX {
-            return Err(Errno::E2BIG);
+            return Err(Refusal::XattrTooLong.into());
         }
         self.change(cred, fid, name, Some(value), flags).await
     }
 
     /// Removes one; ENODATA when there is none.
-    pub async fn remove(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn remove(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Error> {
         self.change(cred, fid, name, None, 0).await
     }
 
@@ -154,7 +150,7 @@ impl LustreXattrs {
         name: &[u8],
         value: Option<Bytes>,
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         self.xattrs.check(name)?;
         match (name, &value) {
             (b"lustre.mkdir", Some(v)) => {
@@ -177,7 +173,7 @@ impl LustreXattrs {
                 }
                 // a stock MDT trusts its clients in this, and panics
                 if value.is_some() && md.attr.is_file() && md.layout.form != Form::None {
-                    return Err(Errno::EEXIST);
+                    return Err(Refusal::HasLayout.into());
                 }
             }
             _ => {}
@@ -196,7 +192,7 @@ impl LustreXattrs {
     }
 
     /// Project id, and "P" where new files inherit it, "-" elsewhere.
-    async fn project(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+    async fn project(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
         let a = self.attributes.getattr(cred, fid).await?.attr;
         let mark = if a.flags & fl::PROJINHERIT != 0 {
             'P'
@@ -207,15 +203,15 @@ impl LustreXattrs {
     }
 
     /// Sets both from the same text.
-    async fn set_project(&self, cred: &Cred, fid: Fid, text: &[u8]) -> Result<(), Errno> {
-        let text = std::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
-        let (id, mark) = text.split_once(' ').ok_or(Errno::EINVAL)?;
-        let id: u32 = id.parse().map_err(|_| Errno::EINVAL)?;
+    async fn set_project(&self, cred: &Cred, fid: Fid, text: &[u8]) -> Result<(), Error> {
+        let text = std::str::from_utf8(text).map_err(|_| Refusal::BadXattr)?;
+        let (id, mark) = text.split_once(' ').ok_or(Refusal::BadXattr)?;
+        let id: u32 = id.parse().map_err(|_| Refusal::BadXattr)?;
         let a = self.attributes.getattr(cred, fid).await?.attr;
         let flags = match mark {
             "P" => a.flags | fl::PROJINHERIT,
             "-" => a.flags & !fl::PROJINHERIT,
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(Refusal::BadXattr.into()),
         };
         let set = SetAttr {
             projid: Some(id),

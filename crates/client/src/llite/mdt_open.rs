@@ -15,6 +15,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::finish::finish;
+use crate::error::{Error, Refusal};
 use crate::mdc::{Ids, Mdc, Open, Opened};
 use crate::time::Timespec;
 
@@ -60,7 +61,7 @@ impl MdtOpen {
     }
 
     /// Opens again what an eviction closed. EIO when the file went with it.
-    pub async fn ensure(self: &Arc<Self>, time: Timespec) -> Result<(), Errno> {
+    pub async fn ensure(self: &Arc<Self>, time: Timespec) -> Result<(), Error> {
         if self.generation.load(Ordering::Acquire) == self.mdc.import().generation() {
             return Ok(());
         }
@@ -68,11 +69,11 @@ impl MdtOpen {
         finish(async move { me.open_again(time).await }).await
     }
 
-    async fn open_again(&self, time: Timespec) -> Result<(), Errno> {
+    async fn open_again(&self, time: Timespec) -> Result<(), Error> {
         let mut now = self.now.lock().await;
         let generation = self.mdc.import().generation();
         if now.gone {
-            return Err(Errno::EIO);
+            return Err(Error::OpenLost);
         }
         if self.generation.load(Ordering::Acquire) == generation {
             return Ok(());
@@ -99,17 +100,21 @@ impl MdtOpen {
                 self.generation.store(o.generation, Ordering::Release);
                 Ok(())
             }
-            Err(Errno::ENOENT | Errno::ESTALE) => {
-                tracing::warn!(fid = %self.fid, "an open file without a name is gone with the eviction from its MDT");
+            Err(e) if e.is(Errno::ENOENT) || e.is(Errno::ESTALE) => {
                 now.gone = true;
-                Err(Errno::EIO)
+                Err(Error::OpenLost)
             }
             // the file is there: used without an open, as by Lustre's client
-            Err(Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY) => {
+            Err(e)
+                if matches!(
+                    e.errno(),
+                    Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY
+                ) =>
+            {
                 self.generation.store(generation, Ordering::Release);
                 Ok(())
             }
-            Err(e) => Err(e),
+            Err(e) => Err(e.into()),
         }
     }
 
@@ -119,16 +124,16 @@ impl MdtOpen {
     }
 
     /// Closes it, with what the MDT should hear at that.
-    pub async fn close(&self, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Errno> {
+    pub async fn close(&self, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Error> {
         let now = self.now.lock().await;
         if now.gone {
-            return Err(Errno::ESTALE);
+            return Err(Refusal::ClosedByEviction.into());
         }
         let open = Open {
             fid: self.fid,
             handle: &now.handle,
             transno: now.transno,
         };
-        self.mdc.close(&open, self.mode, atime, size).await
+        Ok(self.mdc.close(&open, self.mode, atime, size).await?)
     }
 }

@@ -71,7 +71,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_lnet::Node;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use attributes::Attributes;
@@ -96,6 +95,8 @@ use servers::Servers;
 use setattr::SetAttrs;
 use types::{Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, SeekWhence, SetAttr, StatFs};
 use upcalls::Upcalls;
+
+use crate::error::Error;
 
 /// One mounted file system.
 pub struct Llite {
@@ -167,7 +168,7 @@ impl Llite {
         cred: &Cred,
         fid: Fid,
         _fh: Option<&FileHandle>,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         self.attributes.getattr(cred, fid).await
     }
 
@@ -178,29 +179,29 @@ impl Llite {
         fid: Fid,
         set: SetAttr,
         fh: Option<&FileHandle>,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         self.setattrs.set(cred, fid, set, fh).await
     }
 
     /// Resolves one name; ".." works. ENOENT when there is none.
-    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Error> {
         self.names.lookup(cred, parent, name).await
     }
 
     /// Target of a symbolic link, no NUL.
-    pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
         self.names.readlink(cred, fid).await
     }
 
     /// A path of the file, from the mounted directory, without leading slash. Others than root are told one by which they can
     /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
     /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
-    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
         self.names.fid2path(cred, fid).await
     }
 
     /// FID of a path below the mounted root.
-    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Errno> {
+    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Error> {
         self.names.path2fid(cred, path).await
     }
 
@@ -212,7 +213,7 @@ impl Llite {
         name: &[u8],
         mode: u32,
         rdev: u32,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         self.namespace.mknod(cred, parent, name, mode, rdev).await
     }
 
@@ -223,7 +224,7 @@ impl Llite {
         parent: Fid,
         name: &[u8],
         mode: u32,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         self.namespace.mkdir(cred, parent, name, mode).await
     }
 
@@ -234,7 +235,7 @@ impl Llite {
         parent: Fid,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         self.namespace.symlink(cred, parent, name, target).await
     }
 
@@ -245,17 +246,17 @@ impl Llite {
         fid: Fid,
         parent: Fid,
         name: &[u8],
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         self.namespace.link(cred, fid, parent, name).await
     }
 
     /// Removes a name that is not a directory.
-    pub async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Error> {
         self.namespace.unlink(cred, parent, name).await
     }
 
     /// Removes an empty directory.
-    pub async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Error> {
         self.namespace.rmdir(cred, parent, name).await
     }
 
@@ -268,14 +269,14 @@ impl Llite {
         new_parent: Fid,
         new_name: &[u8],
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         self.namespace
             .rename(cred, parent, name, new_parent, new_name, flags)
             .await
     }
 
     /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.
-    pub async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Errno> {
+    pub async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Error> {
         self.attributes.access(cred, fid, mask).await
     }
 
@@ -287,22 +288,22 @@ impl Llite {
         name: &[u8],
         mode: u32,
         flags: u32,
-    ) -> Result<(Entry, Arc<FileHandle>), Errno> {
+    ) -> Result<(Entry, Arc<FileHandle>), Error> {
         self.opens.create(cred, parent, name, mode, flags).await
     }
 
     /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
-    pub async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Errno> {
+    pub async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Error> {
         self.opens.open(cred, fid, flags).await
     }
 
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
-    pub async fn flush(&self, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
+    pub async fn flush(&self, fh: &FileHandle, lock_owner: u64) -> Result<(), Error> {
         self.opens.flush(fh, lock_owner).await
     }
 
     /// The last descriptor is gone: drops the locks of the open file, and closes it at the MDT.
-    pub async fn release(&self, fh: &FileHandle) -> Result<(), Errno> {
+    pub async fn release(&self, fh: &FileHandle) -> Result<(), Error> {
         self.opens.release(fh).await
     }
 
@@ -312,7 +313,7 @@ impl Llite {
         fh: &FileHandle,
         offset: u64,
         len_bytes: u32,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, Error> {
         self.servers
             .stats
             .reading(self.io.read(fh, offset, len_bytes).await)
@@ -324,7 +325,7 @@ impl Llite {
         fh: &FileHandle,
         offset: u64,
         len_bytes: u32,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, Error> {
         self.servers
             .stats
             .reading(self.io.read_pages(fh, offset, len_bytes).await)
@@ -337,7 +338,7 @@ impl Llite {
         fh: &FileHandle,
         offset: u64,
         data: Payload,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize, Error> {
         self.servers
             .stats
             .writing(self.io.write(cred, fh, offset, data).await)
@@ -352,13 +353,13 @@ impl Llite {
         offset: u64,
         data: Payload,
         append: bool,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize, Error> {
         let done = self.io.write_at(cred, fh, offset, data, append).await;
         self.servers.stats.writing(done)
     }
 
     /// Everything written and every change of metadata is on disk when this returns.
-    pub async fn fsync(&self, fh: &FileHandle, datasync: bool) -> Result<(), Errno> {
+    pub async fn fsync(&self, fh: &FileHandle, datasync: bool) -> Result<(), Error> {
         self.io.fsync(fh, datasync).await
     }
 
@@ -370,7 +371,7 @@ impl Llite {
         mode: u32,
         offset: u64,
         len_bytes: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         self.io.fallocate(cred, fh, mode, offset, len_bytes).await
     }
 
@@ -380,7 +381,7 @@ impl Llite {
         fh: &FileHandle,
         offset: u64,
         whence: SeekWhence,
-    ) -> Result<u64, Errno> {
+    ) -> Result<u64, Error> {
         self.io.lseek(fh, offset, whence).await
     }
 
@@ -390,7 +391,7 @@ impl Llite {
         fh: &FileHandle,
         owner: u64,
         lock: FileLock,
-    ) -> Result<FileLock, Errno> {
+    ) -> Result<FileLock, Error> {
         self.file_locks.getlk(fh, owner, lock).await
     }
 
@@ -401,17 +402,17 @@ impl Llite {
         owner: u64,
         lock: FileLock,
         wait: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         self.file_locks.setlk(fh, owner, lock, wait).await
     }
 
     /// flock(2); EWOULDBLOCK when taken and not `wait`.
-    pub async fn flock(&self, fh: &FileHandle, kind: LockKind, wait: bool) -> Result<(), Errno> {
+    pub async fn flock(&self, fh: &FileHandle, kind: LockKind, wait: bool) -> Result<(), Error> {
         self.file_locks.flock(fh, kind, wait).await
     }
 
     /// Value of one xattr; ENODATA when there is none.
-    pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Error> {
         self.xattrs.get(cred, fid, name).await
     }
 
@@ -423,22 +424,22 @@ impl Llite {
         name: &[u8],
         value: Bytes,
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         self.xattrs.set(cred, fid, name, value, flags).await
     }
 
     /// Removes one; ENODATA when there is none.
-    pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Errno> {
+    pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Error> {
         self.xattrs.remove(cred, fid, name).await
     }
 
     /// Sum over the targets: space of the OSTs, inodes of the MDTs.
-    pub async fn statfs(&self) -> Result<StatFs, Errno> {
+    pub async fn statfs(&self) -> Result<StatFs, Error> {
         self.reports.statfs().await
     }
 
     /// The LOV EA as stored on the MDT.
-    pub async fn layout(&self, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn layout(&self, fid: Fid) -> Result<Bytes, Error> {
         self.reports.layout(fid).await
     }
 
@@ -468,7 +469,7 @@ impl Llite {
     /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
     /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
     /// of that name.
-    pub async fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
+    pub async fn set_param(&self, name: &str, value: &str) -> Result<(), Error> {
         self.tunables.set_param(name, value).await
     }
 
@@ -483,7 +484,7 @@ impl Llite {
     }
 
     /// All names of extended attributes, each ended by a NUL.
-    pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
         self.xattrs.list(cred, fid).await
     }
 
@@ -505,14 +506,14 @@ impl Llite {
         fh: &FileHandle,
         offset: u64,
         data: Payload,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize, Error> {
         self.servers
             .stats
             .writing(self.pages.write(fh, offset, data).await)
     }
 
     /// Opens a directory for reading.
-    pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Errno> {
+    pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Error> {
         self.dirs.opendir(cred, fid).await
     }
 
@@ -525,22 +526,22 @@ impl Llite {
         cookie: u64,
         plus: bool,
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         self.dirs.readdir(cred, dh, cookie, plus, fill).await
     }
 
     /// Ends reading.
-    pub async fn releasedir(&self, dh: &DirHandle) -> Result<(), Errno> {
+    pub async fn releasedir(&self, dh: &DirHandle) -> Result<(), Error> {
         self.dirs.releasedir(dh).await
     }
 
     /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
-    pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Errno> {
+    pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Error> {
         self.dirs.fsyncdir(dh).await
     }
 
     /// The entries of the directory `fid` are on disk when this returns.
-    pub async fn sync_dir(&self, fid: Fid) -> Result<(), Errno> {
+    pub async fn sync_dir(&self, fid: Fid) -> Result<(), Error> {
         self.dirs.sync_dir(fid).await
     }
 }

@@ -197,12 +197,12 @@ async fn find_root(lmv: &Lmv, opts: &MountOptions) -> Result<coral_wire::fid::Fi
         .map(|s| s.trim_matches('/'))
         .filter(|s| !s.is_empty());
     let path = subdir.unwrap_or("/").to_owned();
-    let failed = |errno| MountError::Subdir {
+    let failed = |why| MountError::Subdir {
         path: path.clone(),
-        errno,
+        why,
     };
     let mdc = lmv.first().map_err(failed)?;
-    mdc.root(subdir).await.map_err(failed)
+    mdc.root(subdir).await.map_err(|e| failed(e.into()))
 }
 
 #[cfg(test)]

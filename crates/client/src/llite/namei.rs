@@ -22,6 +22,7 @@ use super::places::Places;
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
+use crate::error::{Error, Refusal};
 use crate::mdc::{CreateArgs, Ids, Mdc};
 use crate::time::Timespec;
 
@@ -49,7 +50,7 @@ impl Namespace {
     /// Where to send a request that takes `name` from what it names: with several MDTs that is the one of the victim, which
     /// alone can tell whether it becomes an orphan (`lmv_unlink`, `lmv_rename`). The FID is zero when none is needed or there
     /// is no such name.
-    async fn victim(&self, dir: Fid, name: &[u8]) -> Result<(Arc<Mdc>, Fid), Errno> {
+    async fn victim(&self, dir: Fid, name: &[u8]) -> Result<(Arc<Mdc>, Fid), Error> {
         let mdc = self.servers.lmv.of(dir).await?;
         if !self.servers.lmv.several() {
             return Ok((mdc, Fid::ZERO));
@@ -57,13 +58,13 @@ impl Namespace {
         match mdc.getattr_name(&Ids::root(), dir, name).await {
             Ok(a) if elsewhere(&a) => Ok((self.servers.lmv.of(a.body.fid1).await?, a.body.fid1)),
             Ok(a) => Ok((mdc, a.body.fid1)),
-            Err(Errno::ENOENT) => Ok((mdc, Fid::ZERO)),
-            Err(e) => Err(e),
+            Err(e) if e.is(Errno::ENOENT) => Ok((mdc, Fid::ZERO)),
+            Err(e) => Err(e.into()),
         }
     }
 
     /// Makes something that is no open file.
-    async fn make(self: &Arc<Self>, cred: &Cred, mut args: CreateArgs) -> Result<Entry, Errno> {
+    async fn make(self: &Arc<Self>, cred: &Cred, mut args: CreateArgs) -> Result<Entry, Error> {
         check_name(&args.name)?;
         let mut ids = self.ids.of(cred, &[args.parent]).await;
         let dir = args.parent;
@@ -111,7 +112,7 @@ impl Namespace {
         name: &[u8],
         mode: u32,
         rdev: u32,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         let mode = if mode & libc::S_IFMT == 0 {
             mode | libc::S_IFREG
         } else {
@@ -137,7 +138,7 @@ impl Namespace {
         parent: Fid,
         name: &[u8],
         mode: u32,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         let mode = mode & 0o7777 | libc::S_IFDIR;
         self.make(
             cred,
@@ -158,12 +159,12 @@ impl Namespace {
         parent: Fid,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         if target.len() > SYMLINK_MAX {
-            return Err(Errno::ENAMETOOLONG);
+            return Err(Refusal::TargetTooLong.into());
         }
         if target.is_empty() {
-            return Err(Errno::ENOENT);
+            return Err(Refusal::EmptyTarget.into());
         }
         let mode = libc::S_IFLNK | 0o777;
         let (name, symlink) = (
@@ -190,7 +191,7 @@ impl Namespace {
         fid: Fid,
         parent: Fid,
         name: &[u8],
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         check_name(name)?;
         self.attributes.within_reach(fid).await?;
         let ids = self.ids.of(cred, &[fid, parent]).await;
@@ -204,7 +205,7 @@ impl Namespace {
             me.changes
                 .named(&mdc, parent, done.dir(parent), now, &name, Some(fid));
             me.changes.object(&mdc, fid, &done.attrs.body, now);
-            Ok::<_, Errno>(())
+            Ok::<_, Error>(())
         })
         .await?;
         self.attributes.getattr(cred, fid).await
@@ -216,7 +217,7 @@ impl Namespace {
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         self.remove(cred, parent, name, false).await
     }
 
@@ -226,10 +227,10 @@ impl Namespace {
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         match name {
-            b"." => return Err(Errno::EINVAL),
-            b".." => return Err(Errno::ENOTEMPTY),
+            b"." => return Err(Refusal::RemovesDot.into()),
+            b".." => return Err(Refusal::RemovesDotDot.into()),
             _ => {}
         }
         self.remove(cred, parent, name, true).await
@@ -241,7 +242,7 @@ impl Namespace {
         parent: Fid,
         name: &[u8],
         dir: bool,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         check_name(name)?;
         let ids = self.ids.of(cred, &[parent]).await;
         let parent = self.places.of(parent, name).await?.dir;
@@ -269,13 +270,13 @@ impl Namespace {
         new_parent: Fid,
         new_name: &[u8],
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         check_name(name)?;
         check_name(new_name)?;
         if flags & !(RENAME_NOREPLACE | RENAME_EXCHANGE) != 0
             || flags == RENAME_NOREPLACE | RENAME_EXCHANGE
         {
-            return Err(Errno::EINVAL);
+            return Err(Refusal::RenameFlags.into());
         }
         let ids = self.ids.of(cred, &[parent, new_parent]).await;
         let (parent, new_parent) = (
@@ -285,7 +286,7 @@ impl Namespace {
         let mdc = self.servers.lmv.of(parent).await?;
         if flags != 0 && !mdc.coral() {
             if flags & RENAME_EXCHANGE != 0 {
-                return Err(Errno::EINVAL);
+                return Err(Refusal::RenameFlags.into());
             }
             // as the kernel client: looked up first, not atomic against other clients
             match self
@@ -296,9 +297,9 @@ impl Namespace {
                 .getattr_name(&ids, new_parent, new_name)
                 .await
             {
-                Err(Errno::ENOENT) => {}
-                Err(e) => return Err(e),
-                Ok(_) => return Err(Errno::EEXIST),
+                Err(e) if e.is(Errno::ENOENT) => {}
+                Err(e) => return Err(e.into()),
+                Ok(_) => return Err(Refusal::NameTaken.into()),
             }
         }
         let (mdc, _) = self.victim(new_parent, new_name).await?;

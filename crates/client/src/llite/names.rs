@@ -22,6 +22,7 @@ use super::places::Places;
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
+use crate::error::{Error, Refusal};
 use crate::mdc::Ids;
 
 /// Names of a file that are tried until one is found that the caller can reach.
@@ -42,7 +43,7 @@ pub(super) struct Names {
 
 impl Names {
     /// Resolves one name; ".." works. ENOENT when there is none.
-    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Errno> {
+    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Error> {
         check_name(name)?;
         if name == b"." || name == b".." && parent == self.servers.root {
             return self.attributes.getattr(cred, parent).await;
@@ -60,7 +61,10 @@ impl Names {
         let entry = match self.attributes.full(&md).await {
             // No reason to keep the name from whoever wants to remove it. The MDT's size is not the file's, and must not reach
             // the pages of one that is open.
-            Err(_) if self.servers.lov.lacks(&md.layout) && self.open.of(md.attr.fid).is_none() => {
+            Err(_)
+                if self.servers.lov.lacks(&md.layout).is_some()
+                    && self.open.of(md.attr.fid).is_none() =>
+            {
                 Entry {
                     attr_ttl: Duration::ZERO,
                     ..self.attributes.entry(md.attr, &md)
@@ -85,14 +89,14 @@ impl Names {
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> Result<(MdInode, bool), Errno> {
-        let mut found = Err(Errno::ENOENT);
+    ) -> Result<(MdInode, bool), Error> {
+        let mut found = Err(Refusal::NoName.into());
         for p in self.places.all_of(parent, name).await? {
             found = self
                 .resolve_in(cred, parent, p.dir, name)
                 .await
                 .map(|md| (md, p.dir == parent));
-            if !matches!(found, Err(Errno::ENOENT)) {
+            if !matches!(&found, Err(e) if e.is(Errno::ENOENT)) {
                 break;
             }
         }
@@ -106,7 +110,7 @@ impl Names {
         parent: Fid,
         dir: Fid,
         name: &[u8],
-    ) -> Result<MdInode, Errno> {
+    ) -> Result<MdInode, Error> {
         match self.lookup_cached(cred, parent, dir, name).await? {
             Some(md) => Ok(md),
             None => self.lookup_rpc(cred, dir, name).await,
@@ -120,7 +124,7 @@ impl Names {
         parent: Fid,
         dir: Fid,
         name: &[u8],
-    ) -> Result<Option<MdInode>, Errno> {
+    ) -> Result<Option<MdInode>, Error> {
         if !self.cache.enabled() || name == b".." {
             return Ok(None);
         }
@@ -142,17 +146,17 @@ impl Names {
         parent: Fid,
         at: Fid,
         name: &[u8],
-    ) -> Result<Option<Result<MdInode, Errno>>, Errno> {
+    ) -> Result<Option<Result<MdInode, Error>>, Error> {
         match self.cache.known(parent) {
             Some(dir) if dir.md.attr.is_dir() => permitted(cred, &dir.md.attr, &dir.md.acl, 1)?,
-            Some(_) => return Err(Errno::ENOTDIR),
+            Some(_) => return Err(Refusal::NotADirectory.into()),
             // the server must check
             None if cred.uid != 0 => return Ok(None),
             None => {}
         }
         Ok(match self.cache.lookup(at, name) {
             Lookup::Hit(k) => Some(Ok(k.md)),
-            Lookup::Absent => Some(Err(Errno::ENOENT)),
+            Lookup::Absent => Some(Err(Refusal::NoName.into())),
             Lookup::Unknown => None,
             Lookup::Name(fid) => {
                 let mark = self.cache.begin_read(at);
@@ -162,7 +166,7 @@ impl Names {
                         Some(Ok(md))
                     }
                     // gone meanwhile
-                    Err(Errno::ENOENT) => None,
+                    Err(e) if e.is(Errno::ENOENT) => None,
                     Err(e) => return Err(e),
                 }
             }
@@ -185,7 +189,7 @@ impl Names {
         self.dirs.read_whole(dir).await
     }
 
-    async fn lookup_rpc(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<MdInode, Errno> {
+    async fn lookup_rpc(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<MdInode, Error> {
         let ids = self.ids.of(cred, &[parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         let mark = self.cache.begin_read(parent);
@@ -193,10 +197,10 @@ impl Names {
             match mdc.lookup_lock(&ids, parent, name).await {
                 Ok(f) => (f.attrs, f.lock),
                 Err(e) => {
-                    if e == Errno::ENOENT {
+                    if e.is(Errno::ENOENT) {
                         self.cache.missed(parent);
                     }
-                    return Err(e);
+                    return Err(e.into());
                 }
             }
         } else {
@@ -215,20 +219,16 @@ impl Names {
     }
 
     /// Target of a symbolic link, no NUL.
-    pub async fn readlink(&self, _cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
-        self.servers
-            .lmv
-            .of(fid)
-            .await?
-            .readlink(&Ids::root(), fid)
-            .await
+    pub async fn readlink(&self, _cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
+        let mdc = self.servers.lmv.of(fid).await?;
+        Ok(mdc.readlink(&Ids::root(), fid).await?)
     }
 
     /// A path of the file, from the mounted directory, without leading slash. Others than root are told one by which they can
     /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
     /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
-    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
-        let (mut refused, mut linkno) = (Errno::ENOENT, 0);
+    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
+        let (mut refused, mut linkno) = (Error::from(Refusal::NoName), 0);
         for _ in 0..PATHS_TRIED {
             let (path, next) = self.one_path(fid, linkno).await?;
             if cred.uid == 0 {
@@ -247,7 +247,7 @@ impl Names {
     }
 
     /// Path number `linkno` of the file, and the number of the next. Each MDT knows the part of it that lies there (`lmv_fid2path`).
-    async fn one_path(&self, fid: Fid, linkno: u32) -> Result<(Bytes, Option<u32>), Errno> {
+    async fn one_path(&self, fid: Fid, linkno: u32) -> Result<(Bytes, Option<u32>), Error> {
         let root = self.servers.root;
         let (mut path, next, mut above) = {
             let mdc = self.servers.lmv.of(fid).await?;
@@ -266,11 +266,11 @@ impl Names {
             }
             above = further;
         }
-        Err(Errno::ELOOP)
+        Err(Refusal::NoName.into())
     }
 
     /// FID of a path below the mounted root.
-    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Errno> {
+    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Error> {
         let mut at = self.servers.root;
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             check_name(name)?;

@@ -26,6 +26,7 @@ use super::reopen::{KEPT, Reopen};
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
+use crate::error::{Error, Refusal};
 use crate::mdc::{Mdc, Opened};
 
 /// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
@@ -98,7 +99,7 @@ impl Opens {
         name: &[u8],
         mode: u32,
         flags: u32,
-    ) -> Result<(Entry, Arc<FileHandle>), Errno> {
+    ) -> Result<(Entry, Arc<FileHandle>), Error> {
         check_name(name)?;
         let ids = self.ids.of(cred, &[parent]).await;
         let place = self.places.of(parent, name).await?;
@@ -127,7 +128,7 @@ impl Opens {
                 )
                 .await;
             let mut o = match opened {
-                Err(Errno::EREMOTE) => {
+                Err(e) if e.is(Errno::EREMOTE) => {
                     let named = mdc.getattr_name(&ids, parent, &name).await?;
                     return Ok(Err(named.body.fid1));
                 }
@@ -141,7 +142,7 @@ impl Opens {
                 me.cache.learn_uncapped(mark, md.attr.fid, true);
             }
             me.ids.hint(md.attr.fid, md.attr.gid);
-            Ok::<_, Errno>(Ok((me.handle(mdc, &o, &md, flags).await, md, o.created)))
+            Ok::<_, Error>(Ok((me.handle(mdc, &o, &md, flags).await, md, o.created)))
         })
         .await?;
         let (fh, md, created) = match done {
@@ -176,15 +177,15 @@ impl Opens {
         cred: &Cred,
         fid: Fid,
         flags: u32,
-    ) -> Result<(Entry, Arc<FileHandle>), Errno> {
+    ) -> Result<(Entry, Arc<FileHandle>), Error> {
         if flags & libc::O_EXCL as u32 != 0 {
-            return Err(Errno::EEXIST);
+            return Err(Refusal::NameTaken.into());
         }
         let fh = self.open(cred, fid, flags).await?;
         let found = async {
             let md = self.attributes.md_inode(fid).await?;
             let attr = self.attributes.full(&md).await?;
-            Ok(self.attributes.entry(attr, &md))
+            Ok::<_, Error>(self.attributes.entry(attr, &md))
         };
         match found.await {
             Ok(entry) => Ok((entry, fh)),
@@ -201,7 +202,7 @@ impl Opens {
         fh: &FileHandle,
         md: &MdInode,
         created: bool,
-    ) -> Result<Attr, Errno> {
+    ) -> Result<Attr, Error> {
         if created {
             return Ok(md.fresh());
         }
@@ -217,14 +218,14 @@ impl Opens {
         cred: &Cred,
         fid: Fid,
         flags: u32,
-    ) -> Result<Arc<FileHandle>, Errno> {
+    ) -> Result<Arc<FileHandle>, Error> {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
         // opened with other flags it is open once more: until then what was opened keeps the file from being destroyed
         let opened = self.reopen.take(cred.pid, fid);
         let fh = match &opened {
             Some(fh) if (fh.flags() ^ flags) & !LARGEFILE == 0 => fh.clone(),
             _ => self.open_fid(cred, fid, flags).await.inspect_err(|e| {
-                if matches!(*e, Errno::ENOENT | Errno::ESTALE) {
+                if e.is_gone() {
                     self.reopen.lost(cred.pid, flags);
                 }
             })?,
@@ -245,7 +246,7 @@ impl Opens {
         cred: &Cred,
         fid: Fid,
         flags: u32,
-    ) -> Result<Arc<FileHandle>, Errno> {
+    ) -> Result<Arc<FileHandle>, Error> {
         let ids = self.ids.of(cred, &[fid]).await;
         let mdc = self.servers.lmv.of(fid).await?;
         let me = self.clone();
@@ -269,19 +270,19 @@ impl Opens {
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.attributes.learn(&mdc, mark, &md, o.lock.take());
             me.ids.hint(md.attr.fid, md.attr.gid);
-            Ok::<_, Errno>(me.handle(mdc, &o, &md, flags).await)
+            Ok::<_, Error>(me.handle(mdc, &o, &md, flags).await)
         })
         .await
     }
 
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
-    pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Errno> {
+    pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Error> {
         self.locks.unlock_closed(fh, lock_owner).await?;
         fh.take_lost()
     }
 
     /// The last descriptor is gone: drops the locks of the open file, and closes it at the MDT.
-    pub async fn release(self: &Arc<Self>, fh: &FileHandle) -> Result<(), Errno> {
+    pub async fn release(self: &Arc<Self>, fh: &FileHandle) -> Result<(), Error> {
         if !fh.begin_close() {
             return Ok(());
         }

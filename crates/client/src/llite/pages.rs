@@ -12,7 +12,6 @@
 use std::sync::Arc;
 
 use coral_buffers::Payload;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 
@@ -24,6 +23,7 @@ use super::handle::FileHandle;
 use super::layouts::Layouts;
 use super::servers::Servers;
 use super::upcalls::Upcalls;
+use crate::error::Error;
 use crate::osc::{IoLock, WriteAttr};
 
 /// A file of so many bytes is read with one request.
@@ -60,7 +60,7 @@ impl PageCache {
         inode: &Arc<OpenInode>,
         offset: u64,
         len_bytes: u32,
-    ) -> Result<Option<Arc<Cover>>, Errno> {
+    ) -> Result<Option<Arc<Cover>>, Error> {
         let end = offset.saturating_add(len_bytes as u64);
         let range = offset / PAGE_BYTES * PAGE_BYTES
             ..end.checked_next_multiple_of(PAGE_BYTES).unwrap_or(u64::MAX);
@@ -81,7 +81,7 @@ impl PageCache {
     }
 
     /// Writes dirty pages of the kernel's cache back, under the cover they were dirtied under. EIO when its locks are void.
-    pub async fn write(&self, fh: &FileHandle, offset: u64, data: Payload) -> Result<usize, Errno> {
+    pub async fn write(&self, fh: &FileHandle, offset: u64, data: Payload) -> Result<usize, Error> {
         let len = data.len();
         fh.still_open(self.servers.now()).await?;
         let attr = WriteAttr {
@@ -125,7 +125,7 @@ impl PageCache {
         offset: u64,
         data: Payload,
         attr: &WriteAttr,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let mut result = Ok(());
         for (object, at, part) in self
             .servers
@@ -139,19 +139,12 @@ impl PageCache {
                 .filter(|l| !l.is_dead());
             let done = match lock {
                 Some(l) => {
-                    self.servers
-                        .lov
-                        .osc(object.ost)?
-                        .write(
-                            &object,
-                            at,
-                            part,
-                            attr,
-                            IoLock::Ours(l.info().remote_cookie),
-                        )
-                        .await
+                    let ours = IoLock::Ours(l.info().remote_cookie);
+                    let osc = self.servers.lov.osc(object.ost)?;
+                    let done = osc.write(&object, at, part, attr, ours).await;
+                    done.map_err(Error::from)
                 }
-                None => Err(Errno::EIO),
+                None => Err(Error::LocksVoid),
             };
             result = result.and(done);
         }

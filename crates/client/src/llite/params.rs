@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coral_ldlm::ClientNamespace;
-use coral_wire::Errno;
 
 use super::budget::{Spent, lock_limits};
 use super::cache::Cache;
@@ -14,6 +13,7 @@ use super::connections::Connections;
 use super::covers::Covers;
 use super::drains::Drains;
 use super::servers::Servers;
+use crate::error::{Error, Refusal};
 use crate::osc::Osc;
 
 const MIB: usize = 1 << 20;
@@ -191,7 +191,7 @@ impl Tunables {
     /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
     /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
     /// of that name.
-    pub async fn set_param(&self, name: &str, value: &str) -> Result<(), Errno> {
+    pub async fn set_param(&self, name: &str, value: &str) -> Result<(), Error> {
         if let Some((_, osc)) = self
             .osc_names()
             .into_iter()
@@ -201,7 +201,7 @@ impl Tunables {
                 .parse::<u64>()
                 .ok()
                 .filter(|mb| (1..=2000).contains(mb))
-                .ok_or(Errno::EINVAL)?;
+                .ok_or(Refusal::BadParam)?;
             osc.grant().set_max_dirty(mb << 20);
             return Ok(());
         }
@@ -214,7 +214,7 @@ impl Tunables {
                 .parse::<u64>()
                 .ok()
                 .filter(|s| *s <= IDLE_TIMEOUT_MAX_S)
-                .ok_or(Errno::EINVAL)?;
+                .ok_or(Refusal::BadParam)?;
             osc.import().set_idle_timeout(Duration::from_secs(s));
             return Ok(());
         }
@@ -227,7 +227,7 @@ impl Tunables {
                 .parse::<u8>()
                 .ok()
                 .filter(|v| *v <= 1)
-                .ok_or(Errno::EINVAL)?
+                .ok_or(Refusal::BadParam)?
                 == 1;
             self.connections.set_active(index, active).await;
             return Ok(());
@@ -240,9 +240,9 @@ impl Tunables {
         };
         let Some((found, ns)) = all.into_iter().find(|(n, _)| lru_size(n) == Some(true)) else {
             return Err(if self.params().iter().any(|(n, _)| n == name) {
-                Errno::EPERM
+                Refusal::ReadOnlyParam.into()
             } else {
-                Errno::ENOENT
+                Refusal::NoParam.into()
             });
         };
         match (value, value.parse::<usize>()) {
@@ -259,7 +259,7 @@ impl Tunables {
                 ns.set_lru_size(if found.contains("-mdc-") { mdt } else { ost });
             }
             (_, Ok(n)) => ns.set_lru_size(n),
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(Refusal::BadParam.into()),
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use super::attributes::Attributes;
 use super::servers::Servers;
 use super::shards::{known_hash, merge_chunks, shards};
+use crate::error::{Error, Refusal};
 use crate::mdc::{DirChunk, Ids};
 
 /// Version of the layout of a directory that is in one piece, as `lmv_create` says it.
@@ -40,7 +41,7 @@ impl Places {
     }
 
     /// The directory objects that may have `name` of `dir`, in the order to look.
-    pub async fn all_of(&self, dir: Fid, name: &[u8]) -> Result<SmallVec<[Place; 2]>, Errno> {
+    pub async fn all_of(&self, dir: Fid, name: &[u8]) -> Result<SmallVec<[Place; 2]>, Error> {
         if !self.servers.lmv.several() {
             return Ok(smallvec![Place { dir, version: 0 }]);
         }
@@ -63,10 +64,10 @@ impl Places {
     }
 
     /// The directory object that has `name` of `dir`; where it would be made when there is no such name.
-    pub async fn of(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
+    pub async fn of(&self, dir: Fid, name: &[u8]) -> Result<Place, Error> {
         let places = self.all_of(dir, name).await?;
         let Some((last, others)) = places.split_last() else {
-            return Err(Errno::ENODEV);
+            return Err(Refusal::ShardLost.into());
         };
         for p in others {
             match self
@@ -78,18 +79,18 @@ impl Places {
                 .await
             {
                 Ok(_) => return Ok(*p),
-                Err(Errno::ENOENT) => {}
-                Err(e) => return Err(e),
+                Err(e) if e.is(Errno::ENOENT) => {}
+                Err(e) => return Err(e.into()),
             }
         }
         Ok(*last)
     }
 
     /// Where a new `name` goes. EEXIST when an older layout has it already, EBADF when the hash is not known.
-    pub async fn new_name(&self, dir: Fid, name: &[u8]) -> Result<Place, Errno> {
+    pub async fn new_name(&self, dir: Fid, name: &[u8]) -> Result<Place, Error> {
         let places = self.all_of(dir, name).await?;
         let Some((last, others)) = places.split_last() else {
-            return Err(Errno::ENODEV);
+            return Err(Refusal::ShardLost.into());
         };
         if others.is_empty() {
             return Ok(*last);
@@ -101,41 +102,32 @@ impl Places {
             .striped
             .is_some_and(|l| !known_hash(&l))
         {
-            return Err(Errno::EBADF);
+            return Err(Refusal::UnknownHash.into());
         }
         if self.of(dir, name).await? != *last {
-            Err(Errno::EEXIST)
+            Err(Refusal::NameTaken.into())
         } else {
             Ok(*last)
         }
     }
 
     /// Entries of a directory from a hash on, those of all shards together.
-    pub async fn read_chunk(&self, dir: Fid, from: u64) -> Result<DirChunk, Errno> {
+    pub async fn read_chunk(&self, dir: Fid, from: u64) -> Result<DirChunk, Error> {
         let lmv = match self.servers.lmv.several() {
             true => self.attributes.md_inode(dir).await?.striped,
             false => None,
         };
         let Some(lmv) = lmv else {
-            return self
-                .servers
-                .lmv
-                .of(dir)
-                .await?
-                .readpage(&Ids::root(), dir, from)
-                .await;
+            let mdc = self.servers.lmv.of(dir).await?;
+            return Ok(mdc.readpage(&Ids::root(), dir, from).await?);
         };
         let shards = lmv
             .stripe_fids
             .iter()
             .filter(|f| !f.is_zero())
             .map(|f| async move {
-                self.servers
-                    .lmv
-                    .of(*f)
-                    .await?
-                    .readpage(&Ids::root(), *f, from)
-                    .await
+                let mdc = self.servers.lmv.of(*f).await?;
+                Ok::<_, Error>(mdc.readpage(&Ids::root(), *f, from).await?)
             });
         Ok(merge_chunks(try_join_all(shards).await?))
     }

@@ -22,6 +22,7 @@ use super::servers::Servers;
 use super::types::Cred;
 use super::upcalls::Upcalls;
 use super::xattr::{CAPABILITY, Xattrs};
+use crate::error::Error;
 use crate::mdc::{Ids, Mdc, SetattrArgs};
 
 /// Whether a mode has setuid, or setgid where the group may execute (elsewhere it marks mandatory locking).
@@ -43,7 +44,7 @@ pub(super) struct Privileges {
 
 impl Privileges {
     /// A write through `fh` begins: capabilities go, and by anybody's hand but root's setuid and setgid.
-    pub async fn drop_for_write(&self, cred: &Cred, fh: &FileHandle) -> Result<(), Errno> {
+    pub async fn drop_for_write(&self, cred: &Cred, fh: &FileHandle) -> Result<(), Error> {
         let fid = fh.fid();
         let setid = cred.uid != 0 && has_setid(self.mode_now(fid).await?);
         let capable = self.may_have_capabilities(fh).await?;
@@ -70,7 +71,7 @@ impl Privileges {
     }
 
     /// Permission bits, as a lock tells or the MDT says now.
-    async fn mode_now(&self, fid: Fid) -> Result<u32, Errno> {
+    async fn mode_now(&self, fid: Fid) -> Result<u32, Error> {
         match self.cache.mode(fid) {
             Some(mode) => Ok(mode),
             None => Ok(self.attributes.md_inode(fid).await?.attr.mode),
@@ -78,26 +79,23 @@ impl Privileges {
     }
 
     /// False when the file is known to have no capabilities. Asked once a handle where no lock covers the answer.
-    async fn may_have_capabilities(&self, fh: &FileHandle) -> Result<bool, Errno> {
+    async fn may_have_capabilities(&self, fh: &FileHandle) -> Result<bool, Error> {
         let fid = fh.fid();
         if self.cache.is_uncapped(fid) {
             return Ok(false);
         }
         // with a lock, if one can be had, the answer holds until it is called back
-        if let Err(Errno::ENOENT | Errno::ESTALE) = self.mode_now(fid).await {
+        if self.mode_now(fid).await.is_err_and(|e| e.is_gone()) {
             return Ok(false);
         }
         if self.cache.mode(fid).is_none() && fh.uncapped.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let found = self.xattrs.get(&Cred::root(), fid, CAPABILITY).await;
-        let none = matches!(
-            found,
-            Err(Errno::ENODATA | Errno::EOPNOTSUPP | Errno::ENOENT | Errno::ESTALE)
-        );
-        if !none {
-            found?;
-        }
+        let none = match found {
+            Err(e) if has_none(e.errno()) || e.is_gone() => true,
+            found => found.map(|_| false)?,
+        };
         fh.uncapped.store(none, Ordering::Relaxed);
         Ok(!none)
     }
@@ -109,7 +107,7 @@ impl Privileges {
         mdc: &Mdc,
         fid: Fid,
         handle: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let now = self.servers.now();
         let valid = attr::KILL_SUID | attr::KILL_SGID | attr::FORCE | attr::CTIME | attr::CTIME_SET;
         let args = SetattrArgs {
@@ -124,7 +122,7 @@ impl Privileges {
     }
 
     /// Removes the capabilities at an MDT that does not by itself.
-    pub async fn drop_capabilities(&self, mdc: &Mdc, fid: Fid) -> Result<(), Errno> {
+    pub async fn drop_capabilities(&self, mdc: &Mdc, fid: Fid) -> Result<(), Error> {
         if self.cache.is_uncapped(fid) {
             return Ok(());
         }
@@ -132,13 +130,18 @@ impl Privileges {
             .setxattr(&Ids::root(), fid, CAPABILITY, None, 0, self.servers.now())
             .await
         {
-            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+            Err(e) if has_none(e.errno()) => Ok(()),
             done => {
                 self.cache.forget_attrs(fid);
-                done
+                Ok(done?)
             }
         }
     }
+}
+
+/// Of an extended attribute: there is none, or can be none.
+fn has_none(e: Errno) -> bool {
+    matches!(e, Errno::ENODATA | Errno::EOPNOTSUPP)
 }
 
 #[cfg(test)]

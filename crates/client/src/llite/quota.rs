@@ -8,28 +8,28 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_ptlrpc::{Import, Request};
-use coral_wire::Errno;
 use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::quota::{ObdQuotactl, cmd};
 
 use super::servers::Servers;
 use super::types::Cred;
-use crate::error::{ok, proto};
+use crate::ask::ask;
+use crate::error::{Error, Refusal, TargetError};
 
 /// Answers the attribute `lustre.quota:KIND:ID`, KIND one of u, g, p: JSON with what each target says. Others' quotas are
 /// for root (EPERM), projects' for everybody.
-pub(super) async fn json(servers: &Servers, cred: &Cred, asked: &[u8]) -> Result<Bytes, Errno> {
-    let text = std::str::from_utf8(asked).map_err(|_| Errno::EINVAL)?;
-    let (kind, id) = text.split_once(':').ok_or(Errno::EINVAL)?;
-    let id: u32 = id.parse().map_err(|_| Errno::EINVAL)?;
+pub(super) async fn json(servers: &Servers, cred: &Cred, asked: &[u8]) -> Result<Bytes, Error> {
+    let text = std::str::from_utf8(asked).map_err(|_| Refusal::BadXattr)?;
+    let (kind, id) = text.split_once(':').ok_or(Refusal::BadXattr)?;
+    let id: u32 = id.parse().map_err(|_| Refusal::BadXattr)?;
     let (r#type, own) = match kind {
         "u" => (0, cred.uid == id),
         "g" => (1, cred.in_group(id)),
         "p" => (2, true),
-        _ => return Err(Errno::EINVAL),
+        _ => return Err(Refusal::BadXattr.into()),
     };
     if cred.uid != 0 && !own {
-        return Err(Errno::EPERM);
+        return Err(Refusal::OthersQuota.into());
     }
     let ask = |cmd| ObdQuotactl {
         cmd,
@@ -76,7 +76,7 @@ pub(super) async fn json(servers: &Servers, cred: &Cred, asked: &[u8]) -> Result
             Err(e) => write!(
                 out,
                 "{comma}{{\"uuid\":\"{uuid}\",\"mdt\":{mdt},\"errno\":{}}}",
-                e.0
+                e.errno().0
             ),
         };
     }
@@ -88,12 +88,11 @@ async fn quotactl(
     import: &Arc<Import>,
     opcode: u32,
     q: &ObdQuotactl,
-) -> Result<ObdQuotactl, Errno> {
+) -> Result<ObdQuotactl, TargetError> {
     let to = if opcode == opc::MDS_QUOTACTL {
         portal::MDS_REQUEST
     } else {
         portal::OST_REQUEST
     };
-    let reply = ok(import.call(Request::new(to, opcode).push(q)).await)?;
-    reply.msg.get::<ObdQuotactl>(1).map_err(proto)
+    ask(import, Request::new(to, opcode).push(q)).await?.get(1)
 }

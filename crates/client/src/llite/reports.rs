@@ -12,6 +12,7 @@ use futures_util::future::{join, join_all};
 use super::servers::Servers;
 use super::types::{Cred, StatFs};
 use super::{pools, quota};
+use crate::error::{Error, TargetError};
 use crate::mdc::Ids;
 use crate::mgc::Mgc;
 
@@ -28,7 +29,7 @@ impl Reports {
     }
 
     /// Sum over the targets: space of the OSTs, inodes of the MDTs.
-    pub async fn statfs(&self) -> Result<StatFs, Errno> {
+    pub async fn statfs(&self) -> Result<StatFs, Error> {
         const BSIZE: u64 = 4096;
         let mdts = any_ok(join_all(self.servers.lmv.mdcs().iter().map(|m| m.statfs(false))).await)?;
         let osts = any_ok(join_all(self.servers.lov.oscs().iter().map(|o| o.statfs())).await)?;
@@ -51,7 +52,7 @@ impl Reports {
     }
 
     /// The LOV EA as stored on the MDT.
-    pub async fn layout(&self, fid: Fid) -> Result<bytes::Bytes, Errno> {
+    pub async fn layout(&self, fid: Fid) -> Result<bytes::Bytes, Error> {
         let mdc = self.servers.lmv.of(fid).await?;
         Ok(mdc.getattr(&Ids::root(), fid).await?.md)
     }
@@ -78,14 +79,19 @@ impl Reports {
     /// bytes.
     pub async fn statfs_json(&self) -> Bytes {
         let (mdcs, oscs) = (self.servers.lmv.mdcs(), self.servers.lov.oscs());
-        let mdts = join_all(
-            mdcs.iter()
-                .map(|m| async { space_json(m.index, m.uuid(), m.statfs(false).await) }),
-        );
-        let osts = join_all(
-            oscs.iter()
-                .map(|o| async { (o.index, space_json(o.index, o.uuid(), o.statfs().await)) }),
-        );
+        let mdts = join_all(mdcs.iter().map(|m| async {
+            space_json(
+                m.index,
+                m.uuid(),
+                m.statfs(false).await.map_err(Errno::from),
+            )
+        }));
+        let osts = join_all(oscs.iter().map(|o| async {
+            (
+                o.index,
+                space_json(o.index, o.uuid(), o.statfs().await.map_err(Errno::from)),
+            )
+        }));
         let (mdts, osts) = join(mdts, osts).await;
         self.all_json(mdts, osts.into_iter().collect())
     }
@@ -151,13 +157,13 @@ impl Reports {
     }
 
     /// Answers the attribute `lustre.quota:KIND:ID`, KIND one of u, g, p.
-    pub async fn quota(&self, cred: &Cred, asked: &[u8]) -> Result<Bytes, Errno> {
+    pub async fn quota(&self, cred: &Cred, asked: &[u8]) -> Result<Bytes, Error> {
         quota::json(&self.servers, cred, asked).await
     }
 }
 
 /// What `statfs` and friends use: an error of one target is not the end when others answer.
-pub(super) fn any_ok<T>(results: Vec<Result<T, Errno>>) -> Result<Vec<T>, Errno> {
+pub(super) fn any_ok<T>(results: Vec<Result<T, TargetError>>) -> Result<Vec<T>, TargetError> {
     let mut out = Vec::new();
     let mut last = None;
     for r in results {

@@ -22,6 +22,7 @@ use super::layouts::Layouts;
 use super::privileges::{Privileges, has_setid};
 use super::servers::Servers;
 use super::types::{Cred, Entry, SetAttr, SetTime};
+use crate::error::{Error, Refusal};
 use crate::lov::{FileLayout, Form, Locks};
 use crate::mdc::{Ids, SetattrArgs};
 use crate::osc::{ObjectAttr, ObjectTimes, WriteAttr};
@@ -49,10 +50,10 @@ impl SetAttrs {
         fid: Fid,
         set: SetAttr,
         fh: Option<&FileHandle>,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         let now = self.servers.now();
         if set.size.is_some_and(|s| s > i64::MAX as u64) {
-            return Err(Errno::EFBIG);
+            return Err(Refusal::TooLarge.into());
         }
         self.attributes.within_reach(fid).await?;
         let through = fh.filter(|fh| set.size.is_some() && fh.writable());
@@ -66,11 +67,11 @@ impl SetAttrs {
         let done =
             finish(async move { me.setattr_whole(&caller, fid, set, args, now).await }).await;
         match done {
-            Err(e @ (Errno::ENOENT | Errno::ESTALE)) => {
+            Err(e) if e.is_gone() => {
                 let attr = self
                     .ghosts
                     .change(cred, fid, &set, now)
-                    .map_err(|no| if no == Errno::ENOENT { e } else { no })?;
+                    .map_err(|no| if no.is(Errno::ENOENT) { e } else { no })?;
                 Ok(Entry::for_now(attr))
             }
             done => done,
@@ -85,7 +86,7 @@ impl SetAttrs {
         set: SetAttr,
         mut args: SetattrArgs,
         now: Timespec,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         let gate = self.covers.gate(fid);
         let mut truncating = set.size.map(|_| gate.begin_truncate());
         if set.size.is_some() || set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
@@ -112,7 +113,7 @@ impl SetAttrs {
         if !mdc.coral() && cred.uid != 0 && (chosen(set.atime) || chosen(set.mtime)) {
             // Lustre's MDT cannot tell chosen times from the present and leaves this to its clients
             if self.attributes.md_inode(fid).await?.attr.uid != cred.uid {
-                return Err(Errno::EPERM);
+                return Err(Refusal::NotOwner.into());
             }
         }
         if !mdc.coral() && args.handle != 0 {
@@ -154,7 +155,7 @@ impl SetAttrs {
     }
 
     /// EOPNOTSUPP for a file whose objects are out of reach (released, foreign): before the MDT notes a size that nothing has.
-    async fn can_truncate(&self, fid: Fid) -> Result<(), Errno> {
+    async fn can_truncate(&self, fid: Fid) -> Result<(), Error> {
         match self.open.of(fid) {
             Some(open) => self.layouts.now(&open).await?.check(),
             None => self.attributes.md_inode(fid).await?.layout.check(),
@@ -168,7 +169,7 @@ impl SetAttrs {
         set: &SetAttr,
         now: Timespec,
         held: &Locks,
-    ) -> Result<Option<ObjectAttr>, Errno> {
+    ) -> Result<Option<ObjectAttr>, Error> {
         let fid = md.attr.fid;
         let mut layout = md.layout.clone();
         if let Some(size) = set.size {
@@ -210,7 +211,7 @@ impl SetAttrs {
         size: u64,
         attr: &WriteAttr,
         held: &Locks,
-    ) -> Result<Arc<FileLayout>, Errno> {
+    ) -> Result<Arc<FileLayout>, Error> {
         let mut layout = self.layouts.settled(fid, layout).await?;
         layout.check()?;
         let from = size.saturating_sub(1);
@@ -256,7 +257,7 @@ impl SetAttrs {
         cred: &Cred,
         fh: &FileHandle,
         size: u64,
-    ) -> Result<Entry, Errno> {
+    ) -> Result<Entry, Error> {
         let set = SetAttr {
             size: Some(size),
             kill_suidgid: cred.uid != 0,

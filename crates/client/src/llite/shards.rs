@@ -10,13 +10,13 @@
 
 use std::cmp::Ordering;
 
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1, LmvMd, hash_flag};
 use coral_wire::mds::{DirEntry, md};
 use smallvec::SmallVec;
 
 use super::types::Attr;
+use crate::error::{Error, Refusal};
 use crate::mdc::{Attrs, DirChunk};
 
 /// The layout of a striped directory, if `md` is one.
@@ -37,13 +37,13 @@ pub(super) fn elsewhere(a: &Attrs) -> bool {
 }
 
 /// Shards that may have `name`, in the order to look; the last is where it is made, if it may be made at all.
-pub(super) fn shards(lmv: &LmvMd, name: &[u8]) -> Result<SmallVec<[Fid; 2]>, Errno> {
+pub(super) fn shards(lmv: &LmvMd, name: &[u8]) -> Result<SmallVec<[Fid; 2]>, Error> {
     let fid = |i: usize| {
         lmv.stripe_fids
             .get(i)
             .copied()
             .filter(|f| !f.is_zero())
-            .ok_or(Errno::ENODEV)
+            .ok_or(Error::from(Refusal::ShardLost))
     };
     let Some(new) = lmv
         .shard_of(name)
@@ -192,7 +192,7 @@ mod tests {
         let mut l = lmv(hash_type::ALL_CHARS, 0, 0, 2);
         l.stripe_fids[1] = Fid::ZERO;
         // 'a' is 97, 'b' is 98
-        assert_eq!(shards(&l, b"a"), Err(Errno::ENODEV));
+        assert_eq!(shards(&l, b"a"), Err(Refusal::ShardLost.into()));
         assert_eq!(at(&l, "b"), [0]);
     }
 

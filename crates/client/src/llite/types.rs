@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_wire::{Errno, fid::Fid, nid::Nid};
+use coral_wire::{fid::Fid, nid::Nid};
 use futures_util::future::BoxFuture;
 
+use crate::error::Error;
 pub use crate::time::Timespec;
 
 /// Attributes of one file, merged from its MDT and (regular files) its OST objects.
@@ -310,12 +311,12 @@ pub enum MountError {
         reason: String,
     },
     /// The subdirectory does not exist or is no directory.
-    #[error("cannot mount subdirectory '{path}': {errno}")]
+    #[error("cannot mount subdirectory '{path}': {why}")]
     Subdir {
         /// The path asked for.
         path: String,
         /// The server's answer.
-        errno: Errno,
+        why: Error,
     },
 }
 

@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use coral_buffers::Payload;
 use coral_ldlm::LockRef;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 
@@ -36,6 +35,7 @@ use super::flusher::Flusher;
 use super::handle::{FileHandle, end_of};
 use super::layouts::Layouts;
 use super::servers::Servers;
+use crate::error::Error;
 use crate::lov::{FileLayout, pad};
 use crate::osc::{BackedBy, ObjectRef, Osc, WriteAttr};
 
@@ -67,7 +67,7 @@ impl WriteBack {
         offset: u64,
         data: Payload,
         attr: &WriteAttr,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let (inode, fid) = (&fh.inode, fh.fid());
         let end = end_of(offset, data.len() as u64)?;
         let _whole = inode.writes.lock(offset..end).await;
@@ -118,8 +118,8 @@ impl WriteBack {
     }
 
     /// Where a file ends that `cover` is for; the caller lets no write of this client come between.
-    pub async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<u64, Errno> {
-        let w = cover.writes.as_ref().ok_or(Errno::EIO)?;
+    pub async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<u64, Error> {
+        let w = cover.writes.as_ref().ok_or(Error::LocksVoid)?;
         if let Some(end) = w.file_end() {
             return Ok(end);
         }
@@ -144,7 +144,7 @@ impl WriteBack {
         offset: u64,
         data: &Payload,
         attr: &WriteAttr,
-    ) -> Result<Kept, Errno> {
+    ) -> Result<Kept, Error> {
         let Some(w) = &cover.writes else {
             return Ok(Kept::Again);
         };
@@ -185,7 +185,7 @@ impl WriteBack {
         cover: &Arc<Cover>,
         pieces: &[Piece],
         attr: &WriteAttr,
-    ) -> Result<bool, Errno> {
+    ) -> Result<bool, Error> {
         let Some(w) = &cover.writes else {
             return Ok(false);
         };
@@ -205,7 +205,7 @@ impl WriteBack {
             while done < data.len() {
                 let n = max.min(data.len() - done);
                 if lock.is_dead() {
-                    return Err(Errno::EIO);
+                    return Err(o.void().into());
                 }
                 let by = BackedBy {
                     cookie: lock.info().remote_cookie,
@@ -254,7 +254,7 @@ impl WriteBack {
         self.drains.shrink();
     }
 
-    async fn cover_for_writes(&self, inode: &OpenInode) -> Result<Option<Arc<Cover>>, Errno> {
+    async fn cover_for_writes(&self, inode: &OpenInode) -> Result<Option<Arc<Cover>>, Error> {
         let layout = self.layouts.now(inode).await?;
         if !coverable(&layout) {
             return Ok(None);
@@ -292,9 +292,9 @@ impl WriteBack {
         fid: Fid,
         offset: u64,
         len: usize,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, Error> {
         let Some(w) = &cover.writes else {
-            return Err(Errno::EIO);
+            return Err(Error::LocksVoid);
         };
         let places = self
             .servers

@@ -15,6 +15,7 @@ use super::finish::finish;
 use super::identities::Identities;
 use super::servers::Servers;
 use super::types::Cred;
+use crate::error::{Error, Refusal};
 
 /// Longest name, bytes (XATTR_NAME_MAX).
 pub(super) const NAME_MAX: usize = 255;
@@ -63,28 +64,28 @@ impl Xattrs {
     }
 
     /// Value of one xattr; ENODATA when there is none, ERANGE when the name is too long.
-    pub async fn get(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    pub async fn get(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Error> {
         if name.len() > NAME_MAX {
-            return Err(Errno::ERANGE);
+            return Err(Refusal::XattrNameTooLong.into());
         }
         if name.starts_with(b"user.") && !self.servers.opts.user_xattr {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Refusal::XattrsOff.into());
         }
         if name == SELINUX && !self.servers.opts.selinux {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Refusal::XattrsOff.into());
         }
         // `ls -l` asks for each file, and hardly any has one; the kernel asks whenever it looks at attributes anew to permit something
         if name == ACL_ACCESS
             && let Some(k) = self.cache.known(fid).filter(|k| !k.md.attr.is_symlink())
         {
             return if k.md.acl.is_empty() {
-                Err(Errno::ENODATA)
+                Err(Refusal::NoXattr.into())
             } else {
                 Ok(k.md.acl)
             };
         }
         if name == CAPABILITY && self.cache.is_uncapped(fid) {
-            return Err(Errno::ENODATA);
+            return Err(Refusal::NoXattr.into());
         }
         let ids = self.ids.of(cred, &[fid]).await;
         let mark = self.cache.begin_read(fid);
@@ -95,10 +96,11 @@ impl Xattrs {
             .await?
             .getxattr(&ids, fid, name)
             .await;
-        if name == CAPABILITY && matches!(found, Err(Errno::ENODATA)) {
+        if name == CAPABILITY && matches!(&found, Err(e) if e.is(Errno::ENODATA)) {
             self.cache.learn_uncapped(mark, fid, false);
         }
-        found.map(|value| if name == LOV { anywhere(value) } else { value })
+        let value = found?;
+        Ok(if name == LOV { anywhere(value) } else { value })
     }
 
     /// Sets one, or takes it away; the name is one that the MDT knows.
@@ -109,7 +111,7 @@ impl Xattrs {
         name: &[u8],
         value: Option<Bytes>,
         flags: u32,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let ids = self.ids.of(cred, &[fid]).await;
         let mdc = self.servers.lmv.of(fid).await?;
         let (me, n) = (self.clone(), Bytes::copy_from_slice(name));
@@ -118,26 +120,26 @@ impl Xattrs {
                 .setxattr(&ids, fid, &n, value, flags, me.servers.now())
                 .await;
             me.changes.forget_attrs(fid);
-            done
+            Ok(done?)
         })
         .await
     }
 
     /// EOPNOTSUPP for names of a kind that was not asked for at mount.
-    pub fn check(&self, name: &[u8]) -> Result<(), Errno> {
+    pub fn check(&self, name: &[u8]) -> Result<(), Error> {
         if name.starts_with(b"user.") && !self.servers.opts.user_xattr
             || name == SELINUX && !self.servers.opts.selinux
         {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Refusal::XattrsOff.into());
         }
         Ok(())
     }
 
     /// All names, each ended by a NUL.
-    pub async fn list(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn list(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
         let ids = self.ids.of(cred, &[fid]).await;
         let all = match self.servers.lmv.of(fid).await?.listxattr(&ids, fid).await {
-            Err(Errno::ENODATA) => Bytes::new(),
+            Err(e) if e.is(Errno::ENODATA) => Bytes::new(),
             r => r?,
         };
         let mut out = Vec::with_capacity(all.len());

@@ -8,10 +8,11 @@
 //! Lustre: `lustre/lov/lov_ea.c`, `lov_offset.c`; mirrors: `lov_io_mirror_write_intent` in `lov_io.c`.
 
 use bytes::Bytes;
+use coral_wire::DecodeError;
 use coral_wire::fid::{Fid, OstId};
 use coral_wire::layout::{CompMd, LOV_MIN_STRIPE_SIZE, Layout, LovMd, LovOstData, lcm, lcme};
-use coral_wire::{DecodeError, Errno};
 
+use crate::error::Error;
 use crate::osc::ObjectRef;
 
 /// One component: bytes `start..end` of the file.
@@ -190,9 +191,9 @@ impl FileLayout {
     }
 
     /// EOPNOTSUPP unless data can be read and written here.
-    pub fn check(&self) -> Result<(), Errno> {
+    pub fn check(&self) -> Result<(), Error> {
         if self.form == Form::Unsupported {
-            Err(Errno::EOPNOTSUPP)
+            Err(Error::Layout)
         } else {
             Ok(())
         }

@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use coral_buffers::Payload;
 use coral_ldlm::LockRef;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmMode, ResId};
 use futures_util::future::try_join_all;
@@ -26,6 +25,7 @@ use parking_lot::RwLock;
 
 pub(crate) use self::pieces::pad;
 use self::pieces::{assemble, before_gap, merge, sum};
+use crate::error::{Error, Refusal};
 use crate::lmv::Lmv;
 use crate::osc::{IoLock, ObjectAttr, ObjectRef, ObjectTimes, Osc, WriteAttr};
 
@@ -97,19 +97,19 @@ impl Lov {
     }
 
     /// One OST; EIO when the configuration does not know it, or it is deactivated.
-    pub fn osc(&self, index: u32) -> Result<Arc<Osc>, Errno> {
-        self.oscs.read().get(&index).cloned().ok_or(Errno::EIO)
+    pub fn osc(&self, index: u32) -> Result<Arc<Osc>, Error> {
+        let osc = self.oscs.read().get(&index).cloned();
+        osc.ok_or(Error::NoOst(index))
     }
 
-    /// An object of `layout` is on an OST that is not used.
-    pub fn lacks(&self, layout: &FileLayout) -> bool {
-        layout
-            .stripes()
-            .any(|s| !s.part.md.is_dom() && self.osc(s.ost()).is_err())
+    /// An OST that is not used and has an object of `layout`.
+    pub fn lacks(&self, layout: &FileLayout) -> Option<u32> {
+        let mut osts = layout.stripes().filter(|s| !s.part.md.is_dom());
+        osts.find(|s| self.osc(s.ost()).is_err()).map(|s| s.ost())
     }
 
     /// Who holds a stripe of `fid`: an OST, or the MDT of the file.
-    pub async fn store(&self, stripe: &Stripe<'_>, fid: Fid) -> Result<Arc<Osc>, Errno> {
+    pub async fn store(&self, stripe: &Stripe<'_>, fid: Fid) -> Result<Arc<Osc>, Error> {
         match stripe.part.md.is_dom() {
             true => Ok(self.lmv.of(fid).await?.data().clone()),
             false => self.osc(stripe.ost()),
@@ -117,12 +117,12 @@ impl Lov {
     }
 
     /// Size, blocks and newest times over all objects.
-    pub async fn getattr(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Errno> {
+    pub async fn getattr(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Error> {
         self.collect(layout, fid, IoLock::Server).await
     }
 
     /// The same for a caller that holds extent locks on every object.
-    pub async fn getattr_locked(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Errno> {
+    pub async fn getattr_locked(&self, layout: &FileLayout, fid: Fid) -> Result<ObjectAttr, Error> {
         self.collect(layout, fid, IoLock::Ours(0)).await
     }
 
@@ -131,14 +131,14 @@ impl Lov {
         layout: &FileLayout,
         fid: Fid,
         lock: IoLock,
-    ) -> Result<ObjectAttr, Errno> {
+    ) -> Result<ObjectAttr, Error> {
         let attrs = try_join_all(layout.stripes().map(|s| async move {
             let a = self
                 .store(&s, fid)
                 .await?
                 .getattr(&s.object(fid), lock)
                 .await?;
-            Ok::<_, Errno>((s.file_size(a.size), a))
+            Ok::<_, Error>((s.file_size(a.size), a))
         }))
         .await?;
         Ok(sum(&attrs))
@@ -149,11 +149,11 @@ impl Lov {
         &self,
         layout: &FileLayout,
         fid: Fid,
-    ) -> Result<(ObjectAttr, Option<Vec<ObjectLock>>), Errno> {
+    ) -> Result<(ObjectAttr, Option<Vec<ObjectLock>>), Error> {
         let found = try_join_all(layout.stripes().map(|s| async move {
             let object = s.object(fid);
             let (a, lock) = self.store(&s, fid).await?.glimpse(&object).await?;
-            Ok::<_, Errno>((
+            Ok::<_, Error>((
                 s.file_size(a.size),
                 a,
                 lock.map(|l| ((s.ost(), object.oi.res_id()), l)),
@@ -178,7 +178,7 @@ impl Lov {
         layout: &FileLayout,
         fid: Fid,
         mode: LdlmMode,
-    ) -> Result<Vec<(u32, ObjectRef, LockRef)>, Errno> {
+    ) -> Result<Vec<(u32, ObjectRef, LockRef)>, Error> {
         let mut out = Vec::new();
         for s in layout.stripes() {
             let object = s.object(fid);
@@ -196,7 +196,7 @@ impl Lov {
         fid: Fid,
         offset: u64,
         len: u64,
-    ) -> Result<Vec<ObjectRange>, Errno> {
+    ) -> Result<Vec<ObjectRange>, Error> {
         let mut out: Vec<ObjectRange> = Vec::new();
         let end = offset.saturating_add(len);
         for part in layout.overlapping(offset, end).filter(|p| p.init) {
@@ -245,7 +245,7 @@ impl Lov {
         offset: u64,
         len: usize,
         lock: &Locks,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, Error> {
         if len == 0 || layout.form == Form::None {
             return Ok(Payload::new());
         }
@@ -293,7 +293,7 @@ impl Lov {
         offset: u64,
         len: usize,
         lock: &Locks,
-    ) -> Result<usize, Errno> {
+    ) -> Result<usize, Error> {
         let size = self.collect(layout, fid, lock.whole()).await?.size;
         Ok((len as u64).min(size.saturating_sub(offset)) as usize)
     }
@@ -303,7 +303,7 @@ impl Lov {
         &self,
         ranges: &[ObjectRange],
         lock: &Locks,
-    ) -> Result<Vec<(u64, u64, Payload)>, Errno> {
+    ) -> Result<Vec<(u64, u64, Payload)>, Error> {
         let big = ranges.len() > 1 && ranges.iter().all(|r| r.len >= SPAWN_BYTES);
         let jobs = ranges.iter().map(|r| {
             let (osc, object, offset, len, (lock, pin)) = (
@@ -316,7 +316,7 @@ impl Lov {
             async move {
                 let done = osc.read(&object, offset, len, lock).await;
                 drop(pin);
-                done
+                Ok::<_, Error>(done?)
             }
         });
         let datas = if big {
@@ -350,10 +350,10 @@ impl Lov {
         fid: Fid,
         offset: u64,
         data: &Payload,
-    ) -> Result<Vec<(ObjectRef, u64, Payload)>, Errno> {
+    ) -> Result<Vec<(ObjectRef, u64, Payload)>, Error> {
         let ranges = self.ranges(layout, fid, offset, data.len() as u64).await?;
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
-            return Err(Errno::EIO);
+            return Err(Error::NoObjects);
         }
         fit(&ranges)?;
         Ok(ranges
@@ -369,7 +369,7 @@ impl Lov {
         fid: Fid,
         offset: u64,
         len: u64,
-    ) -> Result<Vec<(ObjectRef, Range<u64>)>, Errno> {
+    ) -> Result<Vec<(ObjectRef, Range<u64>)>, Error> {
         let ranges = self.ranges(layout, fid, offset, len).await?;
         Ok(ranges
             .into_iter()
@@ -386,15 +386,15 @@ impl Lov {
         data: Payload,
         attr: &WriteAttr,
         lock: &Locks,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let ranges = self.ranges(layout, fid, offset, data.len() as u64).await?;
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
-            return Err(Errno::EIO);
+            return Err(Error::NoObjects);
         }
         fit(&ranges)?;
         if let [r] = &ranges[..] {
             let (lock, _pin) = lock.of(&r.object);
-            return r.osc.write(&r.object, r.offset, data, attr, lock).await;
+            return Ok(r.osc.write(&r.object, r.offset, data, attr, lock).await?);
         }
         let big = ranges.iter().all(|r| r.len >= SPAWN_BYTES);
         let jobs = ranges.into_iter().map(|r| {
@@ -403,7 +403,7 @@ impl Lov {
             async move {
                 let done = r.osc.write(&r.object, r.offset, part, &attr, lock).await;
                 drop(pin);
-                done
+                Ok::<_, Error>(done?)
             }
         });
         match big {
@@ -420,7 +420,7 @@ impl Lov {
         size: u64,
         attr: &WriteAttr,
         lock: &Locks,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let from = size.saturating_sub(1);
         // behind the component that holds the end, objects are empty: they must not say a size of their own
         let size_in = |s: &Stripe<'_>| {
@@ -435,7 +435,7 @@ impl Lov {
             .filter(|s| s.part.end > from && size_in(s) > 0)
         {
             if size_in(&s) > self.store(&s, fid).await?.max_bytes() {
-                return Err(Errno::EFBIG);
+                return Err(Refusal::ObjectTooLarge.into());
             }
         }
         let jobs = layout.stripes().filter(|s| s.part.end > from).map(|s| {
@@ -443,10 +443,8 @@ impl Lov {
             let object = s.object(fid);
             async move {
                 let (lock, _pin) = lock.of(&object);
-                self.store(&s, fid)
-                    .await?
-                    .truncate(&object, object_size, attr, lock)
-                    .await
+                let store = self.store(&s, fid).await?;
+                Ok::<_, Error>(store.truncate(&object, object_size, attr, lock).await?)
             }
         });
         try_join_all(jobs).await.map(drop)
@@ -459,7 +457,7 @@ impl Lov {
         fid: Fid,
         times: &ObjectTimes,
         lock: &Locks,
-    ) -> Result<Option<ObjectAttr>, Errno> {
+    ) -> Result<Option<ObjectAttr>, Error> {
         let jobs = layout.stripes().map(|s| async move {
             let object = s.object(fid);
             let (lock, _pin) = lock.of(&object);
@@ -468,19 +466,18 @@ impl Lov {
                 .await?
                 .setattr(&object, times, lock)
                 .await?;
-            Ok::<_, Errno>(a.map(|a| (s.file_size(a.size), a)))
+            Ok::<_, Error>(a.map(|a| (s.file_size(a.size), a)))
         });
         let all: Option<Vec<_>> = try_join_all(jobs).await?.into_iter().collect();
         Ok(all.map(|all| sum(&all)))
     }
 
     /// Every object is on disk when this returns.
-    pub async fn sync(&self, layout: &FileLayout, fid: Fid) -> Result<(), Errno> {
-        try_join_all(
-            layout
-                .stripes()
-                .map(|s| async move { self.store(&s, fid).await?.sync(&s.object(fid)).await }),
-        )
+    pub async fn sync(&self, layout: &FileLayout, fid: Fid) -> Result<(), Error> {
+        try_join_all(layout.stripes().map(|s| async move {
+            let store = self.store(&s, fid).await?;
+            Ok::<_, Error>(store.sync(&s.object(fid)).await?)
+        }))
         .await
         .map(drop)
     }
@@ -494,7 +491,7 @@ impl Lov {
         start: u64,
         end: u64,
         attr: &WriteAttr,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Error> {
         let jobs = layout
             .stripes()
             .filter(|s| s.part.start < end && s.part.end > start)
@@ -506,10 +503,8 @@ impl Lov {
                 if from >= to {
                     return Ok(());
                 }
-                self.store(&s, fid)
-                    .await?
-                    .fallocate(&s.object(fid), mode, from, to, attr)
-                    .await
+                let (store, object) = (self.store(&s, fid).await?, s.object(fid));
+                Ok::<_, Error>(store.fallocate(&object, mode, from, to, attr).await?)
             });
         try_join_all(jobs).await.map(drop)
     }
@@ -521,10 +516,10 @@ impl Lov {
         fid: Fid,
         offset: u64,
         hole: bool,
-    ) -> Result<u64, Errno> {
+    ) -> Result<u64, Error> {
         let size = self.getattr(layout, fid).await?.size;
         if offset >= size {
-            return Err(Errno::ENXIO);
+            return Err(Refusal::NoData.into());
         }
         let mut best = if hole { Some(size) } else { None };
         for part in layout.overlapping(offset, size) {
@@ -546,7 +541,7 @@ impl Lov {
                         .await?;
                     // no hole found: the object ends before, all of it from here on is hole
                     let hit = if hole { Some(hit.unwrap_or(at)) } else { hit };
-                    Ok::<_, Errno>(hit.map(|h| s.file_offset(h)))
+                    Ok::<_, Error>(hit.map(|h| s.file_offset(h)))
                 }
             }))
             .await?;
@@ -555,15 +550,16 @@ impl Lov {
                 break;
             }
         }
-        best.filter(|b| hole || *b < size).ok_or(Errno::ENXIO)
+        best.filter(|b| hole || *b < size)
+            .ok_or(Refusal::NoData.into())
     }
 }
 
 /// Runs all to the end on tasks of their own; the first error wins. Dropping it stops them.
-async fn spawn_all<T, F>(jobs: impl Iterator<Item = F>) -> Result<Vec<T>, Errno>
+async fn spawn_all<T, F>(jobs: impl Iterator<Item = F>) -> Result<Vec<T>, Error>
 where
     T: Send + 'static,
-    F: Future<Output = Result<T, Errno>> + Send + 'static,
+    F: Future<Output = Result<T, Error>> + Send + 'static,
 {
     let mut set = tokio::task::JoinSet::new();
     let mut count = 0;
@@ -573,20 +569,20 @@ where
     }
     let mut out: Vec<Option<T>> = (0..count).map(|_| None).collect();
     while let Some(done) = set.join_next().await {
-        let (i, result) = done.map_err(|_| Errno::EIO)?;
+        let (i, result) = done.map_err(|_| Error::Task)?;
         out[i] = Some(result?);
     }
     Ok(out.into_iter().flatten().collect())
 }
 
 /// EFBIG where an OST cannot hold an object so large: it would refuse it, and what is kept back is to be told before.
-fn fit(ranges: &[ObjectRange]) -> Result<(), Errno> {
+fn fit(ranges: &[ObjectRange]) -> Result<(), Error> {
     match ranges.iter().all(|r| {
         r.offset
             .checked_add(r.len)
             .is_some_and(|end| end <= r.osc.max_bytes())
     }) {
         true => Ok(()),
-        false => Err(Errno::EFBIG),
+        false => Err(Refusal::ObjectTooLarge.into()),
     }
 }

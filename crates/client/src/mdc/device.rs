@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 
 use super::ids::Ids;
 use super::seq::SeqClient;
-use crate::error::{ok, proto, rpc_errno};
+use crate::ask::{Answer, answer, ask};
+use crate::error::TargetError;
 use crate::osc::{Osc, STATFS_LIMIT};
 use crate::target::{ClientObd, TargetHooks};
 use crate::time::Timespec;
@@ -49,7 +50,7 @@ pub struct Changed {
 
 impl Changed {
     /// From a reply whose main mdt_body is buffer 1.
-    pub(super) fn read(mdc: &Mdc, reply: &Reply) -> Result<Self, Errno> {
+    pub(super) fn read(mdc: &Mdc, reply: &Answer<'_>) -> Result<Self, TargetError> {
         let mut attrs = Attrs::read(reply, 1)?;
         // where other replies have layout and ACL, these have the parents
         (attrs.md, attrs.acl) = (Bytes::new(), Bytes::new());
@@ -184,17 +185,17 @@ impl Mdc {
         Timespec::from_wire(t, self.coral())
     }
 
-    pub(super) async fn call(&self, rq: Request) -> Result<Reply, Errno> {
-        ok(self.import().call(rq).await)
+    pub(super) async fn call(&self, rq: Request) -> Result<Answer<'_>, TargetError> {
+        ask(self.import(), rq).await
     }
 
     /// A FID never used before.
-    pub async fn new_fid(&self) -> Result<Fid, Errno> {
+    pub async fn new_fid(&self) -> Result<Fid, TargetError> {
         self.seq.next(self.import()).await
     }
 
     /// FID of the root, or of a subdirectory (no leading slash).
-    pub async fn root(&self, path: Option<&str>) -> Result<Fid, Errno> {
+    pub async fn root(&self, path: Option<&str>) -> Result<Fid, TargetError> {
         let mut rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_ROOT)
             .push(&Ids::root().body(Fid::ZERO, 0));
         rq = match path {
@@ -202,42 +203,42 @@ impl Mdc {
             None => rq.push_bytes(Bytes::new()),
         };
         let reply = self.call(rq).await?;
-        Ok(reply.msg.get::<MdtBody>(1).map_err(proto)?.fid1)
+        Ok(reply.get::<MdtBody>(1)?.fid1)
     }
 
     /// Space of this MDT; with `all`, of the whole file system if the MDT can sum. EAGAIN when it does not answer within
     /// [`STATFS_LIMIT`]: umount(8) asks before it unmounts.
-    pub async fn statfs(&self, all: bool) -> Result<ObdStatfs, Errno> {
+    pub async fn statfs(&self, all: bool) -> Result<ObdStatfs, TargetError> {
         let mut body = MdtBody::default();
         if all {
             body.valid = md::FLAGSTATFS;
         }
-        let reply = match self
-            .import()
-            .call(
-                Request::new(portal::MDS_REQUEST, opc::MDS_STATFS)
-                    .push(&body)
-                    .limit(STATFS_LIMIT),
-            )
-            .await
-        {
-            Err(RpcError::Timeout) => return Err(Errno::EAGAIN),
-            answer => ok(answer)?,
-        };
-        reply.msg.get::<ObdStatfs>(1).map_err(proto)
+        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_STATFS)
+            .push(&body)
+            .limit(STATFS_LIMIT);
+        match self.call(rq).await {
+            Err(TargetError::NoReply(RpcError::Timeout(call))) => Err(TargetError::Away(call)),
+            answer => answer?.get(1),
+        }
     }
 
     /// Attributes by FID, with layout and ACL, under no lock.
-    pub async fn getattr(&self, ids: &Ids, fid: Fid) -> Result<Attrs, Errno> {
+    pub async fn getattr(&self, ids: &Ids, fid: Fid) -> Result<Attrs, TargetError> {
         self.getattr_sized(ids, fid, EA_BYTES).await
     }
 
-    pub(super) async fn getattr_sized(&self, ids: &Ids, fid: Fid, ea: u32) -> Result<Attrs, Errno> {
+    pub(super) async fn getattr_sized(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        ea: u32,
+    ) -> Result<Attrs, TargetError> {
         let mut body = ids.body(fid, WANT);
         body.eadatasize = ea;
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR)
             .push(&body)
-            .push_bytes(Bytes::new());
+            .push_bytes(Bytes::new())
+            .concerning(fid);
         let reply = self.call(rq).await?;
         let a = Attrs::read(&reply, 1)?;
         match a.truncated() && ea < BIG_EA_BYTES {
@@ -247,13 +248,19 @@ impl Mdc {
     }
 
     /// Attributes by name, under no lock. ENOENT when there is no such name.
-    pub async fn getattr_name(&self, ids: &Ids, parent: Fid, name: &[u8]) -> Result<Attrs, Errno> {
+    pub async fn getattr_name(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Attrs, TargetError> {
         let mut body = ids.body(parent, WANT);
         body.eadatasize = EA_BYTES;
         let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GETATTR_NAME)
             .push(&body)
             .push_bytes(Bytes::new())
-            .push_bytes(nul(name));
+            .push_bytes(nul(name))
+            .concerning(parent);
         let reply = self.call(rq).await?;
         let a = Attrs::read(&reply, 1)?;
         match a.truncated() {
@@ -263,16 +270,18 @@ impl Mdc {
     }
 
     /// Target of a symbolic link.
-    pub async fn readlink(&self, ids: &Ids, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn readlink(&self, ids: &Ids, fid: Fid) -> Result<Bytes, TargetError> {
         let mut body = ids.body(fid, md::LINKNAME);
         body.eadatasize = 4096 + 1;
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_GETATTR)
             .push(&body)
-            .push_bytes(Bytes::new());
+            .push_bytes(Bytes::new())
+            .concerning(fid);
         let reply = self.call(rq).await?;
         let a = Attrs::read(&reply, 1)?;
         if a.body.valid & md::LINKNAME == 0 {
-            return Err(Errno::EINVAL);
+            // what readlink(2) says of what is no link
+            return Err(reply.refused(Errno::EINVAL));
         }
         let end = a.md.iter().position(|b| *b == 0).unwrap_or(a.md.len());
         Ok(a.md.slice(0..end))
@@ -285,10 +294,11 @@ impl Mdc {
         mode: u32,
         atime: Option<Timespec>,
         size: Option<u64>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         let mut handle = self.closing(open);
         let mut result = self.close_handle(open.fid, handle, mode, atime, size).await;
-        while result == Err(Errno::ESTALE) && handle != open.handle.load(Ordering::Acquire) {
+        let stale = |r: &Result<(), TargetError>| r.as_ref().is_err_and(|e| e.is(Errno::ESTALE));
+        while stale(&result) && handle != open.handle.load(Ordering::Acquire) {
             // the server was restarted meanwhile and gave the open a new handle (a Coral one knows the old one too)
             handle = self.closing(open);
             result = self.close_handle(open.fid, handle, mode, atime, size).await;
@@ -304,7 +314,7 @@ impl Mdc {
         mode: u32,
         atime: Option<Timespec>,
         size: Option<u64>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         let mut rec = RecSetattr {
             opcode: ReintOp::SETATTR,
             fid,
@@ -327,26 +337,28 @@ impl Mdc {
             })
             .push(&rec)
             .push_bytes(Bytes::new())
+            .concerning(fid)
             .modifying()
             .replayable();
         self.call(rq).await.map(drop)
     }
 
     /// Everything about the file (or with `Fid::ZERO` the whole MDT) is on disk when this returns.
-    pub async fn sync(&self, fid: Fid) -> Result<(), Errno> {
+    pub async fn sync(&self, fid: Fid) -> Result<(), TargetError> {
         let rq = Request::new(portal::MDS_REQUEST, opc::MDS_SYNC)
             .push(&Ids::root().body(fid, 0))
-            .push_bytes(Bytes::new());
+            .push_bytes(Bytes::new())
+            .concerning(fid);
         self.call(rq).await.map(drop)
     }
 
     /// Value of one xattr.
-    pub async fn getxattr(&self, ids: &Ids, fid: Fid, name: &[u8]) -> Result<Bytes, Errno> {
+    pub async fn getxattr(&self, ids: &Ids, fid: Fid, name: &[u8]) -> Result<Bytes, TargetError> {
         self.xattr_rpc(ids, fid, md::FLXATTR, name).await
     }
 
     /// Names of all xattrs, each ended by a NUL.
-    pub async fn listxattr(&self, ids: &Ids, fid: Fid) -> Result<Bytes, Errno> {
+    pub async fn listxattr(&self, ids: &Ids, fid: Fid) -> Result<Bytes, TargetError> {
         self.xattr_rpc(ids, fid, md::FLXATTRLS, b"").await
     }
 
@@ -356,7 +368,7 @@ impl Mdc {
         fid: Fid,
         valid: u64,
         name: &[u8],
-    ) -> Result<Bytes, Errno> {
+    ) -> Result<Bytes, TargetError> {
         let mut body = ids.body(fid, valid);
         body.eadatasize = BIG_EA_BYTES;
         let name = if name.is_empty() {
@@ -369,9 +381,10 @@ impl Mdc {
             .push_bytes(Bytes::new())
             .push_bytes(name)
             .push_bytes(Bytes::new())
-            .push_bytes(Bytes::new());
+            .push_bytes(Bytes::new())
+            .concerning(fid);
         let reply = self.call(rq).await?;
-        let body = reply.msg.get::<MdtBody>(1).map_err(proto)?;
+        let body = reply.get::<MdtBody>(1)?;
         let value = reply.msg.buf(2).clone();
         let len = (body.eadatasize as usize).min(value.len());
         Ok(value.slice(0..len))
@@ -384,7 +397,7 @@ impl Mdc {
         fid: Fid,
         root: Fid,
         linkno: u32,
-    ) -> Result<(Bytes, Option<u32>, Option<Fid>), Errno> {
+    ) -> Result<(Bytes, Option<u32>, Option<Fid>), TargetError> {
         const KEY: &[u8; 16] = b"fid2path\0\0\0\0\0\0\0\0";
         const PATH_MAX: u32 = 4096;
         let head = GetinfoFid2path {
@@ -400,18 +413,19 @@ impl Mdc {
         let vallen = size_of::<GetinfoFid2path>() as u32 + PATH_MAX;
         let rq = Request::new(portal::MDS_REQUEST, opc::MDS_GET_INFO)
             .push_bytes(key.freeze())
-            .push_bytes(Bytes::copy_from_slice(&vallen.to_le_bytes()));
-        let reply = self.import().call(rq).await.map_err(|e| rpc_errno(&e))?;
+            .push_bytes(Bytes::copy_from_slice(&vallen.to_le_bytes()))
+            .concerning(fid);
+        let reply = answer(self.import(), rq).await?;
         let elsewhere = reply.status == Errno::EREMOTE.status();
-        if !elsewhere {
-            Errno::check(reply.status)?;
+        if let Some(errno) = Errno::from_status(reply.status).filter(|_| !elsewhere) {
+            return Err(reply.refused(errno));
         }
         let value = reply.msg.buf(1);
         let text = value
             .get(size_of::<GetinfoFid2path>()..)
-            .ok_or(Errno::EPROTO)?;
+            .ok_or_else(|| reply.bad("a path without its header"))?;
         let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
-        let told = GetinfoFid2path::decode(value).map_err(|_| Errno::EPROTO)?;
+        let told = GetinfoFid2path::decode(value).map_err(|e| reply.bad(e))?;
         let path = value.slice(size_of::<GetinfoFid2path>()..size_of::<GetinfoFid2path>() + end);
         Ok((
             path,
@@ -432,8 +446,8 @@ pub(crate) const WANT: u64 = md::FLGETATTR
 
 impl Attrs {
     /// From a reply whose mdt_body is buffer `at`, layout and ACL behind it.
-    pub(crate) fn read(reply: &Reply, at: usize) -> Result<Self, Errno> {
-        let body = reply.msg.get::<MdtBody>(at).map_err(proto)?;
+    pub(crate) fn read(reply: &Answer<'_>, at: usize) -> Result<Self, TargetError> {
+        let body = reply.get::<MdtBody>(at)?;
         let md = reply.msg.buf(at + 1);
         let acl = reply.msg.buf(at + 2);
         let aclsize = (body.aclsize as usize).min(acl.len());

@@ -21,7 +21,8 @@ use coral_wire::ptlrpc::{opc, portal};
 
 use super::device::{Attrs, BIG_EA_BYTES, EA_BYTES, KeptOpen, Mdc, Open, WANT, nul};
 use super::ids::Ids;
-use crate::error::{proto, rpc_errno};
+use crate::ask::Answer;
+use crate::error::TargetError;
 use crate::time::Timespec;
 
 /// Pause before an MDT that is not ready is asked again.
@@ -54,40 +55,43 @@ pub struct Opened {
 }
 
 /// What an intent reply says apart from its buffers.
-struct Outcome {
+struct Outcome<'a> {
     disposition: u64,
     lock: Option<LockRef>,
-    reply: Reply,
+    reply: Answer<'a>,
 }
 
-impl Outcome {
+impl Outcome<'_> {
     fn has(&self, bit: u64) -> bool {
         self.disposition & bit != 0
     }
 
     /// Why an open that was answered has opened nothing; EREMOTE: the object is on another MDT than its name.
-    fn not_opened(&self) -> Errno {
+    fn not_opened(&self) -> TargetError {
         let away = Attrs::read(&self.reply, 2).is_ok_and(|a| a.body.valid & md::MDS != 0);
         match (self.has(disp::LOOKUP_NEG), away) {
-            (true, _) => Errno::ENOENT,
-            (false, true) => Errno::EREMOTE,
-            (false, false) => Errno::EPROTO,
+            (true, _) => self.reply.refused(Errno::ENOENT),
+            (false, true) => self.reply.refused(Errno::EREMOTE),
+            (false, false) => self.reply.bad("an open that neither opened nor failed"),
         }
     }
 }
 
 impl Mdc {
     /// Sends an intent RPC under `pending`; an error of the operation (policy_res2) becomes `Err` after the lock, if any, is given up.
-    async fn intent(&self, rq: Request, pending: PendingLock) -> Result<Outcome, Errno> {
-        let sent = self.namespace().intent(rq, pending).await;
-        let (reply, pending) = sent.map_err(|e| rpc_errno(&e))?;
-        let rep = match reply.msg.get::<LdlmReply>(1) {
-            Ok(r) => r,
-            Err(e) => return Err(Errno::from_status(reply.status).unwrap_or_else(|| proto(e))),
+    async fn intent(&self, rq: Request, pending: PendingLock) -> Result<Outcome<'_>, TargetError> {
+        let (opc, fid) = (rq.opc, rq.fid());
+        let (reply, pending) = self.namespace().intent(rq, pending).await?;
+        let reply = Answer::of(reply, self.import(), opc, fid);
+        let status = Errno::from_status(reply.status);
+        let rep = match (reply.get::<LdlmReply>(1), status) {
+            (Ok(rep), _) => rep,
+            (Err(_), Some(errno)) => return Err(reply.refused(errno)),
+            (Err(e), None) => return Err(e),
         };
         let lock = self.namespace().finish(pending, &rep, reply.status);
-        if let Some(e) = Errno::from_status(reply.status) {
-            return Err(e);
+        if let Some(errno) = status {
+            return Err(reply.refused(errno));
         }
         if reply.status > 0 && reply.status != ELDLM_LOCK_ABORTED {
             tracing::debug!(
@@ -99,7 +103,7 @@ impl Mdc {
             .filter(|_| rep.policy_res1 & disp::IT_EXECD != 0)
         {
             self.drop_lock(lock);
-            return Err(e);
+            return Err(reply.refused(e));
         }
         Ok(Outcome {
             disposition: rep.policy_res1,
@@ -133,7 +137,12 @@ impl Mdc {
     }
 
     /// Looks a name up (`name` empty: the object `parent` itself), asking for LOOKUP, UPDATE and PERM bits on what is found.
-    pub async fn lookup_lock(&self, ids: &Ids, parent: Fid, name: &[u8]) -> Result<Found, Errno> {
+    pub async fn lookup_lock(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Found, TargetError> {
         let pending = self.pend(parent, LdlmMode::CR, Ibits::UPDATE);
         let mut body = ids.body(parent, WANT);
         body.eadatasize = EA_BYTES;
@@ -143,11 +152,12 @@ impl Mdc {
         let rq = Self::intent_rq(it::GETATTR, &pending.request())
             .push(&body)
             .push_bytes(Bytes::new())
-            .push_bytes(nul(name));
+            .push_bytes(nul(name))
+            .concerning(parent);
         let out = self.intent(rq, pending).await?;
         if out.has(disp::LOOKUP_NEG) {
             self.drop_lock(out.lock);
-            return Err(Errno::ENOENT);
+            return Err(out.reply.refused(Errno::ENOENT));
         }
         let attrs = Attrs::read(&out.reply, 2)?;
         if attrs.truncated() {
@@ -180,7 +190,7 @@ impl Mdc {
         now: Timespec,
         eadata: Bytes,
         want_lock: bool,
-    ) -> Result<Opened, Errno> {
+    ) -> Result<Opened, TargetError> {
         let creat = flags & open::CREAT != 0;
         let generation = self.import().generation();
         let mut flags = flags;
@@ -205,15 +215,10 @@ impl Mdc {
             ..Default::default()
         };
         rec.set_flags(flags);
-        let (lock_mode, bits) = if creat {
-            (LdlmMode::CW, Ibits::UPDATE)
+        let (lock_mode, bits, intent) = if creat {
+            (LdlmMode::CW, Ibits::UPDATE, it::OPEN | it::CREAT)
         } else {
-            (LdlmMode::CR, Ibits::LOOKUP)
-        };
-        let intent = if creat {
-            it::OPEN | it::CREAT
-        } else {
-            it::OPEN
+            (LdlmMode::CR, Ibits::LOOKUP, it::OPEN)
         };
         // An MDT whose OSTs are not back yet has no objects for a new file: it says so, and is asked again without end, as the
         // kernel client does (`mdc_enqueue_base`).
@@ -230,9 +235,10 @@ impl Mdc {
             }
             let rq = open_rq(intent, &dlm, &rec, name, &eadata)
                 .replayable_open()
-                .about(about);
+                .about(about)
+                .concerning(if name.is_empty() { fid2 } else { parent });
             match self.intent(rq, pending).await {
-                Err(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
+                Err(e) if e.is(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
                 done => break (dlm, done?),
             }
         };
@@ -371,7 +377,7 @@ impl Mdc {
         intent_op: u32,
         start: u64,
         end: u64,
-    ) -> Result<(Bytes, Option<LockRef>), Errno> {
+    ) -> Result<(Bytes, Option<LockRef>), TargetError> {
         let mode = if intent_op == coral_wire::mds::layout_intent::ACCESS {
             LdlmMode::CR
         } else {
@@ -386,7 +392,8 @@ impl Mdc {
         };
         let mut rq = Self::intent_rq(it::LAYOUT, &pending.request())
             .push(&li)
-            .push_bytes(Bytes::new());
+            .push_bytes(Bytes::new())
+            .concerning(fid);
         if intent_op != coral_wire::mds::layout_intent::ACCESS {
             rq = rq.replayable();
         }

@@ -3,8 +3,7 @@
 //! Lustre: `lustre/mdc/mdc_reint.c`, packing `lustre/mdc/mdc_lib.c`.
 
 use bytes::Bytes;
-use coral_ptlrpc::{Reply, Request};
-use coral_wire::Errno;
+use coral_ptlrpc::Request;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmRequest, LdlmType};
 use coral_wire::mds::{
@@ -15,6 +14,8 @@ use coral_wire::ptlrpc::{opc, portal};
 
 use super::device::{Attrs, Changed, Mdc, nul};
 use super::ids::Ids;
+use crate::ask::Answer;
+use crate::error::TargetError;
 use crate::time::Timespec;
 
 /// What to make.
@@ -114,7 +115,7 @@ impl Mdc {
         }
     }
 
-    async fn reint(&self, rq: Request) -> Result<Reply, Errno> {
+    async fn reint(&self, rq: Request) -> Result<Answer<'_>, TargetError> {
         self.call(rq.replayable()).await
     }
 
@@ -125,7 +126,7 @@ impl Mdc {
     }
 
     /// mkdir, mknod, symlink.
-    pub async fn create(&self, ids: &Ids, a: &CreateArgs) -> Result<Changed, Errno> {
+    pub async fn create(&self, ids: &Ids, a: &CreateArgs) -> Result<Changed, TargetError> {
         let mut rec = RecCreate {
             opcode: ReintOp::CREATE,
             cap: ids.cap,
@@ -173,7 +174,7 @@ impl Mdc {
         parent: Fid,
         name: &[u8],
         now: Timespec,
-    ) -> Result<Changed, Errno> {
+    ) -> Result<Changed, TargetError> {
         let rec = RecLink {
             opcode: ReintOp::LINK,
             cap: ids.cap,
@@ -205,7 +206,7 @@ impl Mdc {
         child: Fid,
         dir: bool,
         now: Timespec,
-    ) -> Result<Changed, Errno> {
+    ) -> Result<Changed, TargetError> {
         let mut rec = RecUnlink {
             opcode: ReintOp::UNLINK,
             cap: ids.cap,
@@ -251,7 +252,7 @@ impl Mdc {
         mode: u32,
         flags: u32,
         now: Timespec,
-    ) -> Result<Changed, Errno> {
+    ) -> Result<Changed, TargetError> {
         let rec = RecRename {
             opcode: ReintOp::RENAME,
             cap: ids.cap,
@@ -279,7 +280,12 @@ impl Mdc {
     }
 
     /// Changes attributes; the new ones.
-    pub async fn setattr(&self, ids: &Ids, fid: Fid, a: &SetattrArgs) -> Result<Attrs, Errno> {
+    pub async fn setattr(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        a: &SetattrArgs,
+    ) -> Result<Attrs, TargetError> {
         self.setattr_with(ids, fid, a, Bytes::new()).await
     }
 
@@ -290,7 +296,7 @@ impl Mdc {
         fid: Fid,
         a: &SetattrArgs,
         eadata: Bytes,
-    ) -> Result<Attrs, Errno> {
+    ) -> Result<Attrs, TargetError> {
         let rec = RecSetattr {
             opcode: ReintOp::SETATTR,
             cap: ids.cap,
@@ -344,7 +350,7 @@ impl Mdc {
         value: Option<Bytes>,
         flags: u32,
         now: Timespec,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         let rec = RecSetxattr {
             opcode: ReintOp::SETXATTR,
             cap: ids.cap,

@@ -4,13 +4,13 @@
 
 use bytes::Bytes;
 use coral_ptlrpc::{Import, Request};
-use coral_wire::Errno;
 use coral_wire::fid::{Fid, seq};
 use coral_wire::fld::LuSeqRange;
 use coral_wire::ptlrpc::{opc, portal};
 use std::sync::Arc;
 
-use crate::error::{ok, proto};
+use crate::ask::ask;
+use crate::error::TargetError;
 
 /// SEQ_ALLOC_META: a sequence for a client.
 const ALLOC_META: u32 = 1;
@@ -24,7 +24,7 @@ pub(super) struct SeqClient {
 
 impl SeqClient {
     /// A FID never given before; asks the MDT for a sequence when the current one is used up.
-    pub(super) async fn next(&self, import: &Arc<Import>) -> Result<Fid, Errno> {
+    pub(super) async fn next(&self, import: &Arc<Import>) -> Result<Fid, TargetError> {
         loop {
             if let Some(fid) = self.take() {
                 return Ok(fid);
@@ -53,14 +53,14 @@ impl SeqClient {
         Some(fid)
     }
 
-    async fn query(import: &Arc<Import>) -> Result<LuSeqRange, Errno> {
+    async fn query(import: &Arc<Import>) -> Result<LuSeqRange, TargetError> {
         let rq = Request::new(portal::SEQ_METADATA, opc::SEQ_QUERY)
             .push_bytes(Bytes::copy_from_slice(&ALLOC_META.to_le_bytes()))
             .push(&LuSeqRange::default());
-        let reply = ok(import.call(rq).await)?;
-        let range = reply.msg.get::<LuSeqRange>(1).map_err(proto)?;
+        let reply = ask(import, rq).await?;
+        let range = reply.get::<LuSeqRange>(1)?;
         if range.start == 0 || range.start >= range.end {
-            return Err(Errno::EPROTO);
+            return Err(reply.bad("a sequence of FIDs that is empty"));
         }
         Ok(range)
     }

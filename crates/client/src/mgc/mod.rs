@@ -26,7 +26,8 @@ use coral_wire::{Errno, nid::Nid};
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 
-use crate::error::rpc_errno;
+use crate::ask::ask;
+use crate::error::TargetError;
 use crate::mdc::nul;
 use crate::target::{ClientObd, Dialer, Kind};
 
@@ -45,12 +46,12 @@ pub enum MgcError {
     #[error("the MGS has no log '{0}'")]
     NoSuchLog(String),
     /// A request failed.
-    #[error("{what}: {errno}")]
+    #[error("{what}: {why}")]
     Failed {
         /// What was asked.
         what: &'static str,
-        /// The answer.
-        errno: Errno,
+        /// Why it was not answered.
+        why: TargetError,
     },
     /// The log does not make sense.
     #[error("log '{log}': {reason}")]
@@ -138,10 +139,9 @@ impl Mgc {
             )
             .await
         {
-            Err(MgcError::Failed {
-                errno: Errno::ENOENT,
-                ..
-            }) => return Err(MgcError::NoSuchLog(log)),
+            Err(MgcError::Failed { why, .. }) if why.is(Errno::ENOENT) => {
+                return Err(MgcError::NoSuchLog(log));
+            }
             r => r?,
         };
         let mut at = opened
@@ -167,7 +167,11 @@ impl Mgc {
             {
                 // the end of the log (older servers say EIO)
                 Err(MgcError::Failed {
-                    errno: Errno::EBADR | Errno::EIO,
+                    why:
+                        TargetError::Refused {
+                            errno: Errno::EBADR | Errno::EIO,
+                            ..
+                        },
                     ..
                 }) => break,
                 r => r?,
@@ -204,17 +208,11 @@ impl Mgc {
             };
             rq = rq.push_bytes(nul(n.as_bytes())).push(&body);
         }
-        let failed = |errno| MgcError::Failed {
-            what: "reading a configuration log",
-            errno,
-        };
-        let reply = self
-            .import()
-            .call(rq)
-            .await
-            .map_err(|e| failed(rpc_errno(&e)))?;
-        Errno::check(reply.status).map_err(failed)?;
-        Ok(reply)
+        let what = "reading a configuration log";
+        match ask(self.import(), rq).await {
+            Ok(answer) => Ok(answer.into_reply()),
+            Err(why) => Err(MgcError::Failed { what, why }),
+        }
     }
 
     /// Reads the configuration now and keeps it up to date under the config lock: the receiver changes with the log.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ptlrpc::{Bulk, Request};
-use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags2;
+use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::mgs::{MGS_CFG_T_NODEMAP, MgsConfigBody, MgsConfigRes};
 use coral_wire::ptlrpc::{opc, portal};
@@ -16,7 +16,8 @@ use coral_wire::raw::c_array;
 use tokio::sync::watch;
 
 use super::{Mgc, MgcError};
-use crate::error::rpc_errno;
+use crate::ask::ask;
+use crate::error::TargetError;
 
 /// Name of what is locked and read (`LUSTRE_NODEMAP_NAME`).
 const NAME: &str = "nodemap";
@@ -57,9 +58,9 @@ impl Mgc {
                 0,
             )
             .await;
-        let lock = lock.map_err(|_| MgcError::Failed {
+        let lock = lock.map_err(|e| MgcError::Failed {
             what: "locking the nodemaps",
-            errno: Errno::EIO,
+            why: TargetError::of_lock(e, self.import(), Fid::ZERO),
         })?;
         let text = self.read_nodemaps().await;
         drop(lock);
@@ -67,9 +68,9 @@ impl Mgc {
     }
 
     async fn read_nodemaps(&self) -> Result<Bytes, MgcError> {
-        let failed = |errno| MgcError::Failed {
+        let failed = |why| MgcError::Failed {
             what: "reading the nodemaps",
-            errno,
+            why,
         };
         'anew: loop {
             let (mut text, mut size) = (Vec::new(), None);
@@ -87,13 +88,8 @@ impl Mgc {
                     portal: portal::MGS_BULK,
                     lens: vec![ROOM],
                 });
-                let reply = self
-                    .import()
-                    .call(rq)
-                    .await
-                    .map_err(|e| failed(rpc_errno(&e)))?;
-                Errno::check(reply.status).map_err(failed)?;
-                let res: MgsConfigRes = reply.msg.get(1).map_err(|_| failed(Errno::EPROTO))?;
+                let reply = ask(self.import(), rq).await.map_err(failed)?;
+                let res: MgsConfigRes = reply.get(1).map_err(failed)?;
                 let part: Vec<u8> = reply
                     .bulk
                     .iter()
@@ -105,7 +101,9 @@ impl Mgc {
                     continue 'anew;
                 }
                 if res.size > TEXT_MAX || part.is_empty() {
-                    return Err(failed(Errno::EPROTO));
+                    return Err(failed(
+                        reply.bad("no part of the nodemaps, or too many bytes"),
+                    ));
                 }
                 text.extend_from_slice(&part);
                 size = Some(res.size);

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use coral_buffers::Payload;
-use coral_ptlrpc::{Bulk, Reply, Request};
+use coral_ptlrpc::{Bulk, Request};
 use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags;
 use coral_wire::ldlm::LdlmMode;
@@ -17,7 +17,8 @@ use futures_util::future::try_join_all;
 
 use super::device::Osc;
 use super::object::{BackedBy, IN_FLIGHT, IoLock, ObjectRef, WriteAttr};
-use crate::error::{ok, proto};
+use crate::ask::{Answer, ask};
+use crate::error::TargetError;
 
 /// Largest bulk descriptor, bytes (LNET_MTU).
 pub const MD_BYTES: usize = 1 << 20;
@@ -55,7 +56,7 @@ impl Osc {
         offset: u64,
         len: usize,
         lock: IoLock,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, TargetError> {
         let (lock, _held) = self.held(obj, LdlmMode::PR, lock);
         let max = self.rpc_bytes();
         if len <= max {
@@ -94,7 +95,7 @@ impl Osc {
         data: Payload,
         attr: &WriteAttr,
         lock: IoLock,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let max = self.rpc_bytes();
         if data.len() <= max {
@@ -129,7 +130,7 @@ impl Osc {
         data: Payload,
         attr: &WriteAttr,
         by: BackedBy,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         self.write_rpc(obj, offset, data, attr, IoLock::Ours(by.cookie), Some(by))
             .await
     }
@@ -190,7 +191,7 @@ impl Osc {
         offset: u64,
         len: usize,
         lock: IoLock,
-    ) -> Result<Payload, Errno> {
+    ) -> Result<Payload, TargetError> {
         let mut o = Self::brw_obdo(obj, lock);
         let cksum = self.cksum();
         if let Some(c) = cksum {
@@ -216,14 +217,14 @@ impl Osc {
                     lens: lens.clone(),
                 });
             }
-            let reply = ok(self.import().call(rq).await)?;
+            let reply = ask(self.import(), rq.concerning(obj.parent)).await?;
             let data = read_data(&reply, short, len)?;
             match verify(&reply, cksum, &data)? {
                 true => return Ok(data),
                 false if attempt < CKSUM_RETRIES => {
                     tracing::warn!(oi = ?obj.oi, offset, len, "read checksum differs, reading again")
                 }
-                false => return Err(Errno::EIO),
+                false => return Err(TargetError::ReadChecksum(reply.call())),
             }
         }
         unreachable!("the loop ends by return")
@@ -238,7 +239,7 @@ impl Osc {
         attr: &WriteAttr,
         lock: IoLock,
         by: Option<BackedBy>,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         let mut o = Self::brw_obdo(obj, lock);
         self.stamp(&mut o, attr);
         let cksum = self.cksum();
@@ -290,10 +291,11 @@ impl Osc {
                     data: md_slices(&data, &lens),
                 })
             };
-            let reply = ok(self.import().call(self.keep(obj, rq)).await)?;
+            let rq = self.keep(obj, rq).concerning(obj.parent);
+            let reply = ask(self.import(), rq).await?;
             self.sync_if_much();
-            check_rcs(reply.msg.buf(2))?;
-            let body = reply.msg.get::<Obdo>(1).map_err(proto)?;
+            check_rcs(&reply)?;
+            let body = reply.get::<Obdo>(1)?;
             self.grant().answered(&body);
             let differs = cksum.is_some() && body.valid & md::FLCKSUM != 0 && body.nlink != sum;
             if !differs {
@@ -301,7 +303,7 @@ impl Osc {
             }
             tracing::warn!(oi = ?obj.oi, offset, len = data.len(), attempt, "write checksum differs, writing again");
             if attempt >= CKSUM_RETRIES {
-                return Err(Errno::EAGAIN);
+                return Err(TargetError::WriteChecksum(reply.call()));
             }
         }
         unreachable!("the loop ends by return")
@@ -349,10 +351,10 @@ fn md_slices(data: &Payload, lens: &[u32]) -> Vec<Payload> {
 }
 
 /// Bytes a read reply brought: its status says how many, beyond that the buffers may be longer.
-fn read_data(reply: &Reply, short: bool, wanted: usize) -> Result<Payload, Errno> {
+fn read_data(reply: &Answer<'_>, short: bool, wanted: usize) -> Result<Payload, TargetError> {
     let got = reply.status as usize;
     if got > wanted {
-        return Err(Errno::EPROTO);
+        return Err(reply.bad("more data than was asked for"));
     }
     let mut all = Payload::new();
     if short {
@@ -363,7 +365,7 @@ fn read_data(reply: &Reply, short: bool, wanted: usize) -> Result<Payload, Errno
         }
     }
     if all.len() < got {
-        return Err(Errno::EPROTO);
+        return Err(reply.bad("less data than it says"));
     }
     Ok(if all.len() == got {
         all
@@ -373,11 +375,15 @@ fn read_data(reply: &Reply, short: bool, wanted: usize) -> Result<Payload, Errno
 }
 
 /// True when the checksum in the reply is right, absent or not wanted.
-fn verify(reply: &Reply, wanted: Option<CksumType>, data: &Payload) -> Result<bool, Errno> {
+fn verify(
+    reply: &Answer<'_>,
+    wanted: Option<CksumType>,
+    data: &Payload,
+) -> Result<bool, TargetError> {
     if wanted.is_none() || data.is_empty() {
         return Ok(true);
     }
-    let body = reply.msg.get::<Obdo>(1).map_err(proto)?;
+    let body = reply.get::<Obdo>(1)?;
     if body.valid & md::FLCKSUM == 0 {
         return Ok(true);
     }
@@ -388,16 +394,22 @@ fn verify(reply: &Reply, wanted: Option<CksumType>, data: &Payload) -> Result<bo
     Ok(kind.is_none_or(|k| k.compute(data.iter().map(|b| &b[..])) == body.nlink))
 }
 
-/// The return codes of a write, one u32 per niobuf, all zero on success.
-fn check_rcs(rcs: &[u8]) -> Result<(), Errno> {
-    for rc in rcs.chunks_exact(4) {
-        let rc = i32::from_le_bytes([rc[0], rc[1], rc[2], rc[3]]);
-        Errno::check(rc)?;
-        if rc > 0 {
-            return Err(Errno::EPROTO);
-        }
+/// Fails unless all return codes of a write are zero.
+fn check_rcs(reply: &Answer<'_>) -> Result<(), TargetError> {
+    match first_rc(reply.msg.buf(2)) {
+        None => Ok(()),
+        Some(rc) => Err(match Errno::from_status(rc) {
+            Some(errno) => reply.refused(errno),
+            None => reply.bad(format_args!("a return code of {rc}")),
+        }),
     }
-    Ok(())
+}
+
+/// The first return code that is not zero, of one u32 per niobuf.
+fn first_rc(rcs: &[u8]) -> Option<i32> {
+    rcs.chunks_exact(4)
+        .map(|rc| i32::from_le_bytes([rc[0], rc[1], rc[2], rc[3]]))
+        .find(|rc| *rc != 0)
 }
 
 #[cfg(test)]
@@ -434,8 +446,8 @@ mod tests {
 
     #[test]
     fn return_codes() {
-        assert_eq!(check_rcs(&[0; 8]), Ok(()));
-        assert_eq!(check_rcs(&(-28i32).to_le_bytes()), Err(Errno::ENOSPC));
-        assert_eq!(check_rcs(&7i32.to_le_bytes()), Err(Errno::EPROTO));
+        assert_eq!(first_rc(&[0; 8]), None);
+        let rcs = |all: [i32; 2]| first_rc(&all.map(i32::to_le_bytes).concat());
+        assert_eq!((rcs([0, -28]), rcs([7, -5])), (Some(-28), Some(7)));
     }
 }

@@ -13,7 +13,8 @@ use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::object::{IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, ObjectTimes, Owner, WriteAttr};
-use crate::error::{lock_errno, ok, proto};
+use crate::ask::ask;
+use crate::error::TargetError;
 use crate::grant::Grant;
 use crate::stats::OscStats;
 use crate::target::{ClientObd, TargetHooks};
@@ -119,7 +120,11 @@ impl Osc {
 
     /// A lock of just this mode on the whole object, one that is held already or a new one. A write lock would do for reading
     /// too, but own appends go under it without asking anybody: what relies on a read lock must not rely on that.
-    pub async fn lock_whole(&self, obj: &ObjectRef, mode: LdlmMode) -> Result<LockRef, Errno> {
+    pub async fn lock_whole(
+        &self,
+        obj: &ObjectRef,
+        mode: LdlmMode,
+    ) -> Result<LockRef, TargetError> {
         let ((ty, policy), res) = (self.whole(), obj.oi.res_id());
         if let Some(lock) = self
             .namespace()
@@ -133,7 +138,8 @@ impl Osc {
             .namespace()
             .enqueue(res, ty, mode, policy, flags, lvb)
             .await;
-        got.map(|(lock, _)| lock).map_err(|e| lock_errno(&e))
+        got.map(|(lock, _)| lock)
+            .map_err(|e| TargetError::of_lock(e, self.import(), obj.parent))
     }
 
     /// An MDT gives a DOM lock with an open. While it is held, a lock of the server's own for our I/O would only call it back:
@@ -232,13 +238,12 @@ impl Osc {
         }
     }
 
-    pub(super) async fn call(&self, rq: Request) -> Result<Obdo, Errno> {
-        let reply = ok(self.import().call(rq).await)?;
-        reply.msg.get::<Obdo>(1).map_err(proto)
+    pub(super) async fn call(&self, rq: Request) -> Result<Obdo, TargetError> {
+        ask(self.import(), rq).await?.get(1)
     }
 
     /// Size, blocks and times, seen after every write acknowledged so far.
-    pub async fn getattr(&self, obj: &ObjectRef, lock: IoLock) -> Result<ObjectAttr, Errno> {
+    pub async fn getattr(&self, obj: &ObjectRef, lock: IoLock) -> Result<ObjectAttr, TargetError> {
         if self.mdt {
             return self.glimpse(obj).await.map(|(attr, _)| attr);
         }
@@ -250,7 +255,7 @@ impl Osc {
         let rq = Request::new(portal::OST_REQUEST, opc::OST_GETATTR)
             .push(&o)
             .push_bytes(Bytes::new());
-        self.call(Self::under(lock, rq))
+        self.call(Self::under(lock, rq.concerning(obj.parent)))
             .await
             .map(|o| self.attr_of(&o))
     }
@@ -267,13 +272,16 @@ impl Osc {
     }
 
     /// Size, blocks and times, with a lock that covers them if nobody is changing the object.
-    pub async fn glimpse(&self, obj: &ObjectRef) -> Result<(ObjectAttr, Option<LockRef>), Errno> {
+    pub async fn glimpse(
+        &self,
+        obj: &ObjectRef,
+    ) -> Result<(ObjectAttr, Option<LockRef>), TargetError> {
         let (ty, policy) = self.whole();
         let (v, lock) = self
             .namespace()
             .glimpse_with(obj.oi.res_id(), ty, policy)
             .await
-            .map_err(|e| lock_errno(&e))?;
+            .map_err(|e| TargetError::of_lock(e, self.import(), obj.parent))?;
         let time = |secs, nanos| Timespec { secs, nanos };
         let attr = ObjectAttr {
             size: v.size,
@@ -292,7 +300,7 @@ impl Osc {
         obj: &ObjectRef,
         t: &ObjectTimes,
         lock: IoLock,
-    ) -> Result<Option<ObjectAttr>, Errno> {
+    ) -> Result<Option<ObjectAttr>, TargetError> {
         if self.mdt {
             return Ok(None); // the inode has them
         }
@@ -325,7 +333,7 @@ impl Osc {
         size: u64,
         w: &WriteAttr,
         lock: IoLock,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let mut o = Self::locked(obj, lock);
         o.size = size;
@@ -346,7 +354,7 @@ impl Osc {
         start: u64,
         end: u64,
         w: &WriteAttr,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), TargetError> {
         let (lock, _held) = self.held(obj, LdlmMode::PW, IoLock::Server);
         let mut o = Self::locked(obj, lock);
         o.size = start;
@@ -366,7 +374,7 @@ impl Osc {
         obj: &ObjectRef,
         offset: u64,
         hole: bool,
-    ) -> Result<Option<u64>, Errno> {
+    ) -> Result<Option<u64>, TargetError> {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let (lock, _held) = self.held(obj, LdlmMode::PR, IoLock::Server);
@@ -374,16 +382,19 @@ impl Osc {
         o.size = offset;
         o.mode = if hole { SEEK_HOLE } else { SEEK_DATA };
         let rq = Request::new(self.portal(), opc::OST_SEEK).push(&o);
-        match self.call(Self::under(lock, rq)).await {
+        match self
+            .call(Self::under(lock, rq.concerning(obj.parent)))
+            .await
+        {
             Ok(o) if (o.size as i64) < 0 => Ok(None),
             Ok(o) => Ok(Some(o.size)),
-            Err(Errno::ENXIO) => Ok(None),
+            Err(e) if e.is(Errno::ENXIO) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
     /// Everything written to the object is on disk when this returns.
-    pub async fn sync(&self, obj: &ObjectRef) -> Result<(), Errno> {
+    pub async fn sync(&self, obj: &ObjectRef) -> Result<(), TargetError> {
         let mut o = Self::obdo(obj);
         o.size = 0;
         o.blocks = OBJECT_EOF;
@@ -391,7 +402,7 @@ impl Osc {
         let rq = Request::new(self.portal(), opc::OST_SYNC)
             .push(&o)
             .push_bytes(Bytes::new());
-        self.call(rq).await.map(drop)
+        self.call(rq.concerning(obj.parent)).await.map(drop)
     }
 
     /// Owner and change times of a modification.
@@ -409,15 +420,14 @@ impl Osc {
 
     /// Space. EAGAIN when the OST is not connected, as a lazy statfs of Lustre, whose default it is; also when it was left for
     /// want of use and has not come back within [`STATFS_LIMIT`].
-    pub async fn statfs(&self) -> Result<ObdStatfs, Errno> {
-        if !self.is_connected() {
-            return Err(Errno::EAGAIN);
-        }
+    pub async fn statfs(&self) -> Result<ObdStatfs, TargetError> {
         let rq = Request::new(portal::OST_CREATE, opc::OST_STATFS).limit(STATFS_LIMIT);
-        let reply = match self.import().call(rq).await {
-            Err(RpcError::Timeout) => return Err(Errno::EAGAIN),
-            answer => ok(answer)?,
-        };
-        reply.msg.get::<ObdStatfs>(1).map_err(proto)
+        if !self.is_connected() {
+            return Err(TargetError::Away(self.import().call_of(&rq, 0)));
+        }
+        match ask(self.import(), rq).await {
+            Err(TargetError::NoReply(RpcError::Timeout(call))) => Err(TargetError::Away(call)),
+            answer => answer?.get(1),
+        }
     }
 }

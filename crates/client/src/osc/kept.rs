@@ -13,13 +13,13 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_ptlrpc::{Replay, Request};
-use coral_wire::Errno;
 use coral_wire::mds::MdtBody;
 use coral_wire::ost::Obdo;
 use coral_wire::ptlrpc::{opc, portal};
 
 use super::device::Osc;
 use super::object::ObjectRef;
+use crate::error::TargetError;
 
 /// Less is copied to be kept: a piece pins the whole buffer of the request it came in, 1 MiB and 8 KiB. So what is kept takes at
 /// most 1.4 times the memory it is counted with, and whole buffers are not copied.
@@ -68,7 +68,7 @@ impl Osc {
     }
 
     /// The same, sent; the obdo of the reply.
-    pub(super) async fn change(&self, obj: &ObjectRef, rq: Request) -> Result<Obdo, Errno> {
+    pub(super) async fn change(&self, obj: &ObjectRef, rq: Request) -> Result<Obdo, TargetError> {
         self.call(self.keep(obj, rq)).await
     }
 

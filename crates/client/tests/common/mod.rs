@@ -212,7 +212,7 @@ impl User {
     }
 
     pub async fn fid(&self, path: &str) -> Result<Fid> {
-        self.fs.path2fid(&self.cred, path.as_bytes()).await
+        Ok(self.fs.path2fid(&self.cred, path.as_bytes()).await?)
     }
 
     /// Parent and last name of a path.
@@ -259,11 +259,11 @@ impl User {
 
     pub async fn open(&self, path: &str, flags: i32) -> Result<Arc<FileHandle>> {
         let fid = self.fid(path).await?;
-        self.fs.open(&self.cred, fid, flags as u32).await
+        Ok(self.fs.open(&self.cred, fid, flags as u32).await?)
     }
 
     pub async fn write(&self, fh: &FileHandle, at: u64, data: &[u8]) -> Result<usize> {
-        self.fs.write(&self.cred, fh, at, payload(data)).await
+        Ok(self.fs.write(&self.cred, fh, at, payload(data)).await?)
     }
 
     pub async fn read(&self, fh: &FileHandle, at: u64, len: u32) -> Result<Vec<u8>> {
@@ -271,7 +271,7 @@ impl User {
     }
 
     pub async fn close(&self, fh: &FileHandle) -> Result<()> {
-        self.fs.release(fh).await
+        Ok(self.fs.release(fh).await?)
     }
 
     /// Creates with that content.
@@ -297,31 +297,29 @@ impl User {
 
     pub async fn unlink(&self, path: &str) -> Result<()> {
         let (p, n) = self.split(path).await?;
-        self.fs.unlink(&self.cred, p, n).await
+        Ok(self.fs.unlink(&self.cred, p, n).await?)
     }
 
     pub async fn rmdir(&self, path: &str) -> Result<()> {
         let (p, n) = self.split(path).await?;
-        self.fs.rmdir(&self.cred, p, n).await
+        Ok(self.fs.rmdir(&self.cred, p, n).await?)
     }
 
     pub async fn rename(&self, from: &str, to: &str, flags: u32) -> Result<()> {
         let ((p1, n1), (p2, n2)) = (self.split(from).await?, self.split(to).await?);
-        self.fs.rename(&self.cred, p1, n1, p2, n2, flags).await
+        Ok(self.fs.rename(&self.cred, p1, n1, p2, n2, flags).await?)
     }
 
     pub async fn link(&self, from: &str, to: &str) -> Result<()> {
         let fid = self.fid(from).await?;
         let (p, n) = self.split(to).await?;
-        self.fs.link(&self.cred, fid, p, n).await.map(drop)
+        Ok(self.fs.link(&self.cred, fid, p, n).await.map(drop)?)
     }
 
     pub async fn symlink(&self, target: &str, path: &str) -> Result<()> {
         let (p, n) = self.split(path).await?;
-        self.fs
-            .symlink(&self.cred, p, n, target.as_bytes())
-            .await
-            .map(drop)
+        let made = self.fs.symlink(&self.cred, p, n, target.as_bytes()).await;
+        Ok(made.map(drop)?)
     }
 
     /// The whole listing, "." and ".." included, in the order it came.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_client::llite::types::*;
-use coral_fuse::FileSystem;
+use coral_fuse::{FileSystem, OpError};
 use coral_wire::{Errno, fid::Fid};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -60,10 +60,10 @@ type Beside = Box<dyn FnOnce() + Send>;
 /// An open file: which, and its number among those opened.
 pub struct MemFile(Fid, u64);
 
-type R<T> = Result<T, Errno>;
+type R<T> = Result<T, OpError>;
 
 fn err<T>(e: i32) -> R<T> {
-    Err(Errno(e))
+    Err(Errno(e).into())
 }
 
 #[expect(clippy::disallowed_methods, reason = "wall time at the edge")]
@@ -147,7 +147,7 @@ impl Inode {
 
 impl MemFsState {
     fn inode(&mut self, fid: Fid) -> R<&mut Inode> {
-        self.inodes.get_mut(&fid).ok_or(Errno(libc::ESTALE))
+        self.inodes.get_mut(&fid).ok_or(Errno(libc::ESTALE).into())
     }
 
     fn dir(&mut self, fid: Fid) -> R<&mut Inode> {
@@ -164,7 +164,7 @@ impl MemFsState {
             .names
             .get(name)
             .map(|e| e.1)
-            .ok_or(Errno(libc::ENOENT))
+            .ok_or(Errno(libc::ENOENT).into())
     }
 
     fn insert(&mut self, parent: Fid, name: &[u8], fid: Fid) -> R<()> {
@@ -721,7 +721,7 @@ impl FileSystem for MemFs {
             .xattrs
             .get(name)
             .cloned()
-            .ok_or(Errno(libc::ENODATA))
+            .ok_or(Errno(libc::ENODATA).into())
     }
 
     async fn setxattr(&self, _: &Cred, fid: Fid, name: &[u8], value: Bytes, flags: u32) -> R<()> {

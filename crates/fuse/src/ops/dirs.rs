@@ -6,8 +6,9 @@ use coral_client::llite::types::DirEntry;
 use coral_wire::fid::Fid;
 use zerocopy::IntoBytes;
 
-use super::{EBADF, Fut, In, boxed, cred};
+use super::{Fut, In, boxed, cred};
 use crate::abi::{self, InHeader};
+use crate::error::OpError;
 use crate::fs::FileSystem;
 use crate::nodes::Nodes;
 use crate::reply::{self, Body};
@@ -110,7 +111,11 @@ pub(super) fn readdir<F: FileSystem>(
     plus: bool,
 ) -> Fut {
     let r: abi::ReadIn = i.get()?;
-    let (s, dir, cred) = (s.clone(), s.dirs.get(r.fh).ok_or(EBADF)?, cred(h, 0));
+    let (s, dir, cred) = (
+        s.clone(),
+        s.dirs.get(r.fh).ok_or(OpError::BadHandle)?,
+        cred(h, 0),
+    );
     let room = (r.size as usize).min(s.max_write);
     let mut page = Listing {
         out: Vec::new(),
@@ -128,7 +133,7 @@ pub(super) fn readdir<F: FileSystem>(
 
 pub(super) fn releasedir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let r: abi::ReleaseIn = i.get()?;
-    let (s, dir) = (s.clone(), s.dirs.remove(r.fh).ok_or(EBADF)?);
+    let (s, dir) = (s.clone(), s.dirs.remove(r.fh).ok_or(OpError::BadHandle)?);
     Ok(boxed(async move {
         s.fs.releasedir(&dir).await.map(|()| Body::Empty)
     }))
@@ -136,7 +141,7 @@ pub(super) fn releasedir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fu
 
 pub(super) fn fsyncdir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let f: abi::FsyncIn = i.get()?;
-    let (s, dir) = (s.clone(), s.dirs.get(f.fh).ok_or(EBADF)?);
+    let (s, dir) = (s.clone(), s.dirs.get(f.fh).ok_or(OpError::BadHandle)?);
     Ok(boxed(async move {
         s.fs.fsyncdir(&dir).await.map(|()| Body::Empty)
     }))

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use coral_buffers::Payload;
 use coral_client::llite::types::SeekWhence;
-use coral_wire::Errno;
 
-use super::{EBADF, EINVAL, EIO, Fut, In, OpenFile, Started, boxed, cred};
+use super::{Fut, In, OpenFile, Started, boxed, cred};
 use crate::abi::{self, InHeader};
 use crate::buf::RequestBuf;
+use crate::error::OpError;
 use crate::fs::FileSystem;
 use crate::reply::Body;
 use crate::session::Shared;
@@ -37,18 +37,14 @@ pub(super) fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<
     }))
 }
 
-/// For requests that the kernel makes of a file it found by a name. When the file is gone by now, by another client's rename or
-/// unlink, the kernel must look the name up again: ESTALE tells it that. A name that is gone as well is then ENOENT.
-pub(super) fn looked_up(e: Errno) -> Errno {
-    if e == Errno::ENOENT { Errno::ESTALE } else { e }
-}
-
 pub(super) fn open<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let o: abi::OpenIn = i.get()?;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
         let file = OpenFile::new(
-            s.fs.open(&cred, fid, o.flags).await.map_err(looked_up)?,
+            s.fs.open(&cred, fid, o.flags)
+                .await
+                .map_err(OpError::looked_up)?,
             fid,
         );
         if !F::DROPS_SETID && o.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
@@ -72,7 +68,7 @@ pub(super) fn read<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_
         };
         // The kernel fails the connection on more than it asked for.
         if data.len() > r.size as usize {
-            return Err(EIO);
+            return Err(OpError::TooMuch);
         }
         if data.len() < r.size as usize {
             // the kernel takes the file to end there
@@ -87,11 +83,11 @@ pub(super) fn write<F: FileSystem>(
     buf: &mut RequestBuf,
     len: usize,
     h: &InHeader,
-) -> Result<Started, Errno> {
+) -> Result<Started, OpError> {
     let w: abi::WriteIn = In(&buf.request(len)[size_of::<InHeader>()..]).get()?;
     let size = w.size as usize;
     if size > len - abi::WRITE_HEAD {
-        return Err(EIO);
+        return Err(OpError::Malformed);
     }
     let (s, node, file, cred) = (s.clone(), h.nodeid, s.file(w.fh)?, cred(h, 0));
     let data = Payload::from(buf.detach(abi::WRITE_HEAD..abi::WRITE_HEAD + size));
@@ -138,7 +134,7 @@ pub(super) fn flush<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'
 pub(super) fn release<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let r: abi::ReleaseIn = i.get()?;
     s.nodes.confirm(h.nodeid);
-    let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(EBADF)?);
+    let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(OpError::BadHandle)?);
     Ok(boxed(async move {
         s.fs.release(&file.file).await.map(|()| Body::Empty)
     }))
@@ -168,7 +164,7 @@ pub(super) fn lseek<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let whence = match l.whence as i32 {
         libc::SEEK_DATA => SeekWhence::Data,
         libc::SEEK_HOLE => SeekWhence::Hole,
-        _ => return Err(EINVAL),
+        _ => return Err(OpError::BadValue),
     };
     let (s, file) = (s.clone(), s.file(l.fh)?);
     Ok(boxed(async move {

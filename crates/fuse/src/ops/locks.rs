@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use coral_client::llite::types::{FileLock, LockKind};
-use coral_wire::Errno;
 
-use super::{EINVAL, Fut, In, boxed};
+use super::{Fut, In, boxed};
 use crate::abi::{self, InHeader, op};
+use crate::error::OpError;
 use crate::fs::FileSystem;
 use crate::reply::Body;
 use crate::session::Shared;
 
-fn lock_kind(typ: u32) -> Result<LockKind, Errno> {
+fn lock_kind(typ: u32) -> Result<LockKind, OpError> {
     match typ as i32 {
         libc::F_RDLCK => Ok(LockKind::Read),
         libc::F_WRLCK => Ok(LockKind::Write),
         libc::F_UNLCK => Ok(LockKind::Unlock),
-        _ => Err(EINVAL),
+        _ => Err(OpError::BadValue),
     }
 }
 
-fn file_lock(l: &abi::FileLock) -> Result<FileLock, Errno> {
+fn file_lock(l: &abi::FileLock) -> Result<FileLock, OpError> {
     Ok(FileLock {
         start: l.start,
         end: l.end,

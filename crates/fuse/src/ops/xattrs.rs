@@ -4,15 +4,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_client::llite::types::SetAttr;
-use coral_wire::Errno;
 
-use super::{EIO, Fut, In, boxed, cred};
+use super::{Fut, In, boxed, cred};
 use crate::abi::{self, InHeader};
+use crate::error::OpError;
 use crate::fs::FileSystem;
 use crate::reply::{Body, Reply};
 use crate::session::Shared;
-
-const ERANGE: Errno = Errno(libc::ERANGE);
 
 /// A value, its size when the caller only asks for that, or ERANGE.
 fn sized(value: Bytes, room: u32) -> Reply {
@@ -21,7 +19,7 @@ fn sized(value: Bytes, room: u32) -> Reply {
             size: value.len() as u32,
             padding: 0,
         })),
-        n if value.len() > n => Err(ERANGE),
+        n if value.len() > n => Err(OpError::SmallBuffer),
         _ => Ok(Body::Bytes(value)),
     }
 }
@@ -54,7 +52,7 @@ pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
         }
     };
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
-    let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(EIO)?);
+    let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(OpError::Malformed)?);
     s.mode_changed();
     Ok(boxed(async move {
         s.fs.setxattr(&cred, fid, &name, value, x.flags).await?;
@@ -88,7 +86,7 @@ mod tests {
     #[test]
     fn xattr_sizes() {
         let v = Bytes::from_static(b"value");
-        assert!(matches!(sized(v.clone(), 4), Err(Errno(libc::ERANGE))));
+        assert!(matches!(sized(v.clone(), 4), Err(OpError::SmallBuffer)));
         assert!(matches!(sized(v.clone(), 5), Ok(Body::Bytes(_))));
         assert!(matches!(sized(v, 0), Ok(Body::Small { .. })));
     }

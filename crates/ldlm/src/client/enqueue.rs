@@ -195,7 +195,7 @@ impl ClientNamespace {
         let cookie = pending.cookie();
         let gone: fn() -> LockError = match pending.request.desc.ty() {
             // granted, and unlocked by its own owner before this task ran
-            LdlmType::FLOCK => || LockError::Refused(Errno::EINTR),
+            LdlmType::FLOCK => || refused(Errno::EINTR, 0),
             _ => || LockError::Evicted,
         };
         let rx = self.note_reply(cookie, rep, gone)?;
@@ -211,7 +211,7 @@ impl ClientNamespace {
             if h.dead {
                 Some(LockError::Evicted)
             } else {
-                h.refused.map(LockError::Refused)
+                h.refused.map(|errno| refused(errno, 0))
             }
         };
         // The lock, or what became of it, is known: nothing is left to withdraw.
@@ -315,7 +315,7 @@ impl ClientNamespace {
         let mut enq = self.start(pending);
         let reply = enq.reply().await?;
         if let Some(e) = Errno::from_status(reply.status) {
-            return Err(LockError::Refused(e));
+            return Err(refused(e, reply.xid));
         }
         let rep = reply
             .msg
@@ -324,17 +324,21 @@ impl ClientNamespace {
         let lvb =
             OstLvb::decode_any(reply.msg.buf(2)).map_err(|e| LockError::Proto(e.to_string()))?;
         if let Some(e) = lvb.error() {
-            return Err(LockError::Refused(e));
+            return Err(refused(e, reply.xid));
         }
         let pending = enq.pending.take().expect("the lock is pending");
         Ok((lvb, self.finish(pending, &rep, reply.status)))
     }
 }
 
+fn refused(errno: Errno, xid: u64) -> LockError {
+    LockError::Refused { errno, xid }
+}
+
 /// The DLM_REP buffer of a reply that is no refusal.
 pub(super) fn checked(reply: &Reply) -> Result<LdlmReply, LockError> {
     if let Some(e) = Errno::from_status(reply.status) {
-        return Err(LockError::Refused(e));
+        return Err(refused(e, reply.xid));
     }
     if reply.status == ELDLM_LOCK_ABORTED {
         return Err(LockError::Aborted);

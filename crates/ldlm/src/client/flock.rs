@@ -48,7 +48,10 @@ impl ClientNamespace {
             match self.set_flock(res, mode, policy, flags).await {
                 // An unlock of the same range by its own owner ends a wait at the server (`ldlm_process_flock_lock`). Linux
                 // unlocks what is held and lets another thread's wait go on.
-                Err(LockError::Refused(Errno::EINTR)) if flags.0 == 0 => {}
+                Err(LockError::Refused {
+                    errno: Errno::EINTR,
+                    ..
+                }) if flags.0 == 0 => {}
                 done => return done,
             }
         }

@@ -68,8 +68,13 @@ pub enum LockError {
     #[error(transparent)]
     Rpc(#[from] RpcError),
     /// The server refused: `EWOULDBLOCK`/`EAGAIN`, `EDEADLK`, `ENOLCK`, ...
-    #[error("lock refused: {0}")]
-    Refused(Errno),
+    #[error("lock refused: {errno}")]
+    Refused {
+        /// What the server said.
+        errno: Errno,
+        /// xid of the request; 0 when the refusal came by a callback.
+        xid: u64,
+    },
     /// The server answered that there will be no lock (`ELDLM_LOCK_ABORTED`), e.g. a glimpse.
     #[error("lock aborted by the server")]
     Aborted,

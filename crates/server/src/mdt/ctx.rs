@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_ldlm::ExportId;
-use coral_osd::Time;
+use coral_osd::{OsdError, Time};
 use coral_wire::coral::{pack_time, unpack_time};
 use coral_wire::ldlm::LdlmRequest;
 use coral_wire::mds::{MdtBody, MdtRecReint};
+use coral_wire::ptlrpc::opc;
 use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
 
 use super::core::MdtCore;
@@ -60,6 +61,19 @@ impl Ctx {
             view,
             known: None,
         }
+    }
+
+    /// What the client is told of `e`, in the reply's status or within an intent's. What is this server's fault has its line in
+    /// the log here. A full disk is told by the target's state, not for every request that it refuses.
+    pub fn told(&self, e: &MdtError) -> Errno {
+        if !matches!(e, MdtError::Errno(_) | MdtError::Osd(OsdError::NoSpace)) {
+            let rq = &self.rq.rq;
+            tracing::error!(
+                target_name = %self.rq.target.config().name, error = %e, xid = rq.xid, nid = %rq.from,
+                op = opc::name(rq.body.opc), "request failed"
+            );
+        }
+        e.errno()
     }
 
     /// The client's export.

@@ -21,7 +21,7 @@ use super::open_handles::OpenHandle;
 use super::osp::{Osp, OstTarget};
 use super::out::Out;
 use super::squash::RootSquash;
-use super::store::{MdtError, MdtResult, Store, Txn};
+use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
 use super::trans::Trans;
 use super::{dom, due, namespace, orphans, table, usage};
@@ -324,13 +324,8 @@ impl Ctx {
         match result {
             Ok(a) => self.rq.reply(a.status, a.msg).await,
             Err(e) => {
-                // a full disk is told by the target's state, not for every request that it refuses
-                let expected = matches!(e, MdtError::Errno(_) | MdtError::Osd(OsdError::NoSpace));
-                if !expected {
-                    let (xid, from) = (self.rq.rq.xid, self.rq.rq.from);
-                    tracing::error!(error = %e, xid, %from, opcode = self.rq.rq.body.opc, "request failed");
-                }
-                self.rq.fail(e.errno()).await;
+                let errno = self.told(&e);
+                self.rq.fail(errno).await;
             }
         }
     }

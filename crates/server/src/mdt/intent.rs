@@ -195,7 +195,7 @@ impl Ctx {
                 return Ok(self.getattr_answer(&out, Packed::default()));
             }
             Err(e) => {
-                out.error = Some(e.errno());
+                out.error = Some(self.told(&e));
                 return Ok(self.getattr_answer(&out, Packed::default()));
             }
         };

@@ -109,7 +109,7 @@ impl Ctx {
                 Err(e) => {
                     let out = IntentOutcome {
                         disp: disp::IT_EXECD | disp::LOOKUP_EXECD,
-                        error: Some(e.errno()),
+                        error: Some(self.told(&e)),
                         lock: None,
                     };
                     return Ok(self.open_answer(&out, Packed::default(), None));
@@ -144,7 +144,7 @@ impl Ctx {
         }
         let found = match self.find_target(&core.store, o) {
             Ok(f) => f,
-            Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
+            Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e))),
         };
         match found {
             None if !o.has(flag::CREAT) || self.rq.replay_committed() => Ok(self.open_failed(
@@ -242,11 +242,11 @@ impl Ctx {
         drop(looked);
         // nothing is allocated for a file that may not be made
         if let Err(e) = self.check_create(&core.store, o) {
-            return Ok(self.open_failed(created, e.errno()));
+            return Ok(self.open_failed(created, self.told(&e)));
         }
         let lov = match self.new_layout(core, o) {
             Ok(lov) => lov,
-            Err(e) => return Ok(self.open_failed(created, e.errno())),
+            Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
         let fid = o.rec.fid2;
         let new = NewObject {
@@ -259,7 +259,7 @@ impl Ctx {
         let mut t = Txn::new(&core.store);
         let h = match namespace::create(&mut t, &o.cred, o.at(), &new) {
             Ok(h) => h,
-            Err(e) => return Ok(self.open_failed(created, e.errno())),
+            Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
         let lock = self.open_lock(req, &fid);
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
@@ -353,7 +353,7 @@ impl Ctx {
             return Ok(self.open_failed(disp::LOOKUP_NEG, Errno::ENOENT));
         }
         if let Err(e) = self.check_open(&core.store, o, &fid, &ino) {
-            return Ok(self.open_failed(disp::LOOKUP_POS, e.errno()));
+            return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e)));
         }
         let found = disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_POS;
         if !ino.is_reg() && !ino.is_dir() {
@@ -383,7 +383,7 @@ impl Ctx {
             }
             true => match self.late_layout(core, o, &fid) {
                 Ok(lov) => lov,
-                Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, e.errno())),
+                Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e))),
             },
             false => None,
         };

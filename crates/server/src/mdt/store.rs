@@ -26,6 +26,7 @@ use super::record::{
 use super::stripe;
 use super::table::{self, fid_key};
 use super::usage::{self, MdtUsage};
+use crate::ost::OstError;
 use crate::quota::{Owner, Used};
 
 /// Why an operation on the name space failed.
@@ -50,6 +51,15 @@ pub enum MdtError {
 impl From<Errno> for MdtError {
     fn from(e: Errno) -> Self {
         MdtError::Errno(e)
+    }
+}
+
+impl From<OstError> for MdtError {
+    fn from(e: OstError) -> Self {
+        match e {
+            OstError::Errno(e) => MdtError::Errno(e),
+            OstError::Osd(e) => MdtError::Osd(e),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use coral_wire::ptlrpc::Message;
 use coral_wire::quota::ObdQuotactl;
 use coral_wire::raw::c_str;
 
-use super::{Ost, reply, storage_error};
+use super::{Ost, OstError, reply};
 use crate::quota::{self, Question};
 use crate::target::TargetRequest;
 
@@ -16,8 +16,8 @@ const LUSTRE_MAGIC: u64 = 0x0bd0_0bd0;
 const NAME_MAX: u32 = 255;
 
 impl Ost {
-    pub(super) fn statfs(&self) -> Result<Message, Errno> {
-        let s = self.objects.space().map_err(|e| storage_error(&e))?;
+    pub(super) fn statfs(&self) -> Result<Message, OstError> {
+        let s = self.objects.space().map_err(OstError::from)?;
         let promised = self.grants.lock().total() / s.block_size.max(1) as u64;
         let out = ObdStatfs {
             r#type: LUSTRE_MAGIC,
@@ -38,10 +38,10 @@ impl Ost {
         Ok(msg)
     }
 
-    pub(super) async fn quotactl(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn quotactl(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let asked: ObdQuotactl = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
         match quota::question(&asked)? {
-            Question::Limits => Err(Errno::EOPNOTSUPP),
+            Question::Limits => Err(Errno::EOPNOTSUPP.into()),
             Question::Usage => {
                 let used = self
                     .used(asked.r#type, quota::id_here(&rq.exp.view(), &asked))
@@ -53,7 +53,7 @@ impl Ost {
         }
     }
 
-    pub(super) fn get_info(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) fn get_info(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         match c_str(rq.buf(1)) {
             // Objects are numbered by the MDT, which asks nobody.
             b"last_id" => {
@@ -61,11 +61,11 @@ impl Ost {
                 msg.push(&0u64);
                 Ok(msg)
             }
-            _ => Err(Errno::EOPNOTSUPP),
+            _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 
-    pub(super) fn set_info(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) fn set_info(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         match c_str(rq.buf(1)) {
             b"grant_shrink" => {
                 let oa: Obdo = rq.rq.msg.get(2).map_err(|_| Errno::EPROTO)?;
@@ -74,7 +74,7 @@ impl Ost {
                 msg.push(&Obdo { grant: 0, ..oa });
                 Ok(msg)
             }
-            _ => Err(Errno::EOPNOTSUPP),
+            _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 }

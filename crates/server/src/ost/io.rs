@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::brw::Brw;
 use super::grant::Claim;
-use super::{Ost, OstAnswer, done, obdo, reply, storage_error, stored};
+use super::{Ost, OstAnswer, OstError, done, obdo, reply, stored};
 use crate::target::TargetRequest;
 
 impl Ost {
@@ -28,7 +28,7 @@ impl Ost {
         Some(ldlm.lock_local(b.res, ty, mode, policy, None).await)
     }
 
-    pub(super) async fn read(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
+    pub(super) async fn read(&self, rq: &TargetRequest) -> Result<OstAnswer, OstError> {
         let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
         let cksum = b.cksum()?;
         let lock = self.brw_lock(rq, &b, LdlmMode::PR).await;
@@ -66,7 +66,7 @@ impl Ost {
 
     /// The data of a read, one payload per descriptor, up to the end of the object. One piece after the other: the file system
     /// below reads ahead for who reads in order.
-    async fn read_pieces(&self, b: &Brw) -> Result<Vec<Payload>, Errno> {
+    async fn read_pieces(&self, b: &Brw) -> Result<Vec<Payload>, OstError> {
         let mut out = vec![Payload::new(); b.md_lens.len().max(1)];
         for (md, e) in b.pieces() {
             let data = stored(self.objects.read(b.id, e.off, e.len).await)?;
@@ -79,7 +79,7 @@ impl Ost {
         Ok(out)
     }
 
-    pub(super) async fn write(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
+    pub(super) async fn write(&self, rq: &TargetRequest) -> Result<OstAnswer, OstError> {
         let b = Brw::parse(&rq.rq.msg, Ost::coral(&rq.exp))?;
         let cksum = b.cksum()?;
         let data = match self.write_data(rq, &b).await? {
@@ -104,7 +104,7 @@ impl Ost {
         self.may_change(rq, b.id)?;
         let booked = match self.book_write(rq, &b) {
             // it waits for the disk: not with the grants locked
-            Err(Errno::ENOSPC) if self.settle().await? => {
+            Err(e) if e.errno() == Errno::ENOSPC && self.settle().await? => {
                 self.may_change(rq, b.id)?;
                 self.book_write(rq, &b)
             }
@@ -138,7 +138,7 @@ impl Ost {
         // Numbers in the order of the changes: clients replay by them.
         rq.target
             .commit_idempotent(rq, Batch::new(), &mut msg)
-            .map_err(|e| storage_error(&e))?;
+            .map_err(OstError::from)?;
         self.note_change(rq, b.id);
         drop(lock);
         if b.sync {
@@ -148,14 +148,14 @@ impl Ost {
     }
 
     /// The bytes of a write; `None` when they did not come and no answer is due.
-    async fn write_data(&self, rq: &TargetRequest, b: &Brw) -> Result<Option<Payload>, Errno> {
+    async fn write_data(&self, rq: &TargetRequest, b: &Brw) -> Result<Option<Payload>, OstError> {
         if b.short_io {
             let data = rq.buf(5);
             let whole = data.len() >= b.total();
             return if whole {
                 Ok(Some(data.slice(..b.total()).into()))
             } else {
-                Err(Errno::EPROTO)
+                Err(Errno::EPROTO.into())
             };
         }
         match rq
@@ -168,7 +168,7 @@ impl Ost {
                 if all.len() == b.total() {
                     Ok(Some(all))
                 } else {
-                    Err(Errno::EPROTO)
+                    Err(Errno::EPROTO.into())
                 }
             }
             Err(e) => {
@@ -178,7 +178,12 @@ impl Ost {
         }
     }
 
-    async fn store(&self, rq: &TargetRequest, b: &Brw, data: &Payload) -> Result<ObjAttr, Errno> {
+    async fn store(
+        &self,
+        rq: &TargetRequest,
+        b: &Brw,
+        data: &Payload,
+    ) -> Result<ObjAttr, OstError> {
         let mut set = Ost::asked_attr(rq, &b.oa);
         set.if_unowned = true;
         let overtaken = {
@@ -192,7 +197,7 @@ impl Ost {
         };
         if overtaken {
             // The times that were set stay; the write alone would move mtime.
-            let now = self.objects.attr(b.id).map_err(|e| storage_error(&e))?;
+            let now = self.objects.attr(b.id).map_err(OstError::from)?;
             (set.mtime, set.ctime) = (now.map(|a| a.mtime), now.map(|a| a.ctime));
             set.atime = None;
         }
@@ -208,7 +213,7 @@ impl Ost {
 
     /// Books the space of a write: the grant the client gets in addition, and the space, held until the write is stored. A write
     /// whose space the client had not been promised fails when others have been promised what is left, unless it overwrites.
-    fn book_write(&self, rq: &TargetRequest, b: &Brw) -> Result<(u64, Space<'_>), Errno> {
+    fn book_write(&self, rq: &TargetRequest, b: &Brw) -> Result<(u64, Space<'_>), OstError> {
         let mut space = Space {
             room: &*self.objects,
             promised: 0,
@@ -221,12 +226,12 @@ impl Ost {
         let unpromised = (b.total() as u64).saturating_sub(from_grant);
         // A replay had its room when it was first executed. One sent again that was executed finds its bytes stored.
         let replay = rq.rq.body.flags & MSG_REPLAY != 0 && rq.target.in_recovery();
-        let overwrites = || self.overwrites(b).map_err(|e| storage_error(&e));
+        let overwrites = || self.overwrites(b).map_err(OstError::from);
         if unpromised > 0 && !replay {
             match self.objects.claim(unpromised) {
                 Ok(()) => space.claimed = unpromised,
                 Err(OsdError::NoSpace) if overwrites()? => {}
-                Err(e) => return Err(storage_error(&e)),
+                Err(e) => return Err(e.into()),
             }
         }
         if b.oa.valid & md::FLGRANT == 0 || again {

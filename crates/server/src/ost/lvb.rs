@@ -14,7 +14,7 @@ use coral_wire::ptlrpc::MSG_RESENT;
 use coral_wire::{Errno, OstId};
 use futures_util::future::BoxFuture;
 
-use super::{obdo, reply, storage_error};
+use super::{OstError, obdo, reply};
 use crate::target::TargetRequest;
 
 /// The values of the objects of one OST.
@@ -31,12 +31,17 @@ impl LvbOps for ObjectLvb {
 
 fn stored(objects: &dyn Objects, res: ResId) -> OstLvb {
     let found = super::brw::object_of(&OstId::from_res_id(&res))
-        .and_then(|(id, _)| objects.attr(id).map_err(|e| storage_error(&e)));
+        .map_err(OstError::from)
+        .and_then(|(id, _)| Ok(objects.attr(id)?));
     match found {
         Ok(attr) => obdo::lvb(&attr.unwrap_or_default()),
         Err(e) => {
             let mut lvb = OstLvb::default();
-            lvb.set_error(e);
+            if e.is_ours() {
+                // no request is answered with it: it goes within a lock's value
+                tracing::error!(%res, error = %e, "the attributes of an object cannot be read");
+            }
+            lvb.set_error(e.errno());
             lvb
         }
     }

@@ -20,6 +20,7 @@
 
 mod brw;
 mod connect;
+mod error;
 mod grant;
 mod info;
 mod io;
@@ -42,6 +43,7 @@ use coral_wire::{Errno, PtlrpcBody};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
+pub(crate) use self::error::OstError;
 use self::grant::Grants;
 use self::obdo::Times;
 use self::usage::OstUsage;
@@ -121,10 +123,10 @@ impl Ost {
     }
 
     /// What the client of `rq` did to an object is safe when this returns, whatever other clients replay after a loss of power.
-    async fn sync_one(&self, rq: &TargetRequest, id: ObjectId) -> Result<(), Errno> {
+    async fn sync_one(&self, rq: &TargetRequest, id: ObjectId) -> Result<(), OstError> {
         let shared = self.changes.lock().shared(id);
         match shared {
-            true => rq.target.sync().await.map_err(|e| storage_error(&e)),
+            true => rq.target.sync().await.map_err(OstError::from),
             false => stored(self.objects.sync_object(id).await),
         }
     }
@@ -158,8 +160,8 @@ impl Ost {
     }
 
     /// Space that an id has in use; EINPROGRESS until it is known.
-    pub(crate) async fn used(&self, kind: u32, id: u32) -> Result<Used, Errno> {
-        stored(self.usage.of_id(kind, id).await)?.ok_or(Errno::EINPROGRESS)
+    pub(crate) async fn used(&self, kind: u32, id: u32) -> Result<Used, OstError> {
+        stored(self.usage.of_id(kind, id).await)?.ok_or(Errno::EINPROGRESS.into())
     }
 
     /// Times of an object were set by another request than one of ours; an object that is not there stays so.
@@ -168,9 +170,9 @@ impl Ost {
         rq: &TargetRequest,
         id: ObjectId,
         set: &SetAttr,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), OstError> {
         self.times_set.lock().note(rq.exp.cookie, id, rq.rq.xid);
-        match self.objects.attr(id).map_err(|e| storage_error(&e))? {
+        match self.objects.attr(id).map_err(OstError::from)? {
             Some(_) => self.set_attr(rq, id, set).await.map(drop),
             None => Ok(()),
         }
@@ -181,7 +183,7 @@ impl Ost {
         rq: &TargetRequest,
         id: ObjectId,
         set: &SetAttr,
-    ) -> Result<ObjAttr, Errno> {
+    ) -> Result<ObjAttr, OstError> {
         let mut settles = 0;
         loop {
             let done = stored(self.objects.set_attr(id, set));
@@ -197,10 +199,11 @@ impl Ost {
         &self,
         rq: &TargetRequest,
         id: ObjectId,
-        done: &Result<T, Errno>,
+        done: &Result<T, OstError>,
         settles: &mut u32,
-    ) -> Result<bool, Errno> {
-        if done.as_ref().err() != Some(&Errno::ENOSPC) || *settles == SETTLES_MAX {
+    ) -> Result<bool, OstError> {
+        let full = matches!(done, Err(e) if e.errno() == Errno::ENOSPC);
+        if !full || *settles == SETTLES_MAX {
             return Ok(false);
         }
         *settles += 1;
@@ -211,7 +214,7 @@ impl Ost {
     }
 
     /// Waits for the disk. False where there is nothing to wait for.
-    async fn settle(&self) -> Result<bool, Errno> {
+    async fn settle(&self) -> Result<bool, OstError> {
         stored(self.objects.settle().await)
     }
 
@@ -225,13 +228,14 @@ impl Ost {
 
     /// Asked under the lock, after each wait. ENOTCONN when the client was evicted meanwhile: others may have what its own locks
     /// covered. ENOENT when what is to be changed is no file any more.
-    fn may_change(&self, rq: &TargetRequest, id: ObjectId) -> Result<(), Errno> {
+    fn may_change(&self, rq: &TargetRequest, id: ObjectId) -> Result<(), OstError> {
         if rq.exp.gone() {
-            return Err(Errno::ENOTCONN);
+            return Err(Errno::ENOTCONN.into());
         }
-        self.files
-            .as_ref()
-            .map_or(Ok(()), |there| there(id).map(drop))
+        match &self.files {
+            Some(there) => Ok(there(id).map(drop)?),
+            None => Ok(()),
+        }
     }
 
     /// Makes the OST `fsname-OSTindex` on `osd` and starts it. Clients reach it once it is added to
@@ -266,7 +270,7 @@ impl Ost {
         Ok(target)
     }
 
-    async fn answer(&self, rq: &TargetRequest) -> Result<OstAnswer, Errno> {
+    async fn answer(&self, rq: &TargetRequest) -> Result<OstAnswer, OstError> {
         match rq.rq.body.opc {
             opc::OST_READ => self.read(rq).await,
             opc::OST_WRITE => self.write(rq).await,
@@ -283,7 +287,7 @@ impl Ost {
             opc::OST_STATFS => self.statfs().map(done),
             opc::OST_GET_INFO => self.get_info(rq).map(done),
             opc::OST_SET_INFO => self.set_info(rq).map(done),
-            _ => Err(Errno::EOPNOTSUPP),
+            _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 
@@ -333,7 +337,14 @@ impl TargetOps for Ost {
             match self.answer(&rq).await {
                 Ok(Some((status, msg))) => rq.reply(status, msg).await,
                 Ok(None) => {}
-                Err(e) => rq.fail(e).await,
+                Err(e) => {
+                    if e.is_ours() {
+                        let (xid, nid, op) = (rq.rq.xid, rq.rq.from, opc::name(rq.rq.body.opc));
+                        let target_name = &rq.target.config().name;
+                        tracing::error!(target_name, error = %e, xid, %nid, op, "request failed");
+                    }
+                    rq.fail(e.errno()).await
+                }
             }
         })
     }
@@ -372,20 +383,8 @@ fn reply() -> Message {
 }
 
 /// What a storage call brought, for a client.
-fn stored<T>(done: Result<T, OsdError>) -> Result<T, Errno> {
-    done.map_err(|e| storage_error(&e))
-}
-
-/// The errno for a client, and a line in the log for what is our fault.
-fn storage_error(e: &OsdError) -> Errno {
-    match e {
-        OsdError::NoSpace
-        | OsdError::TooLarge(_)
-        | OsdError::Invalid(_)
-        | OsdError::NotSupported(_) => {}
-        _ => tracing::error!("storage: {e}"),
-    }
-    e.into()
+fn stored<T>(done: Result<T, OsdError>) -> Result<T, OstError> {
+    done.map_err(OstError::from)
 }
 
 /// When clients last set the times of objects, or wrote back what they had cached: a write sent before that (smaller xid) but

@@ -8,7 +8,7 @@ use coral_wire::ost::{ObdFlags, Obdo, md};
 use coral_wire::ptlrpc::Message;
 
 use super::brw::object_of;
-use super::{Ost, obdo, reply, storage_error, stored};
+use super::{Ost, OstError, obdo, reply, stored};
 use crate::target::TargetRequest;
 
 /// "To the end of the object" (`OBD_OBJECT_EOF`).
@@ -30,7 +30,7 @@ struct Named {
 }
 
 impl Named {
-    fn of(rq: &TargetRequest) -> Result<Named, Errno> {
+    fn of(rq: &TargetRequest) -> Result<Named, OstError> {
         let oa: Obdo = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
         let (id, res) = object_of(&oa.oi)?;
         Ok(Named { oa, id, res })
@@ -83,15 +83,15 @@ fn only(oa: &Obdo) -> Message {
 
 impl Ost {
     /// A reply with a transno.
-    fn committed(&self, rq: &TargetRequest, oa: &Obdo) -> Result<Message, Errno> {
+    fn committed(&self, rq: &TargetRequest, oa: &Obdo) -> Result<Message, OstError> {
         let mut msg = only(oa);
         let done = rq.target.commit_idempotent(rq, Batch::new(), &mut msg);
-        done.map_err(|e| storage_error(&e))?;
+        done.map_err(OstError::from)?;
         self.note_change(rq, object_of(&oa.oi)?.0);
         Ok(msg)
     }
 
-    pub(super) async fn getattr(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn getattr(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let n = Named::of(rq)?;
         let mode = if n.flagged(ObdFlags::FLUSH) {
             LdlmMode::PW
@@ -102,7 +102,7 @@ impl Ost {
         let attr = self
             .objects
             .attr(n.id)
-            .map_err(|e| storage_error(&e))?
+            .map_err(OstError::from)?
             .unwrap_or_default();
         drop(lock);
         let mut oa = n.out(md::FLGROUP | md::FLFLAGS);
@@ -112,10 +112,10 @@ impl Ost {
         Ok(only(&oa))
     }
 
-    pub(super) async fn setattr(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn setattr(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let n = Named::of(rq)?;
         if n.has(md::FLSIZE) && n.oa.size != OBJECT_EOF {
-            return Err(Errno::EPERM); // a truncate is a punch
+            return Err(Errno::EPERM.into()); // a truncate is a punch
         }
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
@@ -134,17 +134,17 @@ impl Ost {
 
     /// Truncate (`end` is the end of the object), or a hole of `size..blocks`, which stock servers
     /// refuse and only Coral's own client sends.
-    pub(super) async fn punch(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn punch(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let n = Named::of(rq)?;
         if !n.has(md::FLSIZE | md::FLBLOCKS) {
-            return Err(Errno::EPROTO);
+            return Err(Errno::EPROTO.into());
         }
         let (start, end) = (n.oa.size, n.oa.blocks);
         if start > self.objects.max_bytes() {
-            return Err(Errno::EFBIG);
+            return Err(Errno::EFBIG.into());
         }
         if end < start {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         let lock = n
             .lock(
@@ -169,14 +169,14 @@ impl Ost {
         done
     }
 
-    pub(super) async fn fallocate(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn fallocate(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let n = Named::of(rq)?;
         if !n.has(md::FLSIZE | md::FLBLOCKS) {
-            return Err(Errno::EOPNOTSUPP);
+            return Err(Errno::EOPNOTSUPP.into());
         }
         let (start, end) = (n.oa.size, n.oa.blocks);
         if start >= end {
-            return Err(Errno::EINVAL);
+            return Err(Errno::EINVAL.into());
         }
         // `o_falloc_mode` shares the field.
         let mode = falloc_mode(n.oa.nlink)?;
@@ -196,8 +196,8 @@ impl Ost {
         &self,
         rq: &TargetRequest,
         n: &Named,
-        done: Result<(), Errno>,
-    ) -> Result<coral_osd::ObjAttr, Errno> {
+        done: Result<(), OstError>,
+    ) -> Result<coral_osd::ObjAttr, OstError> {
         let set = SetAttr {
             if_unowned: true,
             ..Ost::asked_attr(rq, &n.oa)
@@ -213,33 +213,33 @@ impl Ost {
         attr
     }
 
-    pub(super) async fn seek(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn seek(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let n = Named::of(rq)?;
         // The field of the mode holds the kind of seek.
         let whence = match n.oa.mode {
             SEEK_DATA => SeekWhence::Data,
             SEEK_HOLE => SeekWhence::Hole,
-            _ => return Err(Errno::EPROTO),
+            _ => return Err(Errno::EPROTO.into()),
         };
         let off = n.oa.size;
         if off > i64::MAX as u64 {
-            return Err(Errno::EPROTO);
+            return Err(Errno::EPROTO.into());
         }
         let lock = n.lock(self, rq, LdlmMode::PR, off, OBJECT_EOF).await;
         let found = self
             .objects
             .seek(n.id, off, whence)
-            .map_err(|e| storage_error(&e))?;
+            .map_err(OstError::from)?;
         drop(lock);
         let mut oa = n.oa;
         oa.size = found.unwrap_or(Errno::ENXIO.status() as i64 as u64);
         Ok(only(&oa))
     }
 
-    pub(super) async fn sync(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn sync(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let asked: Obdo = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
         if asked.oi.id == 0 && asked.oi.seq == 0 {
-            rq.target.sync().await.map_err(|e| storage_error(&e))?;
+            rq.target.sync().await.map_err(OstError::from)?;
             return Ok(only(&Obdo::default()));
         }
         let n = Named::of(rq)?;
@@ -247,7 +247,7 @@ impl Ost {
         let attr = self
             .objects
             .attr(n.id)
-            .map_err(|e| storage_error(&e))?
+            .map_err(OstError::from)?
             .unwrap_or_default();
         let mut oa = n.out(md::FLGROUP);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
@@ -255,7 +255,7 @@ impl Ost {
     }
 
     /// Objects are created when first used: nothing to do but to agree.
-    pub(super) fn create(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) fn create(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let oa: Obdo = rq.rq.msg.get(1).map_err(|_| Errno::EPROTO)?;
         let valid = md::FLID | md::FLGROUP;
         Ok(only(&Obdo {
@@ -265,11 +265,11 @@ impl Ost {
         }))
     }
 
-    pub(super) async fn destroy(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) async fn destroy(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let n = Named::of(rq)?;
         let count = if n.has(md::FLOBJCOUNT) { n.oa.misc } else { 1 };
         if count == 0 || count > DESTROY_MAX {
-            return Err(Errno::EPROTO);
+            return Err(Errno::EPROTO.into());
         }
         let mut oi = n.oa.oi;
         for _ in 0..count {
@@ -280,7 +280,12 @@ impl Ost {
         self.committed(rq, &n.out(0))
     }
 
-    async fn destroy_one(&self, rq: &TargetRequest, id: ObjectId, res: ResId) -> Result<(), Errno> {
+    async fn destroy_one(
+        &self,
+        rq: &TargetRequest,
+        id: ObjectId,
+        res: ResId,
+    ) -> Result<(), OstError> {
         // Nobody may write to it any more under a lock.
         let policy = Policy::extent(0, OBJECT_EOF);
         let _lock = rq
@@ -295,19 +300,19 @@ impl Ost {
     }
 
     /// Advice is heard and not acted on: the kernel's page cache does what is asked by itself.
-    pub(super) fn ladvise(&self, rq: &TargetRequest) -> Result<Message, Errno> {
+    pub(super) fn ladvise(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let n = Named::of(rq)?;
         Ok(only(&n.out(md::FLGROUP)))
     }
 }
 
 /// The id after `oi` in its sequence.
-fn next_object(oi: coral_wire::OstId) -> Result<coral_wire::OstId, Errno> {
+fn next_object(oi: coral_wire::OstId) -> Result<coral_wire::OstId, OstError> {
     let mut next = oi;
     if oi.is_group0() {
         next.id = next.id.checked_add(1).ok_or(Errno::EPROTO)?;
     } else if oi.raw_fid().oid == u32::MAX {
-        return Err(Errno::EPROTO);
+        return Err(Errno::EPROTO.into());
     } else {
         next.seq += 1;
     }

@@ -6,13 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use coral_buffers::Payload;
-use coral_wire::Errno;
 use coral_wire::ldlm::ResId;
 use coral_wire::ost::OstLvb;
+use coral_wire::ptlrpc::opc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::map::{DirtyMap, Flight};
+use crate::error::{Error, TargetError};
 use crate::grant::{NoRoom, PAGE_BYTES, pages_bytes};
 use crate::lov::FileLayout;
 use crate::osc::{ObjectAttr, ObjectRef, Osc, WriteAttr};
@@ -37,6 +38,12 @@ impl Object {
     /// Largest RPC, bytes, whole pages.
     pub fn rpc_bytes(&self) -> u64 {
         self.osc.rpc_bytes() as u64 / PAGE_BYTES * PAGE_BYTES
+    }
+
+    /// Why nothing can be written to it any more: its lock is void.
+    pub fn void(&self) -> TargetError {
+        let (import, fid) = (self.osc.import(), self.object.parent);
+        TargetError::LockVoid(import.call_named(opc::OST_WRITE, 0, fid))
     }
 }
 
@@ -131,11 +138,11 @@ impl Dirty {
     }
 
     /// Place of an object; EIO when it is none of these.
-    pub fn place(&self, object: &ObjectRef) -> Result<usize, Errno> {
+    pub fn place(&self, object: &ObjectRef) -> Result<usize, Error> {
         self.objects
             .iter()
             .position(|o| o.object == *object)
-            .ok_or(Errno::EIO)
+            .ok_or(Error::LocksVoid)
     }
 
     /// Keeps a write back, all of it or nothing.

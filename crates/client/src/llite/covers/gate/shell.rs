@@ -3,17 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use coral_wire::Errno;
 use coral_wire::ldlm::LdlmMode;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::core::{Core, Entered};
 use super::writes::Way;
+use crate::error::Error;
 use crate::llite::covers::cover::Cover;
 
 /// What a waiting read gets: the cover it goes under; `None`: this file has none, the servers lock.
-pub(in crate::llite) type Admission = Result<Option<Arc<Cover>>, Errno>;
+pub(in crate::llite) type Admission = Result<Option<Arc<Cover>>, Error>;
 
 /// Answer to a read that wants in.
 pub(in crate::llite) enum Enter {
@@ -33,7 +33,7 @@ pub(in crate::llite) struct Waiting {
 impl Waiting {
     /// Resolves when the read is let in, or refused.
     pub async fn admitted(mut self) -> Admission {
-        (&mut self.told).await.unwrap_or(Err(Errno::EIO))
+        (&mut self.told).await.unwrap_or(Err(Error::LocksVoid))
     }
 }
 
@@ -195,10 +195,10 @@ impl Gate {
     }
 
     /// There will be no cover: why, or that the file cannot have one.
-    pub fn refuse(&self, why: Result<(), Errno>) {
+    pub fn refuse(&self, why: Result<(), Error>) {
         let waiting = self.core.lock().refuse(why.is_ok());
         for w in waiting {
-            let _ = w.tell.send(why.map(|()| None));
+            let _ = w.tell.send(why.clone().map(|()| None));
         }
     }
 

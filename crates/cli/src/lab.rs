@@ -1,0 +1,237 @@
+//! `coral lab`: experiments and the studies.
+
+use crate::args::{Lab, LabAction, LabRun, LabWhere};
+use crate::control::{self, Ask};
+use coral_lab::experiment::{
+    self, Outcome, Plan, RunDir, Settings, Spec, load, loopback_up, nearest, needs_namespace,
+};
+use coral_lab::report;
+use coral_lab::study::{STUDIES, study};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Set in the process that runs inside the namespaces of a rig.
+const INSIDE: &str = "CORAL_LAB_INSIDE";
+/// Between looks at the process inside.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Entry of `coral lab`.
+pub(crate) fn run(lab: Lab) -> Result<(), String> {
+    match lab.action {
+        LabAction::Run(r) => begin(&r),
+        LabAction::Resume { dir, place } => go_on(&dir, &place),
+        LabAction::Report { dir } => write_report(&dir).map(|page| println!("{}", page.display())),
+        LabAction::List { dir } => list(&dir),
+    }
+}
+
+/// The experiment of a name or a file.
+fn spec_of(name: &str, profile: Option<&str>) -> Result<Spec, String> {
+    let text = match study(name) {
+        Some(s) => s.text.to_owned(),
+        None if name.contains(['/', '.']) => std::fs::read_to_string(name)
+            .map_err(|e| format!("cannot read the experiment '{name}': {e}"))?,
+        None => {
+            let names = STUDIES.iter().map(|s| s.name);
+            let hint = nearest(name, names).map_or_else(
+                || "`coral lab list` shows the studies; a file is given with its path, as in ./mine.toml".to_owned(),
+                |near| format!("did you mean '{near}'?"),
+            );
+            return Err(format!("there is no study '{name}'; {hint}"));
+        }
+    };
+    load(&text, profile).map_err(|e| format!("{name}: {e}"))
+}
+
+fn begin(r: &LabRun) -> Result<(), String> {
+    let spec = spec_of(&r.experiment, r.profile.as_deref().filter(|p| *p != "full"))?;
+    let plan = Plan::of(&spec).map_err(|e| format!("{}: {e}", r.experiment))?;
+    let settings = settings(&r.place)?;
+    enter_namespace(&spec, &settings)?;
+    let dir = r.dir.clone().unwrap_or_else(|| default_dir(&spec.name));
+    println!(
+        "{}: {} points, {} steps, in '{}'",
+        spec.name,
+        plan.points.len(),
+        plan.steps.len(),
+        dir.display()
+    );
+    let outcome = experiment::run(&dir, &plan, &settings)?;
+    finish(&dir, &outcome)
+}
+
+fn go_on(dir: &Path, place: &LabWhere) -> Result<(), String> {
+    let (_, plan) = RunDir::open(dir).map_err(|e| e.to_string())?;
+    let settings = settings(place)?;
+    enter_namespace(&plan.spec, &settings)?;
+    let outcome = experiment::resume(dir, &settings)?;
+    finish(dir, &outcome)
+}
+
+/// Writes the report and says how it ended.
+fn finish(dir: &Path, outcome: &Outcome) -> Result<(), String> {
+    match write_report(dir) {
+        Ok(page) => println!("report: {}", page.display()),
+        Err(e) => eprintln!("coral: no report: {e}"),
+    }
+    match &outcome.incomplete {
+        None => Ok(()),
+        Some(why) => Err(format!(
+            "incomplete, {} of {} steps: {why}\n`coral lab resume {}` goes on",
+            outcome.done,
+            outcome.all,
+            dir.display()
+        )),
+    }
+}
+
+fn write_report(dir: &Path) -> Result<PathBuf, String> {
+    let report = report::of(dir).map_err(|e| e.to_string())?;
+    print!("{}", report.text);
+    report.write(dir).map_err(|e| e.to_string())
+}
+
+/// `lab-NAME-N`, the first that is free.
+fn default_dir(name: &str) -> PathBuf {
+    (1..)
+        .map(|n| PathBuf::from(format!("lab-{name}-{n}")))
+        .find(|d| !d.exists())
+        .unwrap_or_default()
+}
+
+fn settings(place: &LabWhere) -> Result<Settings, String> {
+    let mut mounts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for m in &place.mount {
+        let Some((name, dir)) = m.split_once('=') else {
+            return Err(format!(
+                "--mount {m}: give the name of the experiment's file system and a directory, as in fs1=/mnt"
+            ));
+        };
+        mounts.entry(name.to_owned()).or_default().push(dir.into());
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    Ok(Settings {
+        coral: std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?,
+        mounts,
+        scratch: place.scratch.clone(),
+        ask: Arc::new(|dir| {
+            control::ask(dir, Ask::Status).map_err(|e| format!("'{}': {e}", dir.display()))
+        }),
+        command_line: std::env::args().collect(),
+        stop,
+        say: Arc::new(|line| eprintln!("{line}")),
+    })
+}
+
+/// Where file systems are started: this program again, in network, mount and process namespaces of its own, all of which end with
+/// it. Without root a user namespace gives the rights for that.
+fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
+    watch_signals(&settings.stop)?;
+    if !needs_namespace(spec.rig.as_ref()) || !settings.mounts.is_empty() {
+        return Ok(());
+    }
+    if std::env::var_os(INSIDE).is_some() {
+        stop_with_stdin(&settings.stop);
+        return loopback_up();
+    }
+    let mut c = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        c.args(["--user", "--map-root-user"]);
+    }
+    c.args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
+        .args(["--mount-proc", "--propagation", "private"])
+        // A shell is the first process there: it reaps what mounts and servers leave, and with its end everything ends.
+        .args(["sh", "-c", "\"$@\"; exit $?", "coral-lab"])
+        .arg(&settings.coral)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .stdin(Stdio::piped());
+    let failed = |e| format!("unshare(1), for namespaces of the file systems' own: {e}");
+    let mut inside = c.spawn().map_err(failed)?;
+    let mut hold = inside.stdin.take();
+    loop {
+        if let Some(status) = inside.try_wait().map_err(failed)? {
+            std::process::exit(status.code().unwrap_or(1));
+        }
+        if settings.stop.load(Ordering::Relaxed) {
+            drop(hold.take());
+        }
+        pause();
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "waits for another process")]
+fn pause() {
+    std::thread::sleep(LOOK);
+}
+
+/// The end of standard input ends the run in order: signals do not cross into the namespaces by themselves, and when the process
+/// outside is killed its end of the pipe closes too.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it waits for another process all its life"
+)]
+fn stop_with_stdin(stop: &Arc<AtomicBool>) {
+    let stop = stop.clone();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// SIGINT and SIGTERM end the run in order: what runs is killed, and the run directory says that it is incomplete.
+fn watch_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
+    let runtime = crate::runtime()?;
+    let stop = stop.clone();
+    let handle = runtime.handle().clone();
+    handle.spawn(async move {
+        let (Ok(mut int), Ok(mut term)) = (
+            signal(SignalKind::interrupt()),
+            signal(SignalKind::terminate()),
+        ) else {
+            return;
+        };
+        tokio::select! {
+            _ = int.recv() => {}
+            _ = term.recv() => {}
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    // It lives as long as the process.
+    std::mem::forget(runtime);
+    Ok(())
+}
+
+fn list(dir: &Path) -> Result<(), String> {
+    println!("studies:");
+    for s in STUDIES {
+        let spec = load(s.text, None).map_err(|e| format!("{}: {e}", s.name))?;
+        println!("  {:<6} {}", s.name, spec.title);
+    }
+    let mut runs: Vec<(PathBuf, String)> = std::fs::read_dir(dir)
+        .map_err(|e| format!("'{}': {e}", dir.display()))?
+        .flatten()
+        .filter(|e| e.path().join("plan.json").exists())
+        .map(|e| {
+            (
+                e.path(),
+                report::state(&e.path()).unwrap_or_else(|e| e.to_string()),
+            )
+        })
+        .collect();
+    runs.sort();
+    if !runs.is_empty() {
+        println!("runs in '{}':", dir.display());
+    }
+    for (dir, state) in runs {
+        println!(
+            "  {:<20} {state}",
+            dir.file_name().unwrap_or_default().to_string_lossy()
+        );
+    }
+    Ok(())
+}

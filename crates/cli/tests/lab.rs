@@ -1,0 +1,337 @@
+//! `coral lab`: a run that is killed goes on, a full disk ends one with what it has, and file systems behind a router are started,
+//! measured and gone afterwards.
+
+mod common;
+
+use common::{coral, fails, in_namespace, ok, pause, until};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Four points, two repeats each; every step notes in a file that it was made.
+fn steps_spec(dir: &Path) -> std::path::PathBuf {
+    let file = dir.join("steps.toml");
+    let text = format!(
+        "name = 'steps'\n[parameters]\nn = [1, 2, 3, 4]\n[run]\nrepeats = 2\nsample = '100ms'\n\
+         [[roles]]\nname = 'r'\nparser = 'json'\n\
+         command = ['sh', '-c', 'echo {{n}} {{rep}} >> {0}/made; test -e {0}/fast || sleep 1; echo \"{{{{\\\"v\\\": {{n}}}}}}\"']\n",
+        dir.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+fn lines(file: &Path) -> Vec<String> {
+    std::fs::read_to_string(file)
+        .unwrap_or_default()
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn a_killed_run_goes_on_and_says_so() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run, made) = (
+        steps_spec(tmp.path()),
+        tmp.path().join("run"),
+        tmp.path().join("made"),
+    );
+    let mut lab = coral()
+        .args(["lab", "run"])
+        .arg(&spec)
+        .arg("--dir")
+        .arg(&run)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("two steps are made", || {
+        lines(&run.join("points.jsonl")).len() >= 2 && lines(&made).len() >= 3
+    });
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    let before = lines(&run.join("points.jsonl"));
+    let after = lines(&made).len();
+    pause(2500);
+    assert_eq!(
+        lines(&made).len(),
+        after,
+        "what the run started ended with it"
+    );
+    let listed = ok(coral().args(["lab", "list"]).arg(tmp.path()));
+    assert!(
+        listed.contains("incomplete") && listed.contains("without notice"),
+        "{listed}"
+    );
+    std::fs::write(tmp.path().join("fast"), "").unwrap();
+    let said = ok(coral().args(["lab", "resume"]).arg(&run));
+    assert!(said.contains("Resumed at"), "{said}");
+    let records = lines(&run.join("points.jsonl"));
+    assert_eq!(records[..before.len()], before);
+    let steps: BTreeSet<(String, u64)> = records
+        .iter()
+        .map(|l| serde_json::from_str::<Value>(l).unwrap())
+        .map(|r| {
+            (
+                r["point"].as_str().unwrap().to_owned(),
+                r["rep"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!((records.len(), steps.len()), (8, 8), "every step once");
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("Resumed at") && !page.contains("Incomplete"));
+    assert!(ok(coral().args(["lab", "list"]).arg(tmp.path())).contains("steps, complete"));
+}
+
+#[test]
+fn an_interrupt_ends_the_run_in_order() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run, made) = (
+        steps_spec(tmp.path()),
+        tmp.path().join("run"),
+        tmp.path().join("made"),
+    );
+    let lab = coral()
+        .args(["lab", "run"])
+        .arg(&spec)
+        .arg("--dir")
+        .arg(&run)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("a step runs", || !lines(&made).is_empty());
+    ok(Command::new("kill").args(["-INT", &lab.id().to_string()]));
+    let out = lab.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        !out.status.success() && said.contains("incomplete") && said.contains("interrupted"),
+        "{said}"
+    );
+    assert!(
+        std::fs::read_to_string(run.join("report.html"))
+            .unwrap()
+            .contains("interrupted")
+    );
+}
+
+#[test]
+fn misspelt_words_name_the_nearest() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (_, said) = fails(coral().args(["lab", "run", "s7"]).current_dir(tmp.path()));
+    assert!(
+        said.contains("no study 's7'") && said.contains("did you mean 's0'"),
+        "{said}"
+    );
+    let (_, said) = fails(
+        coral()
+            .args(["lab", "run", "s1", "--profile", "quikc"])
+            .current_dir(tmp.path()),
+    );
+    assert!(said.contains("did you mean 'quick'"), "{said}");
+    let (_, said) = fails(
+        coral()
+            .args(["lab", "run", "s1", "--mount", "fs3=/tmp"])
+            .current_dir(tmp.path()),
+    );
+    assert!(said.contains("did you mean 'fs1'"), "{said}");
+    let (_, said) = fails(coral().args(["lab", "resume"]).arg(tmp.path()));
+    assert!(said.contains("plan.json"), "{said}");
+    assert_eq!(
+        std::fs::read_dir(tmp.path()).unwrap().count(),
+        0,
+        "nothing was made"
+    );
+    let listed = ok(coral().args(["lab", "list"]).arg(tmp.path()));
+    for study in ["s0", "s1", "s2", "s3", "s4"] {
+        assert!(listed.contains(study), "{listed}");
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_run_with_what_it_has() {
+    in_namespace("a_full_disk_ends_the_run_with_what_it_has", full_disk);
+}
+
+fn full_disk() {
+    let tmp = tempfile::tempdir().unwrap();
+    let small = tmp.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    ok(Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "none"])
+        .arg(&small));
+    let spec = tmp.path().join("full.toml");
+    // the second repeat fills what the run directory is on
+    let fill = format!(
+        "test {{rep}} = 0 || dd if=/dev/zero of={0}/fill bs=4k 2>/dev/null; echo 1",
+        small.display()
+    );
+    std::fs::write(&spec, format!("name = 'full'\n[run]\nrepeats = 3\n[[roles]]\nname = 'r'\nparser = 'json'\ncommand = ['sh', '-c', '{fill}; echo \"{{{{\\\"v\\\": 5}}}}\"']\n")).unwrap();
+    let run = small.join("run");
+    let (_, said) = fails(
+        coral()
+            .args(["lab", "run"])
+            .arg(&spec)
+            .arg("--dir")
+            .arg(&run),
+    );
+    assert!(said.contains("incomplete, 1 of 3"), "{said}");
+    std::fs::remove_file(small.join("fill")).unwrap();
+    let state = ok(coral().args(["lab", "list"]).arg(&small));
+    assert!(
+        state.contains("incomplete") && state.contains("1 of 3"),
+        "{state}"
+    );
+    // its one result is in the report
+    let table = ok(coral().args(["lab", "report"]).arg(&run));
+    assert!(table.contains("r/v") && table.contains("5.000"), "{table}");
+    ok(Command::new("umount").arg(&small));
+}
+
+/// Two file systems behind a router, each written to and read: what the router forwarded is in the report, and nothing is left.
+#[test]
+fn file_systems_behind_a_router_are_measured_and_gone() {
+    let tmp = tempfile::tempdir().unwrap();
+    let spec = tmp.path().join("rig.toml");
+    let text = r#"
+        name = "rig"
+        [parameters]
+        fs = ["fs1", "fs2"]
+        where = ["{fs1.0}", "{fs2.1}"]
+        [run]
+        repeats = 1
+        cache = "remount"
+        sample = "100ms"
+        [rig]
+        systems = [{ name = "fs1", oss = [1, 1] }, { name = "fs2" }]
+        router = true
+        clients = 2
+        cache_mb = 16
+        [[prepare]]
+        name = "before"
+        command = ["dd", "if=/dev/zero", "of={where}/read", "bs=1M", "count=8", "status=none"]
+        [[roles]]
+        name = "w"
+        parser = "json"
+        command = ["sh", "-c", "dd if=/dev/zero of={where}/written bs=1M count=8 conv=fsync status=none && echo '{{\"MiB\": 8}}'"]
+        [[roles]]
+        name = "r"
+        parser = "json"
+        command = ["sh", "-c", "n=$(cat {where}/read | wc -c); echo \"{{\\\"bytes\\\": $n}}\""]
+        [[figures]]
+        title = "Router"
+        kind = "time"
+        y = ["router/routed_bytes"]
+        unit = "bytes/s"
+    "#;
+    std::fs::write(
+        &spec,
+        text.replace(
+            "name = \"rig\"\n",
+            "name = \"rig\"\n        zip = [[\"fs\", \"where\"]]\n",
+        ),
+    )
+    .unwrap();
+    let run = tmp.path().join("run");
+    ok(coral()
+        .args(["lab", "run"])
+        .arg(&spec)
+        .arg("--dir")
+        .arg(&run));
+    let records: Vec<Value> = lines(&run.join("points.jsonl"))
+        .iter()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(records.len(), 2);
+    for r in &records {
+        assert_eq!(r["roles"][1]["measures"][0]["value"], f64::from(8 << 20));
+        assert_eq!(r["cache"]["done"][0], "clients were mounted anew");
+        let samples: Value = serde_json::from_str(
+            &std::fs::read_to_string(run.join(r["samples"].as_str().unwrap())).unwrap(),
+        )
+        .unwrap();
+        let bins = samples["series"]["router/routed_bytes"]["bins"]
+            .as_array()
+            .unwrap();
+        let most = bins
+            .iter()
+            .filter(|b| b["count"].as_u64() > Some(0))
+            .map(|b| b["max"].as_f64().unwrap())
+            .fold(0.0, f64::max);
+        // 16 MiB went through: the largest rate is at least their mean over the time
+        let seconds = r["roles"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|r| r["seconds"].as_f64().unwrap())
+            .fold(0.0, f64::max);
+        assert!(most * seconds >= 8e6, "{most} bytes/s in {seconds} s");
+        for series in [
+            "proc/router_cpu",
+            "proc/fs1-mds_rss",
+            "proc/fs2-oss0_rss",
+            "proc/fs1-client1_rss",
+            "host/net_lo_rx",
+        ] {
+            assert!(
+                samples["series"].get(series).is_some(),
+                "{series}: {:?}",
+                samples["series"].as_object().unwrap().keys()
+            );
+        }
+    }
+    assert!(!run.join("rig").exists(), "targets are gone");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(
+        !mounts.contains(&*tmp.path().to_string_lossy()),
+        "no mount is left"
+    );
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("class=\"panel\"") && !page.contains("Incomplete"));
+}
+
+/// A signal outside reaches the run in its namespaces; it ends in order, and its file systems with it.
+#[test]
+fn a_signal_ends_what_runs_in_namespaces() {
+    let tmp = tempfile::tempdir().unwrap();
+    let spec = tmp.path().join("long.toml");
+    let text = "name = 'long'\n[rig]\nsystems = [{ name = 'fs1' }]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'touch {fs1}/f; echo there > NOTE; sleep 300']\n";
+    let note = tmp.path().join("note");
+    std::fs::write(&spec, text.replace("NOTE", &note.to_string_lossy())).unwrap();
+    let run = tmp.path().join("run");
+    for signal in ["-TERM", "-KILL"] {
+        let _ = std::fs::remove_dir_all(&run);
+        let _ = std::fs::remove_file(&note);
+        let mut lab = coral()
+            .args(["lab", "run"])
+            .arg(&spec)
+            .arg("--dir")
+            .arg(&run)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("the command runs", || note.exists());
+        ok(Command::new("kill").args([signal, &lab.id().to_string()]));
+        assert!(!lab.wait().unwrap().success());
+        until("the run says why it ended", || {
+            lines(&run.join("events.jsonl"))
+                .last()
+                .is_some_and(|l| l.contains("interrupted"))
+        });
+        until("its file systems are gone", || {
+            !run.join("rig").exists() && processes_with(&run.to_string_lossy()) == 0
+        });
+    }
+}
+
+/// Processes with this text in their command line.
+fn processes_with(text: &str) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter_map(|e| std::fs::read(e.path().join("cmdline")).ok())
+        .filter(|line| String::from_utf8_lossy(line).contains(text))
+        .count()
+}

@@ -1,0 +1,328 @@
+//! The load generators by the names users call them: ranks as processes, under a foreign launcher, on other hosts by a shell that
+//! stands for ssh; system calls as strace counts them; and what happens when a process of a run is killed.
+
+mod common;
+
+use common::{coral, fails, ok, pause, text, until};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// A directory with links to `coral` by the names of the generators.
+struct Bench(tempfile::TempDir);
+
+impl Bench {
+    fn new() -> Bench {
+        let dir = tempfile::tempdir().expect("a directory");
+        let coral = PathBuf::from(coral().get_program())
+            .canonicalize()
+            .expect("the program");
+        for name in ["ior", "mdtest", "mib", "mdsrate"] {
+            symlink(&coral, dir.path().join(name)).expect("a link");
+        }
+        Bench(dir)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_string_lossy().into_owned()
+    }
+
+    /// A command line, of which `DIR` is the directory.
+    fn tool(&self, line: &str) -> Command {
+        let line = line.replace("DIR", &self.0.path().to_string_lossy());
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(self.path(words.next().expect("a name")));
+        command.args(words).stdin(Stdio::null());
+        command
+    }
+
+    fn record(&self, name: &str) -> serde_json::Value {
+        let text = std::fs::read_to_string(self.path(name)).expect("a record");
+        serde_json::from_str(&text).expect("JSON")
+    }
+}
+
+#[test]
+fn the_generators_have_names_of_their_own_and_are_subcommands() {
+    let b = Bench::new();
+    let out = ok(&mut b.tool("ior -N 2 -F -b 64k -t 4k -o DIR/f"));
+    assert!(
+        out.starts_with("IOR-4.1.0+dev: MPI Coordinated Test of Parallel I/O\n"),
+        "{out}"
+    );
+    let out = ok(coral()
+        .args(["mdtest", "--np", "2", "-n", "4", "-d"])
+        .arg(b.path("md")));
+    assert!(
+        out.contains("mdtest-4.1.0+dev was launched with 2 total task(s) on 1 node(s)"),
+        "{out}"
+    );
+    let (code, said) = fails(&mut b.tool("ior --filePerProcs"));
+    assert_eq!(code, 1);
+    assert!(said.contains("the nearest is -F (filePerProc)"), "{said}");
+    let (code, said) = fails(&mut b.tool("mdsrate --creat --nfile 4 --dirfmtt x"));
+    assert_eq!(code, 1);
+    assert!(said.contains("the nearest is --dirfmt"), "{said}");
+}
+
+#[test]
+fn ranks_are_processes_when_asked() {
+    let b = Bench::new();
+    let line =
+        "ior --np 3 --processes -w -r -W -R -G 3 -b 128k -t 8k -o DIR/f --coral-json DIR/r.json";
+    ok(&mut b.tool(line));
+    let record = b.record("r.json");
+    assert_eq!(
+        (&record["ranks"], &record["complete"]),
+        (&3.into(), &true.into())
+    );
+    for phase in record["phases"].as_array().expect("phases") {
+        assert_eq!(phase["bytes"], 3 * 128 * 1024);
+        assert_eq!(phase["latency_ns"]["samples"], 48);
+    }
+    // the clock of rank 0 is the common one; the others know how far off theirs may be
+    let bounds = record["clock_uncertainty_ns"].as_array().expect("bounds");
+    assert_eq!(bounds[0], 0);
+    assert!(
+        bounds[1..]
+            .iter()
+            .all(|b| b.as_u64().is_some_and(|ns| ns > 0)),
+        "{bounds:?}"
+    );
+}
+
+#[test]
+fn a_foreign_launcher_says_who_is_who() {
+    let b = Bench::new();
+    for (rank, size) in [
+        ("PMI_RANK", "PMI_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ] {
+        let ranks: Vec<_> = (0..3)
+            .map(|i| {
+                let mut c = b.tool("ior -F -C -b 64k -t 4k -o DIR/f --coral-json DIR/r.json");
+                c.env(rank, i.to_string())
+                    .env(size, "3")
+                    .env("TMPDIR", b.path(""));
+                c.stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .spawn()
+                    .expect("starts")
+            })
+            .collect();
+        for (i, child) in ranks.into_iter().enumerate() {
+            let out = child.wait_with_output().expect("ends");
+            assert!(out.status.success(), "{rank} {i}: {}", text(&out));
+            let prints = text(&out).contains("Summary of all tests:");
+            assert_eq!(prints, i == 0, "rank 0 prints: {}", text(&out));
+        }
+        assert_eq!(b.record("r.json")["phases"][1]["bytes"], 3 * 64 * 1024);
+        let left = std::fs::read_dir(b.path("")).expect("listed");
+        let left = left.filter(|e| {
+            e.as_ref()
+                .is_ok_and(|e| e.file_name().to_string_lossy().contains(".meet"))
+        });
+        assert_eq!(left.count(), 0, "where they met is forgotten");
+    }
+    let mut both = b.tool("ior --np 2 -o DIR/f");
+    both.env("PMI_RANK", "0").env("PMI_SIZE", "2");
+    assert!(
+        fails(&mut both)
+            .1
+            .contains("--np and --hosts are for runs without one")
+    );
+}
+
+/// A program in the place of ssh: it runs the command here.
+fn fake_ssh(b: &Bench, script: &str) -> String {
+    let path = b.path("fake-ssh");
+    std::fs::write(&path, script).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))
+        .expect("made a program");
+    path
+}
+
+fn on_hosts(b: &Bench, ssh: &str, line: &str) -> Command {
+    let mut c = b.tool(line);
+    c.args([
+        "--hosts",
+        "anna,bert",
+        "--meet",
+        "127.0.0.1",
+        "--ssh",
+        ssh,
+        "--program",
+    ]);
+    c.arg(
+        PathBuf::from(coral().get_program())
+            .canonicalize()
+            .expect("the program"),
+    );
+    c
+}
+
+#[test]
+fn several_hosts_meet_over_ssh() {
+    let b = Bench::new();
+    let ssh = fake_ssh(&b, "#!/bin/sh\nshift\nexec sh -c \"$1\"\n");
+    let line = "ior --np 5 -F -C -b 64k -t 4k -o DIR/it's --coral-json DIR/r.json";
+    let out = ok(&mut on_hosts(&b, &ssh, line));
+    assert!(
+        out.contains("nodes               : 2\n") && out.contains("clients per node    : 3\n"),
+        "{out}"
+    );
+    let record = b.record("r.json");
+    assert_eq!(
+        record["hosts"],
+        serde_json::json!(["anna", "anna", "anna", "bert", "bert"])
+    );
+    assert_eq!(
+        (&record["complete"], &record["phases"][1]["bytes"]),
+        (&true.into(), &(5 * 65536).into())
+    );
+}
+
+#[test]
+fn a_host_that_does_not_come_or_vanishes_ends_the_run() {
+    let b = Bench::new();
+    let ssh = fake_ssh(
+        &b,
+        "#!/bin/sh\n[ $1 = bert ] && { echo no route to bert >&2; exit 255; }\nshift\nexec sh -c \"$1\"\n",
+    );
+    let (_, said) = fails(&mut on_hosts(
+        &b,
+        &ssh,
+        "ior --np 2 -F -b 64k -o DIR/f --coral-json DIR/r.json",
+    ));
+    assert!(
+        said.contains("bert ended with code 255 before it took part"),
+        "{said}"
+    );
+    assert_eq!(b.record("r.json")["complete"], false);
+
+    // bert is killed in the middle of a long write
+    let ssh = fake_ssh(
+        &b,
+        &format!(
+            "#!/bin/sh\nhost=$1; shift; echo $$ > {}/$host.pid; exec sh -c \"exec $1\"\n",
+            b.path("")
+        ),
+    );
+    let line = "ior --np 2 -F -w -t 4k -b 1g -D 50 -O interIODelay=10000 -i 2 -o DIR/f --coral-json DIR/r.json";
+    let run = on_hosts(&b, &ssh, line)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    until("both write", || {
+        ["f.00000000", "f.00000001"]
+            .iter()
+            .all(|f| std::fs::metadata(b.path(f)).is_ok_and(|m| m.len() > 0))
+    });
+    pause(100);
+    let pid = std::fs::read_to_string(b.path("bert.pid")).expect("its id");
+    ok(Command::new("kill").args(["-9", pid.trim()]));
+    let out = run.wait_with_output().expect("ends");
+    assert!(!out.status.success());
+    assert!(
+        text(&out).contains("rank 1 at 127.0.0.1 went away"),
+        "{}",
+        text(&out)
+    );
+    let record = b.record("r.json");
+    assert_eq!(record["complete"], false);
+    assert!(
+        record["why_incomplete"]
+            .as_str()
+            .is_some_and(|w| w.contains("rank 1")),
+        "{record}"
+    );
+}
+
+/// Calls of these names that a run makes, or None where strace cannot be used.
+fn strace(b: &Bench, calls: &str, line: &str) -> Option<Vec<String>> {
+    let to = b.path("trace");
+    let tool = b.tool(line);
+    let out = Command::new("strace")
+        .args(["-f", "-qq", "-e", &format!("trace={calls}"), "-o", &to])
+        .arg(tool.get_program())
+        .args(tool.get_args())
+        .output()
+        .ok()?;
+    assert!(out.status.success(), "{}", text(&out));
+    let trace = std::fs::read_to_string(&to).ok()?;
+    // a call that another thread interrupts has two lines; its end has "resumed"
+    Some(
+        trace
+            .lines()
+            .filter(|l| !l.contains("resumed") && !l.contains("+++"))
+            .map(str::to_owned)
+            .collect(),
+    )
+}
+
+#[test]
+fn system_calls_are_as_many_as_operations() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("strace is not here: calls are not counted");
+        return;
+    }
+    let b = Bench::new();
+    let count = |calls: &Option<Vec<String>>, name: &str| {
+        let calls = calls.as_ref().expect("a trace");
+        // The loader of programs reads as well, in other sizes. A call that another thread interrupts shows none.
+        let ours =
+            |l: &&String| !name.starts_with('p') || !l.contains(" = ") || l.contains(", 4096, ");
+        calls
+            .iter()
+            .filter(|l| l.contains(&format!(" {name}(")))
+            .filter(ours)
+            .count()
+    };
+    let seen = strace(
+        &b,
+        "pwrite64,pread64,fsync",
+        "ior -N 2 -F -b 64k -t 4k -e -o DIR/f --coral-json DIR/r.json",
+    );
+    assert_eq!(
+        (count(&seen, "pwrite64"), count(&seen, "pread64")),
+        (32, 32)
+    );
+    assert_eq!(count(&seen, "fsync"), 2);
+    let said = b.record("r.json");
+    assert_eq!(
+        (
+            &said["phases"][0]["operations"],
+            &said["phases"][1]["operations"]
+        ),
+        (&32.into(), &32.into())
+    );
+
+    let seen = strace(
+        &b,
+        "mknodat,mknod,unlinkat,unlink",
+        "mdsrate --np 2 --mknod --nfiles 20 --dirfmt DIR/d",
+    );
+    assert_eq!(count(&seen, "mknodat") + count(&seen, "mknod"), 20);
+    let seen = strace(
+        &b,
+        "unlinkat,unlink",
+        "mdsrate --np 2 --unlink --nfiles 20 --dirfmt DIR/d",
+    );
+    assert_eq!(count(&seen, "unlinkat") + count(&seen, "unlink"), 20);
+    let seen = strace(
+        &b,
+        "statx,newfstatat",
+        "mdtest --np 2 -n 10 -F -C -T -d DIR/md",
+    );
+    let stats = seen
+        .as_ref()
+        .expect("a trace")
+        .iter()
+        .filter(|l| l.contains("file.mdtest."))
+        .count();
+    assert_eq!(stats, 20);
+    let seen = strace(&b, "pwrite64,fsync", "mib --np 2 -F -t DIR -s 4k -l 7 -W");
+    assert_eq!((count(&seen, "pwrite64"), count(&seen, "fsync")), (14, 2));
+}

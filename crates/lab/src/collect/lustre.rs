@@ -1,0 +1,363 @@
+//! Counters of a kernel Lustre on this machine, from the files it shows.
+
+use super::sampler::{Reading, Source};
+use super::text::{arcstats, histograms, lnet_stats, stats_file, yaml_number};
+use std::path::{Path, PathBuf};
+
+/// How a file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A `*.stats` file.
+    Stats,
+    /// Histograms.
+    Histograms,
+    /// LNet's eleven numbers.
+    Lnet,
+    /// ZFS's arcstats.
+    Arc,
+    /// YAML of an import: RPCs in flight and waiting time.
+    Import,
+    /// One number.
+    Number,
+}
+
+/// What is read: short name, file below `/proc/fs/lustre`, `/sys/fs/lustre` or `/sys/kernel/debug` (`*` for any text), how.
+const FILES: &[(&str, &str, Kind)] = &[
+    ("llite", "lustre/llite/*/stats", Kind::Stats),
+    (
+        "llite_readahead",
+        "lustre/llite/*/read_ahead_stats",
+        Kind::Stats,
+    ),
+    ("osc", "lustre/osc/*/stats", Kind::Stats),
+    ("osc_rpc", "lustre/osc/*/rpc_stats", Kind::Histograms),
+    ("osc_import", "lustre/osc/*/import", Kind::Import),
+    ("mdc", "lustre/mdc/*/stats", Kind::Stats),
+    ("mdc_import", "lustre/mdc/*/import", Kind::Import),
+    ("mdt", "lustre/mdt/*/md_stats", Kind::Stats),
+    ("ost", "lustre/obdfilter/*/stats", Kind::Stats),
+    (
+        "osd_brw",
+        "lustre/osd-ldiskfs/*/brw_stats",
+        Kind::Histograms,
+    ),
+    (
+        "osd_zfs_brw",
+        "lustre/osd-zfs/*/brw_stats",
+        Kind::Histograms,
+    ),
+    ("ost_service", "lustre/ost/OSS/*/stats", Kind::Stats),
+    ("mdt_service", "lustre/mds/MDS/*/stats", Kind::Stats),
+    ("locks", "lustre/ldlm/namespaces/*/lock_count", Kind::Number),
+    ("lnet", "lnet/stats", Kind::Lnet),
+    ("arc", "spl/kstat/zfs/arcstats", Kind::Arc),
+];
+
+/// Places where the files are, by version of Lustre and kind of file.
+const ROOTS: &[&str] = &["proc/fs", "sys/fs", "sys/kernel/debug", "proc/sys", "proc"];
+
+/// Names of what this collector reads.
+pub const CLAIMED: [&str; FILES.len()] = {
+    let mut names = [""; FILES.len()];
+    let mut i = 0;
+    while i < FILES.len() {
+        names[i] = FILES[i].0;
+        i += 1;
+    }
+    names
+};
+
+/// The kernel's Lustre.
+#[derive(Debug)]
+pub struct KernelLustre {
+    root: PathBuf,
+    files: Vec<(String, PathBuf, Kind)>,
+    absent: Vec<&'static str>,
+}
+
+impl KernelLustre {
+    /// Below `root`, which is `/` except where files were copied from another machine. What mounts later is not seen.
+    pub fn under(root: &Path) -> KernelLustre {
+        let (mut files, mut absent) = (vec![], vec![]);
+        for (name, pattern, kind) in FILES {
+            let found: Vec<PathBuf> = ROOTS
+                .iter()
+                .flat_map(|r| matching(&root.join(r), pattern))
+                .collect();
+            if found.is_empty() {
+                absent.push(*name);
+            }
+            for f in found {
+                // The target's name: the part that the star stood for.
+                let at = pattern.split('/').rev().position(|p| p == "*");
+                let target = at
+                    .and_then(|n| f.components().rev().nth(n))
+                    .map(|c| c.as_os_str().to_string_lossy().into_owned());
+                files.push((
+                    target.map_or_else(|| (*name).to_owned(), |t| format!("{name}_{t}")),
+                    f,
+                    *kind,
+                ));
+            }
+        }
+        KernelLustre {
+            root: root.to_owned(),
+            files,
+            absent,
+        }
+    }
+
+    /// There is something to read.
+    pub fn is_there(&self) -> bool {
+        !self.files.is_empty()
+    }
+}
+
+/// Files below `root` that match a pattern whose parts may be `*`.
+fn matching(root: &Path, pattern: &str) -> Vec<PathBuf> {
+    let mut found = vec![root.to_owned()];
+    for part in pattern.split('/') {
+        found = found
+            .into_iter()
+            .flat_map(|dir| match part {
+                "*" => {
+                    let mut all: Vec<PathBuf> = std::fs::read_dir(&dir)
+                        .into_iter()
+                        .flatten()
+                        .flatten()
+                        .map(|e| e.path())
+                        .collect();
+                    all.sort();
+                    all
+                }
+                name => vec![dir.join(name)],
+            })
+            .filter(|p| p.exists())
+            .collect();
+    }
+    found.retain(|p| p.is_file());
+    found
+}
+
+fn readings(name: &str, kind: Kind, text: &str) -> Vec<Reading> {
+    match kind {
+        Kind::Stats => stats_file(text)
+            .into_iter()
+            .flat_map(|l| {
+                let count = Reading::counter(format!("{name}/{}", l.name), "1", l.samples as f64);
+                let sum = l.min_max_sum.map(|(_, _, sum)| {
+                    let unit = if l.unit == "bytes" {
+                        "bytes"
+                    } else if l.unit.starts_with("usec") {
+                        "us"
+                    } else {
+                        "1"
+                    };
+                    Reading::counter(format!("{name}/{}.sum", l.name), unit, sum)
+                });
+                std::iter::once(count).chain(sum)
+            })
+            .collect(),
+        Kind::Histograms => histograms(text)
+            .into_iter()
+            .flat_map(|h| {
+                let title = h.name.replace([' ', '/'], "_");
+                let name = name.to_owned();
+                h.buckets
+                    .into_iter()
+                    .flat_map(move |(bucket, read, write)| {
+                        let series = |way: &str, n: u64| {
+                            Reading::counter(
+                                format!("{name}/{title}.{bucket}.{way}"),
+                                "1",
+                                n as f64,
+                            )
+                        };
+                        [series("read", read), series("write", write)]
+                    })
+            })
+            .collect(),
+        Kind::Lnet => lnet_stats(text)
+            .into_iter()
+            .flatten()
+            .map(|(what, v)| match what {
+                "msgs_alloc" | "msgs_max" => Reading::gauge(format!("{name}/{what}"), "1", v),
+                _ => Reading::counter(
+                    format!("{name}/{what}"),
+                    if what.ends_with("length") {
+                        "bytes"
+                    } else {
+                        "1"
+                    },
+                    v,
+                ),
+            })
+            .collect(),
+        Kind::Arc => arcstats(text)
+            .into_iter()
+            .map(|(what, v)| {
+                let level =
+                    what == "c" || what == "p" || what.contains("size") || what.starts_with("c_");
+                let key = format!("{name}/{what}");
+                if level {
+                    Reading::gauge(key, "bytes", v)
+                } else {
+                    Reading::counter(key, "1", v)
+                }
+            })
+            .collect(),
+        Kind::Import => [("inflight", "1"), ("avg_waittime", "us"), ("timeouts", "1")]
+            .iter()
+            .filter_map(|(key, unit)| {
+                Some(Reading::gauge(
+                    format!("{name}/{key}"),
+                    unit,
+                    yaml_number(text, key)?,
+                ))
+            })
+            .collect(),
+        Kind::Number => text
+            .trim()
+            .parse()
+            .ok()
+            .map(|v| Reading::gauge(name, "1", v))
+            .into_iter()
+            .collect(),
+    }
+}
+
+impl Source for KernelLustre {
+    fn name(&self) -> String {
+        "lustre".into()
+    }
+
+    fn read(&mut self, missing: &mut Vec<String>) -> Vec<Reading> {
+        missing.extend(
+            self.absent
+                .iter()
+                .map(|a| format!("{a}: no such file below {}", self.root.display())),
+        );
+        let mut out = vec![];
+        for (name, file, kind) in &self.files {
+            match std::fs::read_to_string(file) {
+                Ok(text) => {
+                    let r = readings(name, *kind, &text);
+                    if r.is_empty() {
+                        missing.push(format!(
+                            "'{}' has nothing that is understood",
+                            file.display()
+                        ));
+                    }
+                    out.extend(r);
+                }
+                Err(e) => missing.push(format!("'{}': {e}", file.display())),
+            }
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine with every file that is claimed, each with contents of its format.
+    fn machine(root: &Path, leave_out: &str) {
+        for (name, pattern, kind) in FILES.iter().filter(|(n, ..)| *n != leave_out) {
+            let base = match *kind {
+                Kind::Arc => "proc",
+                Kind::Number => "sys/fs",
+                Kind::Stats if name.starts_with("mdt") => "proc/fs",
+                _ => "sys/kernel/debug",
+            };
+            let file = root
+                .join(base)
+                .join(pattern.replace('*', "scratch-OST0001"));
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            let text = match kind {
+                Kind::Stats => {
+                    "snapshot_time 1.0 secs.nsecs\nread_bytes 5 samples [bytes] 1 2 8 10\nreq_waittime 9 samples [usecs] 1 2 70 90\n"
+                }
+                Kind::Histograms => {
+                    "\t\tread\t\twrite\nrpcs in flight        rpcs   % cum % |       rpcs   % cum %\n8:\t\t 3  30  30   |   4 100 100\n"
+                }
+                Kind::Lnet => "3 20 0 100 200 50 1 1000 2000 500 10\n",
+                Kind::Arc => "13 1\nname type data\nhits 4 12\nsize 4 99\n",
+                Kind::Import => {
+                    "import:\n    rpcs:\n       inflight: 5\n       timeouts: 0\n       avg_waittime: 812 usec\n"
+                }
+                Kind::Number => "42\n",
+            };
+            std::fs::write(file, text).unwrap();
+        }
+    }
+
+    #[test]
+    fn everything_that_is_claimed_is_read() {
+        let tmp = tempfile::tempdir().unwrap();
+        machine(tmp.path(), "");
+        let mut k = KernelLustre::under(tmp.path());
+        let mut missing = vec![];
+        let r = k.read(&mut missing);
+        assert_eq!(missing, Vec::<String>::new());
+        for name in CLAIMED {
+            assert!(
+                r.iter().any(|r| r.name == name
+                    || r.name.starts_with(&format!("{name}_scratch-OST0001"))
+                    || r.name.starts_with(&format!("{name}/"))),
+                "{name}: {r:?}"
+            );
+        }
+        let v = |n: &str| {
+            r.iter()
+                .find(|r| r.name == n)
+                .unwrap_or_else(|| panic!("{n} in {r:?}"))
+        };
+        assert_eq!(
+            (
+                v("lnet/route_length").value,
+                v("lnet/route_length").unit,
+                v("lnet/route_length").counter
+            ),
+            (500.0, "bytes", true)
+        );
+        assert_eq!(
+            (
+                v("ost_scratch-OST0001/read_bytes.sum").value,
+                v("ost_scratch-OST0001/read_bytes").value
+            ),
+            (8.0, 5.0)
+        );
+        assert_eq!(
+            v("osc_rpc_scratch-OST0001/rpcs_in_flight.8.write").value,
+            4.0
+        );
+        assert_eq!(
+            (
+                v("osc_import_scratch-OST0001/inflight").value,
+                v("arc/size").counter,
+                v("locks_scratch-OST0001").value
+            ),
+            (5.0, false, 42.0)
+        );
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        for absent in CLAIMED {
+            let tmp = tempfile::tempdir().unwrap();
+            machine(tmp.path(), absent);
+            let mut missing = vec![];
+            KernelLustre::under(tmp.path()).read(&mut missing);
+            assert_eq!(missing.len(), 1, "{absent}: {missing:?}");
+            assert!(missing[0].starts_with(&format!("{absent}: no such file")));
+        }
+        let tmp = tempfile::tempdir().unwrap();
+        assert!(!KernelLustre::under(tmp.path()).is_there());
+        machine(tmp.path(), "");
+        std::fs::write(tmp.path().join("sys/kernel/debug/lnet/stats"), "nonsense").unwrap();
+        let mut missing = vec![];
+        KernelLustre::under(tmp.path()).read(&mut missing);
+        assert!(missing.len() == 1 && missing[0].contains("lnet/stats' has nothing"));
+    }
+}

@@ -1,0 +1,336 @@
+//! The thread that samples.
+
+use super::series::Series;
+use crate::clock;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Most series of one sampler; what is more is said to be missing.
+pub const MAX_SERIES_COUNT: usize = 2000;
+
+/// One number that a source read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// Its name within the source.
+    pub name: String,
+    /// Its unit; of a counter, the unit of what is counted, and the series is that per second.
+    pub unit: &'static str,
+    /// Its value.
+    pub value: f64,
+    /// It only grows: the series is its rate.
+    pub counter: bool,
+}
+
+impl Reading {
+    /// A value as it is.
+    pub fn gauge(name: impl Into<String>, unit: &'static str, value: f64) -> Reading {
+        Reading {
+            name: name.into(),
+            unit,
+            value,
+            counter: false,
+        }
+    }
+
+    /// A count that only grows.
+    pub fn counter(name: impl Into<String>, unit: &'static str, value: f64) -> Reading {
+        Reading {
+            name: name.into(),
+            unit,
+            value,
+            counter: true,
+        }
+    }
+}
+
+/// What can be sampled.
+pub trait Source: Send {
+    /// Name before its series: NAME/READING.
+    fn name(&self) -> String;
+    /// Reads now. `missing` takes what is not there, each once.
+    fn read(&mut self, missing: &mut Vec<String>) -> Vec<Reading>;
+    /// What it knows besides numbers over time, at the end.
+    fn notes(&mut self) -> Vec<String> {
+        vec![]
+    }
+}
+
+/// What was sampled.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Samples {
+    /// Milliseconds since 1970 of time 0.
+    pub started_ms: u64,
+    /// Distance between samples, milliseconds.
+    pub interval_ms: u64,
+    /// By SOURCE/READING.
+    pub series: BTreeMap<String, Series>,
+    /// What could not be read.
+    pub missing: Vec<String>,
+    /// What else was seen.
+    pub notes: Vec<String>,
+    /// CPU time of the sampling thread, seconds: its cost.
+    pub own_cpu_s: f64,
+}
+
+/// A running sampler.
+#[derive(Debug)]
+pub struct Sampler {
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<Samples>,
+}
+
+impl Sampler {
+    /// Starts to sample `sources`, now and at every `interval`.
+    pub fn start(sources: Vec<Box<dyn Source>>, interval: Duration) -> std::io::Result<Sampler> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = clock::spawn("lab-sampler", move || sample(sources, interval, &stopped))?;
+        Ok(Sampler { stop, thread })
+    }
+
+    /// Takes a last sample and ends.
+    pub fn stop(self) -> Samples {
+        let _ = self.stop.send(());
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+fn sample(
+    mut sources: Vec<Box<dyn Source>>,
+    interval: Duration,
+    stopped: &mpsc::Receiver<()>,
+) -> Samples {
+    let begin = clock::now();
+    let mut out = Samples {
+        started_ms: clock::unix_ms(),
+        interval_ms: interval.as_millis() as u64,
+        ..Samples::default()
+    };
+    let mut before: BTreeMap<String, (u64, f64)> = BTreeMap::new();
+    let mut next = begin;
+    loop {
+        for s in &mut sources {
+            let mut missing = vec![];
+            // Before the reading: what is counted comes first in every source, and naming threads and asking others may take long.
+            let at_us = begin.elapsed().as_micros() as u64;
+            let readings = s.read(&mut missing);
+            let name = s.name();
+            out.missing
+                .extend(missing.iter().map(|m| format!("{name}: {m}")));
+            for r in readings {
+                let key = format!("{name}/{}", r.name);
+                let value = if r.counter {
+                    rate(&mut before, &key, at_us, r.value)
+                } else {
+                    Some(r.value)
+                };
+                if let Some(v) = value {
+                    add(&mut out, key, &r, at_us / 1000, v);
+                }
+            }
+        }
+        out.missing.sort();
+        out.missing.dedup();
+        // Times that were missed, because reading took longer than the interval, are left out.
+        while next <= clock::now() {
+            next += interval;
+        }
+        match stopped.recv_timeout(next.saturating_duration_since(clock::now())) {
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            // The end is sampled too: a short run would have no rate otherwise.
+            _ if begin.elapsed() > interval / 4 && next > begin => {
+                finish(&mut out, &mut sources, &mut before, begin);
+                break;
+            }
+            _ => break,
+        }
+    }
+    out.notes.extend(sources.iter_mut().flat_map(|s| s.notes()));
+    out.own_cpu_s = own_cpu();
+    out
+}
+
+/// The last sample: rates since the one before.
+fn finish(
+    out: &mut Samples,
+    sources: &mut [Box<dyn Source>],
+    before: &mut BTreeMap<String, (u64, f64)>,
+    begin: std::time::Instant,
+) {
+    for s in sources {
+        let at_us = begin.elapsed().as_micros() as u64;
+        let readings = s.read(&mut vec![]);
+        let name = s.name();
+        for r in readings.into_iter().filter(|r| r.counter) {
+            let key = format!("{name}/{}", r.name);
+            if let Some(v) = rate(before, &key, at_us, r.value) {
+                add(out, key, &r, at_us / 1000, v);
+            }
+        }
+    }
+}
+
+/// Growth per second since the last reading; none at the first, and when the counter began anew.
+fn rate(
+    before: &mut BTreeMap<String, (u64, f64)>,
+    key: &str,
+    at_us: u64,
+    value: f64,
+) -> Option<f64> {
+    let (then, old) = before.insert(key.to_owned(), (at_us, value))?;
+    let seconds = at_us.saturating_sub(then) as f64 / 1e6;
+    (value >= old && seconds > 0.0).then(|| (value - old) / seconds)
+}
+
+fn add(out: &mut Samples, key: String, r: &Reading, at_ms: u64, value: f64) {
+    if !out.series.contains_key(&key) && out.series.len() >= MAX_SERIES_COUNT {
+        let what = format!("series beyond the first {MAX_SERIES_COUNT}");
+        if !out.missing.contains(&what) {
+            out.missing.push(what);
+        }
+        return;
+    }
+    let (counter, unit, width) = (r.counter, r.unit, out.interval_ms);
+    out.series
+        .entry(key)
+        .or_insert_with(|| match counter {
+            true => Series::new(&format!("{unit}/s"), width),
+            false => Series::new(unit, width),
+        })
+        .add(at_ms, value);
+}
+
+/// CPU time of the calling thread, seconds.
+fn own_cpu() -> f64 {
+    // The first number is the time on a CPU in nanoseconds.
+    std::fs::read_to_string("/proc/thread-self/schedstat")
+        .ok()
+        .and_then(|t| t.split(' ').next()?.parse::<f64>().ok())
+        .map_or(0.0, |ns| ns / 1e9)
+}
+
+/// A function that asks a Coral process for its status.
+pub type FromStatus = Box<dyn FnMut() -> Result<Value, String> + Send>;
+
+/// A Coral process: every number at the top of its status, as a counter.
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) ask: FromStatus,
+}
+
+/// Numbers of a status that are no counters.
+const NO_COUNTERS: &[&str] = &["pid", "port"];
+
+impl Source for Node {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn read(&mut self, missing: &mut Vec<String>) -> Vec<Reading> {
+        match (self.ask)() {
+            Ok(Value::Object(status)) => status
+                .iter()
+                .filter(|(k, _)| !NO_COUNTERS.contains(&k.as_str()))
+                .filter_map(|(k, v)| {
+                    Some(Reading::counter(
+                        k.clone(),
+                        if k.ends_with("bytes") { "bytes" } else { "1" },
+                        v.as_f64()?,
+                    ))
+                })
+                .collect(),
+            Ok(_) => vec![],
+            Err(e) => {
+                missing.push(e);
+                vec![]
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fake(f64);
+
+    impl Source for Fake {
+        fn name(&self) -> String {
+            "fake".into()
+        }
+
+        fn read(&mut self, missing: &mut Vec<String>) -> Vec<Reading> {
+            self.0 += 1.0;
+            missing.push("a file".into());
+            vec![
+                Reading::gauge("level", "x", self.0),
+                Reading::counter(
+                    "count",
+                    "bytes",
+                    if self.0 == 3.0 { 0.0 } else { self.0 * 100.0 },
+                ),
+            ]
+        }
+
+        fn notes(&mut self) -> Vec<String> {
+            vec![format!("{} readings", self.0)]
+        }
+    }
+
+    #[test]
+    fn gauges_are_kept_and_counters_become_rates() {
+        let s = Sampler::start(vec![Box::new(Fake(0.0))], Duration::from_millis(50)).unwrap();
+        clock::pause(Duration::from_millis(420));
+        let got = s.stop();
+        let level = &got.series["fake/level"];
+        let n: u32 = level.bins.iter().map(|b| b.count).sum();
+        assert!(n >= 2 && level.max() == Some(f64::from(n)), "{got:?}");
+        let count = &got.series["fake/count"];
+        assert_eq!((count.unit.as_str(), level.unit.as_str()), ("bytes/s", "x"));
+        assert!(
+            count.bins.iter().all(|b| b.count == 0 || b.min > 0.0),
+            "a counter that began anew has no rate: {count:?}"
+        );
+        assert_eq!(got.missing, ["fake: a file"]);
+        assert!(got.notes[0].ends_with("readings"));
+        let again: Samples = serde_json::from_str(&serde_json::to_string(&got).unwrap()).unwrap();
+        assert_eq!(again.series.len(), 2);
+    }
+
+    #[test]
+    fn rates_are_differences_by_time() {
+        let mut b = BTreeMap::new();
+        assert_eq!(rate(&mut b, "k", 0, 10.0), None);
+        assert_eq!(rate(&mut b, "k", 500_000, 20.0), Some(20.0));
+        assert_eq!(rate(&mut b, "k", 600_000, 5.0), None);
+        assert_eq!(rate(&mut b, "k", 1_600_000, 6.0), Some(1.0));
+        assert_eq!(rate(&mut b, "k", 1_600_000, 7.0), None);
+    }
+
+    #[test]
+    fn a_status_gives_its_numbers_and_a_silent_node_is_missing() {
+        let mut n = Node {
+            name: "router".into(),
+            ask: Box::new(|| {
+                Ok(
+                    serde_json::json!({"pid": 7, "routed": 3, "routed_bytes": 4096, "kind": "router", "nids": ["x"]}),
+                )
+            }),
+        };
+        let r = n.read(&mut vec![]);
+        assert_eq!(
+            r,
+            [
+                Reading::counter("routed", "1", 3.0),
+                Reading::counter("routed_bytes", "bytes", 4096.0)
+            ]
+        );
+        n.ask = Box::new(|| Err("no answer".into()));
+        let mut missing = vec![];
+        assert!(n.read(&mut missing).is_empty());
+        assert_eq!(missing, ["no answer"]);
+    }
+}

@@ -1,0 +1,33 @@
+//! Experiments: a TOML file in, one append-only run directory out.
+//!
+//! ```text
+//! spec (the file, checked) -> plan (points and steps in order) -> runner (one step after the other) -> store (the run directory)
+//! ```
+//!
+//! Invariants: a plan is a function of the file and its seed; a record is on disk before the next step begins; nothing that was
+//! measured is changed or dropped afterwards. A run that ended early is the same directory with fewer records.
+
+pub mod environment;
+mod nearest;
+pub mod parse;
+mod plan;
+mod process;
+mod rig;
+mod runner;
+mod spec;
+mod step;
+mod store;
+mod template;
+
+pub use nearest::nearest;
+pub use plan::{Plan, Point, Step, StepKind};
+pub(crate) use process::find_program;
+pub use process::{Ended, Role, run_together};
+pub use rig::{RigSpec, needs_namespace};
+pub use runner::{Ask, Outcome, Settings, loopback_up, resume, run};
+pub(crate) use spec::applies;
+pub use spec::{
+    Cache, Command, Figure, FigureKind, Order, Profile, Published, Spec, SpecError, load,
+    merge_profile,
+};
+pub use store::{Did, Event, Measure, Record, RoleRecord, RunDir, StoreError};

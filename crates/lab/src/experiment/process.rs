@@ -1,0 +1,342 @@
+//! Running the commands of a step, all from one instant.
+//!
+//! Each command is a shell that waits for its standard input to end and then becomes the program. All have the same pipe, so that
+//! closing it releases all of them at once, after the time that starting processes takes.
+
+use crate::clock;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Ticks per second of the times in /proc: USER_HZ, which is 100 on every architecture that Coral is built for.
+const USER_HZ: f64 = 100.0;
+/// Between looks at whether time is up.
+const LOOK: Duration = Duration::from_millis(50);
+/// Waits for the start, then becomes the command.
+const HELD: &str = "read _; exec \"$@\" </dev/null";
+
+/// A command to be run.
+#[derive(Debug, Clone)]
+pub struct Role {
+    /// Its name.
+    pub name: String,
+    /// Program and arguments.
+    pub command: Vec<String>,
+    /// Where its output goes.
+    pub stdout: PathBuf,
+    /// Where its errors go.
+    pub stderr: PathBuf,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its status.
+    pub status: ExitStatus,
+    /// From the common start to its end, seconds.
+    pub seconds: f64,
+    /// CPU time of it and its children, seconds.
+    pub cpu_s: f64,
+    /// It was ended because it took too long.
+    pub timed_out: bool,
+}
+
+/// The program exists: a path, or a name on the path.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let runs = |p: &Path| rustix::fs::access(p, rustix::fs::Access::EXEC_OK).is_ok() && p.is_file();
+    if name.contains('/') {
+        return Some(PathBuf::from(name)).filter(|p| runs(p));
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|d| d.join(name))
+        .find(|p| runs(p))
+}
+
+/// Children that are killed when this is dropped: whatever ends a step early leaves nothing running.
+struct Held(Vec<Child>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for c in &mut self.0 {
+            if !matches!(c.try_wait(), Ok(Some(_))) {
+                kill_group(c);
+                let _ = c.wait();
+            }
+        }
+    }
+}
+
+fn kill_group(c: &Child) {
+    if let Some(pid) = i32::try_from(c.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(pid, Signal::KILL);
+    }
+}
+
+/// Runs `roles` from one instant on, and waits for all. `started` is called with the pids right before they are released. What
+/// takes longer than `timeout` is killed with all it started; so is everything once `stop` is set.
+pub fn run_together(
+    roles: &[Role],
+    timeout: Duration,
+    stop: &AtomicBool,
+    started: impl FnOnce(&[u32]),
+) -> io::Result<Vec<Ended>> {
+    let (gate, release) = io::pipe()?;
+    let mut held = Held(vec![]);
+    for r in roles {
+        held.0.push(spawn(r, gate.try_clone()?)?);
+    }
+    drop(gate);
+    let pids: Vec<u32> = held.0.iter().map(Child::id).collect();
+    started(&pids);
+    let begin = clock::now();
+    drop(release);
+    let (tx, rx) = mpsc::channel();
+    for (i, pid) in pids.iter().copied().enumerate() {
+        let tx = tx.clone();
+        clock::spawn("lab-wait", move || {
+            let _ = tx.send((i, wait(pid, begin)));
+        })?;
+    }
+    let mut ends: Vec<Option<(f64, f64)>> = vec![None; roles.len()];
+    let mut timed_out = vec![false; roles.len()];
+    let deadline = begin + timeout;
+    let mut killed = false;
+    while ends.iter().any(Option::is_none) {
+        match rx.recv_timeout(LOOK) {
+            Ok((i, end)) => ends[i] = Some(end?),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("a command's end was not seen"));
+            }
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        }
+        if !killed && clock::now() >= deadline {
+            killed = true;
+            for (i, c) in held
+                .0
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| ends[*i].is_none())
+            {
+                timed_out[i] = true;
+                kill_group(c);
+            }
+        }
+    }
+    let mut out = vec![];
+    for (i, c) in held.0.iter_mut().enumerate() {
+        let (seconds, cpu_s) = ends[i].unwrap_or_default();
+        out.push(Ended {
+            status: c.wait()?,
+            seconds,
+            cpu_s,
+            timed_out: timed_out[i],
+        });
+    }
+    Ok(out)
+}
+
+fn spawn(r: &Role, gate: io::PipeReader) -> io::Result<Child> {
+    // The commands end with the laboratory, also when it is killed; without setpriv(1) they outlive it.
+    let mut c = if find_program("setpriv").is_some() {
+        let mut c = Command::new("setpriv");
+        c.args(["--pdeathsig", "KILL", "sh"]);
+        c
+    } else {
+        Command::new("sh")
+    };
+    c.args(["-c", HELD, "held"])
+        .args(&r.command)
+        .stdin(gate)
+        .stdout(File::create(&r.stdout)?)
+        .stderr(File::create(&r.stderr)?)
+        .process_group(0)
+        .spawn()
+}
+
+/// Waits for a child without reaping it, so that its times can still be read.
+fn wait(pid: u32, begin: Instant) -> io::Result<(f64, f64)> {
+    let id = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| io::Error::other("a pid that is none"))?;
+    loop {
+        match waitid(
+            WaitId::Pid(id),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        ) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Ok((seconds, cpu_seconds(&stat).unwrap_or(0.0)))
+}
+
+/// User and system time of a process and of the children it waited for, from its line in /proc.
+fn cpu_seconds(stat: &str) -> Option<f64> {
+    // The name before may hold anything, also spaces and brackets.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let ticks: f64 = fields
+        .get(11..15)?
+        .iter()
+        .filter_map(|f| f.parse::<f64>().ok())
+        .sum();
+    Some(ticks / USER_HZ)
+}
+
+/// Of intervals from one start: the share of the time until the last end in which all ran.
+pub(crate) fn overlap(ends: &[f64]) -> Option<f64> {
+    let last = ends.iter().copied().fold(0.0, f64::max);
+    let first = ends.iter().copied().fold(f64::INFINITY, f64::min);
+    (ends.len() > 1 && last > 0.0).then(|| first / last)
+}
+
+/// Runs a command to its end and returns what it printed; an error says what it said.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let name = format!("{command:?}");
+    let out = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| format!("{name}: {e}"))?;
+    if out.status.success() {
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    } else {
+        let said = [&out.stdout, &out.stderr].map(|b| String::from_utf8_lossy(b).trim().to_owned());
+        Err(format!("{name}: {}: {}", out.status, said.join(" ").trim()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(dir: &Path, name: &str, script: &str) -> Role {
+        Role {
+            name: name.into(),
+            command: vec!["sh".into(), "-c".into(), script.into()],
+            stdout: dir.join(format!("{name}.out")),
+            stderr: dir.join(format!("{name}.err")),
+        }
+    }
+
+    #[test]
+    fn all_start_when_all_are_there() {
+        let tmp = tempfile::tempdir().unwrap();
+        // each says when it began; nothing may begin before the release
+        let stamp = "date +%s%N; echo trouble >&2; exit 3";
+        let roles: Vec<Role> = (0..4)
+            .map(|i| role(tmp.path(), &format!("r{i}"), stamp))
+            .collect();
+        let released = std::cell::Cell::new(0);
+        let ends = run_together(
+            &roles,
+            Duration::from_secs(60),
+            &AtomicBool::new(false),
+            |pids| {
+                assert_eq!(pids.len(), 4);
+                clock::pause(Duration::from_millis(200));
+                released.set(clock::unix_ms());
+            },
+        )
+        .unwrap();
+        for (r, e) in roles.iter().zip(&ends) {
+            let began: u64 = std::fs::read_to_string(&r.stdout)
+                .unwrap()
+                .trim()
+                .parse()
+                .unwrap();
+            assert!(began / 1_000_000 >= released.get());
+            assert_eq!((e.status.code(), e.timed_out), (Some(3), false));
+            assert_eq!(std::fs::read_to_string(&r.stderr).unwrap(), "trouble\n");
+        }
+    }
+
+    #[test]
+    fn what_takes_too_long_is_killed_with_its_children() {
+        let tmp = tempfile::tempdir().unwrap();
+        let roles = [
+            role(tmp.path(), "long", "echo $$; sleep 300; echo late"),
+            role(tmp.path(), "short", "true"),
+        ];
+        let ends = run_together(
+            &roles,
+            Duration::from_millis(500),
+            &AtomicBool::new(false),
+            |_| (),
+        )
+        .unwrap();
+        assert!(ends[0].timed_out && ends[0].status.code().is_none());
+        assert!(!ends[1].timed_out && ends[1].status.success());
+        let other = [role(tmp.path(), "other", "sleep 300")];
+        let stopped = run_together(
+            &other,
+            Duration::from_secs(300),
+            &AtomicBool::new(true),
+            |_| (),
+        );
+        assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::Interrupted);
+        let group: u32 = std::fs::read_to_string(&roles[0].stdout)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        let left = std::fs::read_dir("/proc").unwrap().flatten().any(|e| {
+            std::fs::read_to_string(e.path().join("stat")).is_ok_and(|s| {
+                let fields: Vec<&str> = s
+                    .rsplit_once(") ")
+                    .map_or(vec![], |(_, r)| r.split(' ').collect());
+                fields.first() != Some(&"Z") && fields.get(2) == Some(&group.to_string().as_str())
+            })
+        });
+        assert!(!left, "a process of the killed group is left");
+    }
+
+    #[test]
+    fn cpu_time_is_that_of_the_command() {
+        let tmp = tempfile::tempdir().unwrap();
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        let ends = run_together(
+            &[
+                role(tmp.path(), "busy", busy),
+                role(tmp.path(), "idle", "sleep 0.2"),
+            ],
+            Duration::from_secs(120),
+            &AtomicBool::new(false),
+            |_| (),
+        )
+        .unwrap();
+        assert!(
+            ends[0].cpu_s > 0.0 && ends[0].cpu_s <= ends[0].seconds + 0.1,
+            "{ends:?}"
+        );
+        assert!(ends[1].cpu_s < 0.1, "{ends:?}");
+        assert_eq!(
+            cpu_seconds("7 (a) b) R 1 1 1 0 -1 0 0 0 0 0 150 50 20 30 20 0"),
+            Some(2.5)
+        );
+        assert_eq!(cpu_seconds("nothing"), None);
+    }
+
+    #[test]
+    fn programs_are_found_and_overlaps_are_shares() {
+        assert!(find_program("sh").is_some() && find_program("/bin/sh").is_some());
+        assert!(
+            find_program("no-such-program-of-any-kind").is_none()
+                && find_program("/etc/passwd").is_none()
+        );
+        assert_eq!(overlap(&[3.0, 4.0]), Some(0.75));
+        assert_eq!(overlap(&[3.0]), None);
+    }
+}

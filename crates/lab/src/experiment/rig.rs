@@ -1,0 +1,737 @@
+//! File systems that the laboratory starts itself: servers, a router, clients, each a process on this machine.
+//!
+//! ```text
+//! system N: MDS and OSSs on 127.0.(10+N).x, network tcpN ── router 127.0.9.x ── clients on 127.0.(100+N).x, network tcp9
+//! ```
+//!
+//! Without a router all are on one network. It needs a network and a mount namespace of its own ([`needs_namespace`]), in which the
+//! loopback device is the network, so that nothing meets what else runs here and nothing outlives it.
+//!
+//! Delay is a rule of LNet at the clients, because many kernels have no netem; a rate limit is a token bucket on the loopback device.
+
+use super::nearest::unknown;
+use super::process::output;
+use super::spec::{SpecError, known_keys, text};
+use crate::clock;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// Keys of `[rig]`.
+pub(crate) const RIG_KEYS: &[&str] = &[
+    "systems",
+    "router",
+    "router_buffers",
+    "clients",
+    "cache_mb",
+    "rtt_ms",
+    "rate",
+    "stripe_count",
+];
+const SYSTEM_KEYS: &[&str] = &["name", "oss"];
+/// Most of each: addresses are numbered in one byte.
+const MAX_SYSTEMS: usize = 8;
+const MAX_OSS: usize = 64;
+const MAX_OSTS: u64 = 64;
+const MAX_CLIENTS: u64 = 200;
+/// How long the process of a client may go on after it was unmounted, and between looks.
+const CLIENT_END: Duration = Duration::from_secs(60);
+const END_POLL: Duration = Duration::from_millis(5);
+/// Longest path of a control socket (sun_path has 108 bytes) with its file name.
+const MAX_SOCKET_PATH: usize = 107;
+/// Length of the longest name below the rig's directory: `/fs234567-oss63/control.sock`.
+const LONGEST_NAME: usize = 28;
+
+/// One file system of a rig.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct System {
+    /// Its name.
+    pub name: String,
+    /// OSTs of each OSS.
+    pub oss: Vec<u32>,
+}
+
+/// What a rig is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RigSpec {
+    /// The file systems; every client mounts all of them.
+    pub systems: Vec<System>,
+    /// Buffers of 1 MiB of the router between servers and clients; none: no router.
+    pub router_buffers: Option<u64>,
+    /// Clients, each a process with a mount of each file system.
+    pub clients: u64,
+    /// Memory for a mount's caches, MiB.
+    pub cache_mb: u64,
+    /// Round trip between clients and servers.
+    pub rtt_ms: f64,
+    /// Rate of all traffic together, as tc(8) takes it; empty: none.
+    pub rate: String,
+    /// Stripes of new files.
+    pub stripe_count: i64,
+}
+
+/// Names of a rig's file systems, as commands may use them.
+pub(crate) fn system_names(rig: &Table) -> Vec<String> {
+    rig.get("systems")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|s| s.get("name")?.as_str().map(str::to_owned))
+        .collect()
+}
+
+/// Whether an experiment with this rig runs in namespaces of its own.
+pub fn needs_namespace(rig: Option<&Table>) -> bool {
+    rig.is_some()
+}
+
+/// A number, also one that was filled into a text.
+fn number(t: &Table, key: &str, otherwise: f64) -> Result<f64, SpecError> {
+    let v = match t.get(key) {
+        None => Some(otherwise),
+        Some(Value::Integer(n)) => Some(*n as f64),
+        Some(Value::Float(f)) => Some(*f),
+        Some(Value::String(s)) => s.trim().parse().ok(),
+        Some(_) => None,
+    };
+    v.filter(|v| v.is_finite())
+        .ok_or_else(|| SpecError::Wrong(format!("[rig] {key} = {}: give a number", text(&t[key]))))
+}
+
+fn count(
+    t: &Table,
+    key: &str,
+    otherwise: u64,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<u64, SpecError> {
+    let v = number(t, key, otherwise as f64)?;
+    if v.fract() == 0.0 && v >= 0.0 && range.contains(&(v as u64)) {
+        Ok(v as u64)
+    } else {
+        Err(SpecError::Wrong(format!(
+            "[rig] {key} = {v}: give {} to {}",
+            range.start(),
+            range.end()
+        )))
+    }
+}
+
+impl RigSpec {
+    /// Of a `[rig]` whose texts are filled in.
+    pub fn of(t: &Table) -> Result<RigSpec, SpecError> {
+        known_keys("[rig]", t, RIG_KEYS)?;
+        let systems: Vec<System> = t
+            .get("systems")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(system)
+            .collect::<Result<_, _>>()?;
+        let names: std::collections::BTreeSet<&str> =
+            systems.iter().map(|s| s.name.as_str()).collect();
+        if systems.is_empty() || systems.len() > MAX_SYSTEMS || names.len() < systems.len() {
+            return Err(SpecError::Wrong(format!(
+                "[rig] systems: give 1 to {MAX_SYSTEMS} with different names"
+            )));
+        }
+        let router = match t.get("router") {
+            None | Some(Value::Boolean(false)) => false,
+            Some(Value::Boolean(true)) => true,
+            Some(Value::String(s)) if s == "true" || s == "false" => s == "true",
+            Some(v) => {
+                return Err(SpecError::Wrong(format!(
+                    "[rig] router = {}: give true or false",
+                    text(v)
+                )));
+            }
+        };
+        Ok(RigSpec {
+            systems,
+            router_buffers: if router {
+                Some(count(t, "router_buffers", 256, 1..=65_536)?)
+            } else {
+                None
+            },
+            clients: count(t, "clients", 1, 1..=MAX_CLIENTS)?,
+            cache_mb: count(t, "cache_mb", 64, 1..=65_536)?,
+            rtt_ms: Some(number(t, "rtt_ms", 0.0)?)
+                .filter(|r| (0.0..=10_000.0).contains(r))
+                .ok_or_else(|| SpecError::Wrong("[rig] rtt_ms: give 0 to 10000".into()))?,
+            rate: t
+                .get("rate")
+                .and_then(Value::as_str)
+                .unwrap_or("")
+                .to_owned(),
+            stripe_count: number(t, "stripe_count", 1.0)? as i64,
+        })
+    }
+}
+
+fn system(v: &Value) -> Result<System, SpecError> {
+    let Value::Table(t) = v else {
+        return Err(SpecError::Wrong(
+            "[rig] systems: give tables with name and oss".into(),
+        ));
+    };
+    known_keys("[rig] systems", t, SYSTEM_KEYS)?;
+    let name = t.get("name").and_then(Value::as_str).unwrap_or("");
+    if name.is_empty() || name.len() > 8 || !name.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Err(SpecError::Wrong(format!(
+            "[rig] systems: name '{name}': give 1 to 8 letters or digits"
+        )));
+    }
+    let texts: Vec<String> = match t.get("oss") {
+        None => vec!["1".into()],
+        Some(Value::Array(a)) => a.iter().map(text).collect(),
+        Some(Value::String(s)) => s.split(',').map(|w| w.trim().to_owned()).collect(),
+        Some(v) => vec![text(v)],
+    };
+    let oss: Vec<u32> = texts
+        .iter()
+        .filter_map(|w| w.parse().ok())
+        .filter(|n| *n > 0)
+        .collect();
+    let osts: u64 = oss.iter().map(|n| u64::from(*n)).sum();
+    if oss.len() != texts.len() || oss.is_empty() || oss.len() > MAX_OSS || osts > MAX_OSTS {
+        return Err(SpecError::Wrong(format!(
+            "[rig] systems: oss = {texts:?}: give the number of OSTs of each OSS, together 1 to {MAX_OSTS}"
+        )));
+    }
+    Ok(System {
+        name: name.to_owned(),
+        oss,
+    })
+}
+
+struct Mount {
+    dir: PathBuf,
+    args: Vec<String>,
+    /// The process that serves it.
+    pid: Option<u32>,
+}
+
+/// A running rig.
+pub(crate) struct Rig {
+    pub(crate) spec: RigSpec,
+    dir: PathBuf,
+    coral: PathBuf,
+    /// Directories of processes that `coral down` stops, with their names, in the order they were started.
+    servers: Vec<(String, PathBuf)>,
+    /// By file system, then by client.
+    mounts: BTreeMap<String, Vec<Mount>>,
+    limited: bool,
+}
+
+impl Rig {
+    /// Starts one in `dir`, which is removed when it stops.
+    pub(crate) fn start(spec: &RigSpec, dir: &Path, coral: &Path) -> Result<Rig, String> {
+        let longest = dir.as_os_str().len() + LONGEST_NAME;
+        if longest > MAX_SOCKET_PATH {
+            return Err(format!(
+                "the path '{}' is too long for control sockets in it: give a shorter --scratch",
+                dir.display()
+            ));
+        }
+        let _ = std::fs::remove_dir_all(dir);
+        let mut rig = Rig {
+            spec: spec.clone(),
+            dir: dir.to_owned(),
+            coral: coral.to_owned(),
+            servers: vec![],
+            mounts: BTreeMap::new(),
+            limited: false,
+        };
+        rig.mkdir("run")?;
+        std::fs::set_permissions(
+            dir.join("run"),
+            std::os::unix::fs::PermissionsExt::from_mode(0o700),
+        )
+        .map_err(|e| format!("'{}': {e}", dir.display()))?;
+        if !spec.rate.is_empty() {
+            // The burst holds the largest segment that the loopback device passes at once.
+            output(Command::new("tc").args([
+                "qdisc", "replace", "dev", "lo", "root", "tbf", "rate", &spec.rate, "burst", "1mb",
+                "latency", "400ms",
+            ]))?;
+            rig.limited = true;
+        }
+        if let Some(buffers) = spec.router_buffers {
+            rig.start_router(buffers)?;
+        }
+        for i in 0..spec.systems.len() {
+            rig.start_system(i)?;
+        }
+        for i in 0..spec.systems.len() {
+            rig.start_clients(i)?;
+        }
+        Ok(rig)
+    }
+
+    fn mkdir(&self, name: &str) -> Result<PathBuf, String> {
+        let dir = self.dir.join(name);
+        std::fs::create_dir_all(&dir)
+            .map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
+        Ok(dir)
+    }
+
+    fn coral(&self, args: &[&str]) -> Result<String, String> {
+        let mut c = Command::new(&self.coral);
+        // A registry of its own: process ids of this namespace mean others outside.
+        c.args(args).env("XDG_RUNTIME_DIR", self.dir.join("run"));
+        output(&mut c)
+    }
+
+    fn net(&self, system: usize) -> String {
+        if self.spec.router_buffers.is_some() {
+            format!("tcp{system}")
+        } else {
+            "tcp".into()
+        }
+    }
+
+    fn client_net(&self) -> &'static str {
+        if self.spec.router_buffers.is_some() {
+            "tcp9"
+        } else {
+            "tcp"
+        }
+    }
+
+    /// The arguments of a server's route to the clients, or of a client's to the servers.
+    fn route(&self, to: &str, near: &str, router: usize) -> Vec<String> {
+        match self.spec.router_buffers {
+            None => vec![],
+            Some(_) => vec!["--route".into(), format!("{to} 127.0.9.{router}@{near}")],
+        }
+    }
+
+    fn start_router(&mut self, buffers: u64) -> Result<(), String> {
+        let dir = self.mkdir("router")?;
+        let (d, buffers) = (dir.display().to_string(), buffers.to_string());
+        let mut args = vec![
+            "router".to_owned(),
+            "--dir".into(),
+            d,
+            "--large".into(),
+            buffers,
+            "--nid".into(),
+            format!("127.0.9.100@{}", self.client_net()),
+        ];
+        for i in 0..self.spec.systems.len() {
+            args.extend(["--nid".into(), format!("127.0.9.{}@{}", i + 1, self.net(i))]);
+        }
+        self.coral(&args.iter().map(String::as_str).collect::<Vec<_>>())?;
+        self.servers.push(("router".into(), dir));
+        Ok(())
+    }
+
+    fn start_system(&mut self, i: usize) -> Result<(), String> {
+        let system = self.spec.systems[i].clone();
+        let (net, name) = (self.net(i), system.name.as_str());
+        let mgs = format!("127.0.{}.1@{net}", 10 + i);
+        let stripes = self.spec.stripe_count.to_string();
+        let dir = self.dir.join(format!("{name}-mds"));
+        let d = dir.display().to_string();
+        self.coral(&[
+            "format",
+            "--mgs",
+            "--mdt",
+            "0",
+            "--fsname",
+            name,
+            "--stripe-count",
+            &stripes,
+            &d,
+        ])?;
+        self.serve(&format!("{name}-mds"), &[d], &mgs, i)?;
+        let mut index = 0;
+        for (o, osts) in system.oss.iter().enumerate() {
+            let mut dirs = vec![];
+            for t in 0..*osts {
+                let d = self
+                    .dir
+                    .join(format!(
+                        "{name}-oss{o}{}",
+                        if t == 0 {
+                            String::new()
+                        } else {
+                            format!(".{t}")
+                        }
+                    ))
+                    .display()
+                    .to_string();
+                self.coral(&[
+                    "format",
+                    "--ost",
+                    &index.to_string(),
+                    "--fsname",
+                    name,
+                    "--mgsnode",
+                    &mgs,
+                    &d,
+                ])?;
+                dirs.push(d);
+                index += 1;
+            }
+            let nid = format!("127.0.{}.{}@{net}", 10 + i, o + 2);
+            self.serve(&format!("{name}-oss{o}"), &dirs, &nid, i)?;
+        }
+        Ok(())
+    }
+
+    fn serve(
+        &mut self,
+        name: &str,
+        dirs: &[String],
+        nid: &str,
+        system: usize,
+    ) -> Result<(), String> {
+        let route = self.route(self.client_net(), &self.net(system), system + 1);
+        let mut args = vec!["serve"];
+        args.extend(dirs.iter().map(String::as_str));
+        args.extend(["--nid", nid]);
+        args.extend(route.iter().map(String::as_str));
+        self.coral(&args)?;
+        self.servers
+            .push((name.to_owned(), PathBuf::from(&dirs[0])));
+        Ok(())
+    }
+
+    fn start_clients(&mut self, i: usize) -> Result<(), String> {
+        let name = self.spec.systems[i].name.clone();
+        let route = self.route(&self.net(i), self.client_net(), 100);
+        let source = format!("127.0.{}.1@{}:/{name}", 10 + i, self.net(i));
+        let mut mounts = vec![];
+        for c in 0..self.spec.clients {
+            let dir = self.mkdir(&format!("mnt/{name}.{c}"))?;
+            let mut args = vec![
+                "mount".to_owned(),
+                source.clone(),
+                dir.display().to_string(),
+                "--nid".into(),
+            ];
+            args.push(format!("127.0.{}.{}@{}", 100 + i, c + 1, self.client_net()));
+            args.extend(["--cache-mb".into(), self.spec.cache_mb.to_string()]);
+            args.extend(route.iter().cloned());
+            mounts.push(Mount {
+                dir,
+                args,
+                pid: None,
+            });
+        }
+        // Those that are mounted already are stopped also when one fails.
+        self.mounts.insert(name.clone(), vec![]);
+        for mut m in mounts {
+            self.mount(&m)?;
+            m.pid = pid_with(&m.dir.display().to_string());
+            self.mounts.entry(name.clone()).or_default().push(m);
+        }
+        Ok(())
+    }
+
+    fn mount(&self, m: &Mount) -> Result<(), String> {
+        self.coral(&m.args.iter().map(String::as_str).collect::<Vec<_>>())?;
+        if self.spec.rtt_ms > 0.0 {
+            // The rule sees what leaves and what arrives, each by half of the round trip.
+            let (dir, half) = (
+                m.dir.display().to_string(),
+                format!("{:.6}", self.spec.rtt_ms / 2000.0),
+            );
+            self.coral(&[
+                "lctl",
+                "--dir",
+                &dir,
+                "net_delay_add",
+                "-s",
+                "*",
+                "-d",
+                "*",
+                "-r",
+                "1",
+                "-l",
+                &half,
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// Unmounts and mounts every client again: their caches and locks are gone.
+    pub(crate) fn remount(&mut self) -> Result<(), String> {
+        for m in self.mounts.values().flatten() {
+            unmount(&m.dir)?;
+        }
+        self.clients_ended()?;
+        let mut mounts = std::mem::take(&mut self.mounts);
+        let mounted = mounts.values_mut().flatten().try_for_each(|m| {
+            self.mount(m)?;
+            m.pid = pid_with(&m.dir.display().to_string());
+            Ok(())
+        });
+        self.mounts = mounts;
+        mounted
+    }
+
+    /// Waits until the processes of unmounted clients have ended: their NIDs are free then.
+    fn clients_ended(&self) -> Result<(), String> {
+        let begin = clock::now();
+        let alive = || {
+            self.mounts
+                .values()
+                .flatten()
+                .find(|m| m.pid.is_some_and(lives))
+        };
+        while let Some(m) = alive() {
+            if begin.elapsed() > CLIENT_END {
+                return Err(format!(
+                    "the process of '{}' goes on {} s after it was unmounted",
+                    m.dir.display(),
+                    CLIENT_END.as_secs()
+                ));
+            }
+            clock::pause(END_POLL);
+        }
+        Ok(())
+    }
+
+    /// Mount points of a file system, by client.
+    pub(crate) fn mounts(&self) -> BTreeMap<String, Vec<PathBuf>> {
+        self.mounts
+            .iter()
+            .map(|(n, m)| (n.clone(), m.iter().map(|m| m.dir.clone()).collect()))
+            .collect()
+    }
+
+    /// Directories at which the servers and the router can be asked, by name.
+    pub(crate) fn servers(&self) -> &[(String, PathBuf)] {
+        &self.servers
+    }
+
+    /// Every process with its name: servers, the router, and clients together as they are mounted.
+    pub(crate) fn processes(&self) -> Vec<(String, u32)> {
+        let servers = self
+            .servers
+            .iter()
+            .filter_map(|(n, d)| Some((n.clone(), pid_with(&d.display().to_string())?)));
+        let clients = self.mounts.iter().flat_map(|(name, list)| {
+            list.iter()
+                .enumerate()
+                .filter_map(move |(c, m)| Some((format!("{name}-client{c}"), m.pid?)))
+        });
+        servers.chain(clients).collect()
+    }
+
+    /// Ends all of it; the first error is returned, and the rest is ended all the same.
+    pub(crate) fn stop(&mut self) -> Result<(), String> {
+        let mut failed = None;
+        let mut note = |r: Result<(), String>| {
+            if let Err(e) = r {
+                failed.get_or_insert(e);
+            }
+        };
+        for m in self.mounts.values().flatten() {
+            note(unmount(&m.dir));
+        }
+        note(self.clients_ended());
+        self.mounts.clear();
+        for (_, dir) in std::mem::take(&mut self.servers).into_iter().rev() {
+            note(
+                self.coral(&["down", &dir.display().to_string()])
+                    .map(|_| ()),
+            );
+        }
+        if std::mem::take(&mut self.limited) {
+            note(
+                output(Command::new("tc").args(["qdisc", "del", "dev", "lo", "root"])).map(|_| ()),
+            );
+        }
+        if let Err(e) = std::fs::remove_dir_all(&self.dir)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            note(Err(format!("'{}': {e}", self.dir.display())));
+        }
+        failed.map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = self.stop();
+    }
+}
+
+fn unmount(dir: &Path) -> Result<(), String> {
+    rustix::mount::unmount(dir, rustix::mount::UnmountFlags::empty())
+        .map_err(|e| format!("cannot unmount '{}': {e}", dir.display()))
+}
+
+/// The process is there and has not ended.
+fn lives(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| {
+        s.rsplit_once(") ")
+            .is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    })
+}
+
+/// The process of `coral` that has this argument: its foreground form, which stays.
+fn pid_with(argument: &str) -> Option<u32> {
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|e| {
+        let pid: u32 = e.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(e.path().join("cmdline")).ok()?;
+        let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
+        let is =
+            words.contains(&argument.as_bytes()) && words.contains(&b"--foreground".as_slice());
+        is.then_some(pid)
+    })
+}
+
+/// What `{NAME}`, `{NAME.2}`, `{NAME.*}` and `{NAME.*/file}` stand for: the first mount, the third, all of them joined by `@` as IOR
+/// takes several, each with the file behind.
+pub(crate) fn mount_value(mounts: &BTreeMap<String, Vec<PathBuf>>, name: &str) -> Option<String> {
+    let at = name.find(['.', '/']).unwrap_or(name.len());
+    let list = mounts.get(&name[..at])?;
+    let rest = &name[at..];
+    if let Some(tail) = rest.strip_prefix(".*") {
+        let all: Vec<String> = list
+            .iter()
+            .map(|m| format!("{}{tail}", m.display()))
+            .collect();
+        return Some(all.join("@"));
+    }
+    let (index, tail) = match rest.strip_prefix('.') {
+        None => (0, rest),
+        Some(r) => {
+            let end = r.find('/').unwrap_or(r.len());
+            (r[..end].parse::<usize>().ok()?, &r[end..])
+        }
+    };
+    Some(format!("{}{tail}", list.get(index)?.display()))
+}
+
+/// Checks the mounts that were given by name against what the experiment's commands name.
+pub(crate) fn check_mounts(
+    wanted: &[String],
+    given: &BTreeMap<String, Vec<PathBuf>>,
+) -> Result<(), String> {
+    for (name, dirs) in given {
+        if !wanted.contains(name) {
+            let known: Vec<&str> = wanted.iter().map(String::as_str).collect();
+            return Err(format!("--mount: {}", unknown("file system", name, &known)));
+        }
+        for d in dirs {
+            let probe = d.join(format!(".coral-lab-{}", std::process::id()));
+            std::fs::write(&probe, "")
+                .and_then(|()| std::fs::remove_file(&probe))
+                .map_err(|e| {
+                    format!(
+                        "--mount {name}={}: no directory that can be written to: {e}",
+                        d.display()
+                    )
+                })?;
+        }
+    }
+    match wanted.iter().find(|w| !given.contains_key(*w)) {
+        Some(w) => Err(format!(
+            "the experiment needs the file system '{w}' too: give --mount {w}=DIR"
+        )),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rig(text: &str) -> Result<RigSpec, String> {
+        RigSpec::of(&text.parse::<Table>().unwrap()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_rig_is_read_also_where_numbers_were_filled_in() {
+        let r = rig("systems = [{name='fs1', oss=[2, 1]}, {name='fs2'}]\nrouter = true\nclients = '4'\nrtt_ms = 19").unwrap();
+        assert_eq!(
+            r.systems,
+            [
+                System {
+                    name: "fs1".into(),
+                    oss: vec![2, 1]
+                },
+                System {
+                    name: "fs2".into(),
+                    oss: vec![1]
+                }
+            ]
+        );
+        assert_eq!(
+            (r.router_buffers, r.clients, r.rtt_ms),
+            (Some(256), 4, 19.0)
+        );
+        assert_eq!(
+            rig("systems = [{name='a', oss='1,1'}]").unwrap().systems[0].oss,
+            [1, 1]
+        );
+        for (text, says) in [
+            ("systems = []", "different names"),
+            ("systems = [{name='a'}, {name='a'}]", "different names"),
+            ("systems = [{name='a', ost=1}]", "did you mean 'oss'"),
+            ("systems = [{name='a'}]\nclients = 0", "1 to 200"),
+            ("systems = [{name='a'}]\nclients = 'many'", "give a number"),
+            ("systems = [{name='a', oss=[0]}]", "number of OSTs"),
+            ("systems = [{name='a b'}]", "letters or digits"),
+            (
+                "systems = [{name='a'}]\nruter = true",
+                "did you mean 'router'",
+            ),
+        ] {
+            let e = rig(text).expect_err(text);
+            assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn mounts_are_named() {
+        let m = BTreeMap::from([("fs1".to_owned(), vec![PathBuf::from("/a"), "/b".into()])]);
+        for (name, value) in [
+            ("fs1", Some("/a")),
+            ("fs1.1", Some("/b")),
+            ("fs1.*", Some("/a@/b")),
+            ("fs1.*/f", Some("/a/f@/b/f")),
+            ("fs1/x", Some("/a/x")),
+            ("fs1.1/x", Some("/b/x")),
+            ("fs1.2", None),
+            ("fs2", None),
+            ("fs1.x", None),
+        ] {
+            assert_eq!(mount_value(&m, name).as_deref(), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn given_mounts_must_be_those_that_are_used_and_writable() {
+        let tmp = tempfile::tempdir().unwrap();
+        let given =
+            |name: &str, dir: &Path| BTreeMap::from([(name.to_owned(), vec![dir.to_owned()])]);
+        let wanted = ["fs1".to_owned()];
+        assert_eq!(check_mounts(&wanted, &given("fs1", tmp.path())), Ok(()));
+        assert!(
+            check_mounts(&wanted, &given("fs2", tmp.path()))
+                .unwrap_err()
+                .contains("did you mean 'fs1'")
+        );
+        assert!(
+            check_mounts(&wanted, &given("fs1", Path::new("/no/such")))
+                .unwrap_err()
+                .contains("no directory")
+        );
+        assert!(
+            check_mounts(
+                &["fs1".to_owned(), "fs2".to_owned()],
+                &given("fs1", tmp.path())
+            )
+            .unwrap_err()
+            .contains("--mount fs2=DIR")
+        );
+        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0);
+    }
+}

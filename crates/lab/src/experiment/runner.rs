@@ -1,0 +1,271 @@
+//! Running a plan: one step after the other, each on disk before the next begins.
+
+use super::environment::{differences, environment};
+use super::plan::{Plan, Step, StepKind};
+use super::process::{find_program, output};
+use super::rig::{check_mounts, system_names};
+use super::step::{Runner, Stop};
+use super::store::{Event, Record, RunDir, StoreError};
+use crate::clock;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Asks the Coral process with this directory for its status.
+pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
+
+/// What a run needs besides its plan.
+#[derive(Clone)]
+pub struct Settings {
+    /// This program: what `coral` in a command means.
+    pub coral: PathBuf,
+    /// File systems that are there already, by name; without any the rig is started.
+    pub mounts: BTreeMap<String, Vec<PathBuf>>,
+    /// Where the rig's targets go; `RUN/rig` unless given.
+    pub scratch: Option<PathBuf>,
+    /// How Coral processes are asked.
+    pub ask: Ask,
+    /// The command line, for the record.
+    pub command_line: Vec<String>,
+    /// Set to end the run: what runs then is killed, and the run is incomplete.
+    pub stop: Arc<AtomicBool>,
+    /// Takes a line about each step.
+    pub say: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// How a run ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Steps with a result, of all.
+    pub done: usize,
+    /// Steps of the plan.
+    pub all: usize,
+    /// Why it ended before all were made.
+    pub incomplete: Option<String>,
+}
+
+/// Begins a run in a new directory.
+pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, String> {
+    check_needs(plan, dir, settings)?;
+    let now = environment(
+        &settings.coral,
+        &plan.spec.needs.programs,
+        &settings.command_line,
+    );
+    let run = RunDir::create(dir, plan, &now).map_err(|e| e.to_string())?;
+    go(
+        &run,
+        plan,
+        settings,
+        vec![],
+        Event::Started {
+            at_ms: clock::unix_ms(),
+        },
+    )
+}
+
+/// Goes on with a run that ended early.
+pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
+    let say = |e: StoreError| e.to_string();
+    let (run, plan) = RunDir::open(dir).map_err(say)?;
+    run.mend().map_err(say)?;
+    let before: Value = run.read("environment.json").map_err(say)?;
+    check_needs(&plan, dir, settings)?;
+    let now = environment(
+        &settings.coral,
+        &plan.spec.needs.programs,
+        &settings.command_line,
+    );
+    let done = run.records().map_err(say)?;
+    let event = Event::Resumed {
+        at_ms: clock::unix_ms(),
+        done: done.iter().filter(|r| r.error.is_none()).count(),
+        changed: differences(&before, &now),
+    };
+    go(&run, &plan, settings, done, event)
+}
+
+/// What the experiment needs is there; said before anything is made.
+fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), String> {
+    for p in &plan.spec.needs.programs {
+        if find_program(p).is_none() {
+            return Err(format!(
+                "the experiment needs the program '{p}', which is not on the path"
+            ));
+        }
+    }
+    let wanted = wanted_systems(plan);
+    if !s.mounts.is_empty() || (plan.spec.rig.is_none() && !wanted.is_empty()) {
+        check_mounts(&wanted, &s.mounts)?;
+    }
+    let places: Vec<&Path> = if s.mounts.is_empty() {
+        vec![s.scratch.as_deref().unwrap_or(dir)]
+    } else {
+        s.mounts.values().flatten().map(PathBuf::as_path).collect()
+    };
+    let need = plan.spec.needs.free_mib;
+    for place in places {
+        let there = place
+            .ancestors()
+            .find(|p| p.is_dir())
+            .unwrap_or(Path::new("."));
+        let vfs = rustix::fs::statvfs(there).map_err(|e| format!("'{}': {e}", there.display()))?;
+        let free = vfs.f_bavail.saturating_mul(vfs.f_frsize) >> 20;
+        if free < need {
+            return Err(format!(
+                "the experiment needs {need} MiB of free space, and '{}' has {free} MiB",
+                there.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// File systems that the commands name.
+fn wanted_systems(plan: &Plan) -> Vec<String> {
+    if let Some(rig) = &plan.spec.rig {
+        return system_names(rig);
+    }
+    let spec = &plan.spec;
+    let words = spec
+        .prepare
+        .iter()
+        .chain(&spec.roles)
+        .chain(&spec.cleanup)
+        .flat_map(|c| &c.command);
+    let values = spec.parameters.values().flat_map(|v| &v.0);
+    let mut names: Vec<String> = words
+        .chain(values)
+        .flat_map(|w| w.split('{').skip(1))
+        .filter_map(|w| w.split(['}', '.', '/']).next())
+        .filter(|n| n.contains("fs") && !spec.parameters.contains_key(*n))
+        .map(str::to_owned)
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn go(
+    run: &RunDir,
+    plan: &Plan,
+    settings: &Settings,
+    done: Vec<Record>,
+    event: Event,
+) -> Result<Outcome, String> {
+    run.event(&event).map_err(|e| e.to_string())?;
+    if let Event::Resumed { done, changed, .. } = &event {
+        (settings.say)(&format!(
+            "resumed: {done} of {} steps were there",
+            plan.steps.len()
+        ));
+        for c in changed {
+            (settings.say)(&format!("another environment than before: {c}"));
+        }
+    }
+    let have: Vec<&Step> = done
+        .iter()
+        .filter(|r| r.error.is_none())
+        .map(|r| &r.step)
+        .collect();
+    let todo: Vec<&Step> = plan.steps.iter().filter(|s| !have.contains(s)).collect();
+    let mut made = plan.steps.len() - todo.len();
+    let begin = clock::now();
+    let mut runner = Runner {
+        run,
+        plan,
+        settings,
+        rig: None,
+    };
+    let mut why = None;
+    for (i, step) in todo.iter().enumerate() {
+        if begin.elapsed() >= plan.spec.run.budget {
+            why = Some(format!(
+                "the budget of {} s was used up",
+                plan.spec.run.budget.as_secs()
+            ));
+            break;
+        }
+        if settings.stop.load(Ordering::Relaxed) {
+            why = Some("interrupted".into());
+            break;
+        }
+        match runner.step(step) {
+            Ok(record) => {
+                made += 1;
+                let left = begin
+                    .elapsed()
+                    .mul_f64((todo.len() - i - 1) as f64 / (i + 1) as f64);
+                (settings.say)(&format!(
+                    "[{made}/{}] {} ({})",
+                    plan.steps.len(),
+                    line(plan, &record),
+                    remaining(left)
+                ));
+            }
+            Err(Stop::Failed(e)) => {
+                why = Some(e);
+                break;
+            }
+            Err(Stop::Store(e)) => {
+                why = Some(format!("the run directory cannot be written: {e}"));
+                break;
+            }
+        }
+    }
+    if let Some(mut rig) = runner.rig.take()
+        && let Err(e) = rig.stop()
+    {
+        (settings.say)(&format!("ending the file systems: {e}"));
+    }
+    // A full disk that ended the run may refuse this line too: then the missing steps say it.
+    let ended = run.event(&Event::Ended {
+        at_ms: clock::unix_ms(),
+        incomplete: why.clone(),
+    });
+    if let (None, Err(e)) = (&why, ended) {
+        why = Some(e.to_string());
+    }
+    Ok(Outcome {
+        done: made,
+        all: plan.steps.len(),
+        incomplete: why,
+    })
+}
+
+fn remaining(left: Duration) -> String {
+    match left.as_secs() {
+        0 => "the last".into(),
+        s if s < 90 => format!("about {s} s left"),
+        s => format!("about {} min left", (s + 30) / 60),
+    }
+}
+
+/// One line about a step that was made.
+fn line(plan: &Plan, r: &Record) -> String {
+    let label = plan.point(&r.step.point).map_or("", |p| p.label.as_str());
+    let kind = match r.step.kind {
+        StepKind::Warmup => "warm-up",
+        StepKind::Measure => "repeat",
+        StepKind::Again => "A again",
+    };
+    let figures: Vec<String> = r
+        .roles
+        .iter()
+        .filter_map(|role| {
+            role.measures
+                .first()
+                .map(|m| format!("{}/{} {:.2} {}", role.name, m.name, m.value, m.unit))
+        })
+        .collect();
+    format!("{label}, {kind} {}: {}", r.step.rep + 1, figures.join(", "))
+}
+
+/// Brings the loopback device of a fresh network namespace up.
+pub fn loopback_up() -> Result<(), String> {
+    output(Command::new("ip").args(["link", "set", "lo", "up"])).map(|_| ())
+}

@@ -1,0 +1,766 @@
+//! The experiment file: what is varied, what is run, how often, and what is drawn of it.
+//!
+//! Every key is checked by name before anything runs; a misspelt one names the nearest that exists.
+
+use super::nearest::unknown;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+use toml::{Table, Value};
+
+/// Most points of an experiment.
+pub const MAX_POINTS: usize = 10_000;
+/// Most repeats of a point.
+pub const MAX_REPEATS: u32 = 1_000;
+
+/// Why an experiment file is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    /// It cannot be read.
+    #[error("cannot read the experiment '{}': {error}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is no TOML, or a value is of the wrong kind.
+    #[error("the experiment is no valid TOML: {0}")]
+    Toml(String),
+    /// A key, parameter or word that nobody knows, or values that do not fit together.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+fn wrong<T>(text: impl Into<String>) -> Result<T, SpecError> {
+    Err(SpecError::Wrong(text.into()))
+}
+
+/// What is done to caches before a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// Nothing.
+    #[default]
+    AsIs,
+    /// The same work is done once before, and its result discarded.
+    Warm,
+    /// The clients of the rig are unmounted and mounted again.
+    Remount,
+    /// The machine's page cache is written out and dropped.
+    Drop,
+    /// Both of them.
+    Cold,
+}
+
+/// In which order repeats run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// All points once, in random order; then all again, in another one: what drifts meets all alike.
+    #[default]
+    Interleaved,
+    /// All repeats of a point, then the next point.
+    Blocked,
+}
+
+/// `[run]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Run {
+    /// Measurements of each point.
+    pub repeats: u32,
+    /// Their order.
+    pub order: Order,
+    /// What the order, and every interval that is drawn, comes from.
+    pub seed: u64,
+    /// Rounds over all points that are recorded as warm-up and counted nowhere.
+    pub warmup: u32,
+    /// Cache state before each measurement.
+    pub cache: Cache,
+    /// No step begins after so much time.
+    #[serde(with = "time")]
+    pub budget: Duration,
+    /// A step that takes longer is ended, and failed.
+    #[serde(with = "time")]
+    pub timeout: Duration,
+    /// Distance between samples of the collectors.
+    #[serde(with = "time")]
+    pub sample: Duration,
+}
+
+const RUN_KEYS: &[&str] = &[
+    "repeats", "order", "seed", "warmup", "cache", "budget", "timeout", "sample",
+];
+
+impl Default for Run {
+    fn default() -> Run {
+        Run {
+            repeats: 3,
+            order: Order::default(),
+            seed: 1,
+            warmup: 0,
+            cache: Cache::default(),
+            budget: Duration::from_secs(24 * 3600),
+            timeout: Duration::from_secs(600),
+            sample: Duration::from_secs(1),
+        }
+    }
+}
+
+/// A command: before, during or after a measurement.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Command {
+    /// Role, unique among those of one point; measures are called ROLE/MEASURE.
+    #[serde(default)]
+    pub name: String,
+    /// Program and arguments, with `{parameter}` and `{file system}` filled in. `coral` is this program.
+    pub command: Vec<String>,
+    /// What reads its output: `ior`, `mdtest`, `mdsrate`, `mib`, `fio`, `json` or `none`.
+    #[serde(default = "no_parser")]
+    pub parser: String,
+    /// For which points: values of parameters. Empty: for all.
+    #[serde(default)]
+    pub when: BTreeMap<String, OneOrMany>,
+}
+
+const COMMAND_KEYS: &[&str] = &["name", "command", "parser", "when"];
+
+fn no_parser() -> String {
+    "none".into()
+}
+
+/// A value or a list of them, as text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Value", into = "Vec<String>")]
+pub struct OneOrMany(pub Vec<String>);
+
+impl From<Value> for OneOrMany {
+    fn from(v: Value) -> OneOrMany {
+        OneOrMany(match v {
+            Value::Array(list) => list.iter().map(text).collect(),
+            one => vec![text(&one)],
+        })
+    }
+}
+
+impl From<OneOrMany> for Vec<String> {
+    fn from(v: OneOrMany) -> Vec<String> {
+        v.0
+    }
+}
+
+/// Whether a point with these parameters is meant by `when`.
+pub(crate) fn applies(when: &BTreeMap<String, OneOrMany>, params: &[(String, String)]) -> bool {
+    when.iter().all(|(k, values)| {
+        params
+            .iter()
+            .any(|(name, v)| name == k && values.0.contains(v))
+    })
+}
+
+/// How a figure is drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FigureKind {
+    /// Means with lines, over a parameter.
+    Lines,
+    /// Means as bars, grouped by a parameter.
+    Bars,
+    /// A sampled series over the time of each measurement.
+    Time,
+}
+
+/// A figure of the report.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Figure {
+    /// Its heading.
+    pub title: String,
+    /// How it is drawn.
+    pub kind: FigureKind,
+    /// Parameter along the x axis (not of `time`).
+    #[serde(default)]
+    pub x: String,
+    /// Measures (ROLE/MEASURE), or sampled series (SOURCE/COUNTER) of `time`.
+    pub y: Vec<String>,
+    /// Unit of the y axis; of `time`, what the sampled values are multiplied into by `scale`.
+    #[serde(default)]
+    pub unit: String,
+    /// Factor on sampled values.
+    #[serde(default = "one")]
+    pub scale: f64,
+    /// Parameters whose every value makes a line of its own.
+    #[serde(default)]
+    pub series: Vec<String>,
+    /// Which points are drawn.
+    #[serde(default)]
+    pub when: BTreeMap<String, OneOrMany>,
+    /// The x axis doubles from tick to tick.
+    #[serde(default)]
+    pub log_x: bool,
+    /// A line drawn across: a limit that is known.
+    #[serde(default)]
+    pub ceiling: Option<f64>,
+    /// What the limit is.
+    #[serde(default)]
+    pub ceiling_label: String,
+}
+
+const FIGURE_KEYS: &[&str] = &[
+    "title",
+    "kind",
+    "x",
+    "y",
+    "unit",
+    "scale",
+    "series",
+    "when",
+    "log_x",
+    "ceiling",
+    "ceiling_label",
+];
+
+fn one() -> f64 {
+    1.0
+}
+
+/// A figure that a study published, to stand beside ours.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// What was measured.
+    pub what: String,
+    /// Its value, as published.
+    pub value: String,
+    /// Our measure of the same thing; empty where there is none.
+    #[serde(default)]
+    pub measure: String,
+    /// Which of our points it stands beside.
+    #[serde(default)]
+    pub when: BTreeMap<String, OneOrMany>,
+}
+
+const PUBLISHED_KEYS: &[&str] = &["what", "value", "measure", "when"];
+
+/// `[ab]`: two values of a parameter against each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ab {
+    /// The parameter; it has two values, A and B.
+    pub parameter: String,
+    /// Whether A is measured twice in each round, which gives the noise floor.
+    #[serde(default = "yes")]
+    pub noise_floor: bool,
+}
+
+const AB_KEYS: &[&str] = &["parameter", "noise_floor"];
+
+fn yes() -> bool {
+    true
+}
+
+/// `[needs]`: what has to be there before anything runs.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Needs {
+    /// Programs on the path.
+    pub programs: Vec<String>,
+    /// Free space where the rig's targets, or the given mounts, are: MiB.
+    pub free_mib: u64,
+}
+
+const NEEDS_KEYS: &[&str] = &["programs", "free_mib"];
+
+/// A smaller or larger form of an experiment: tables laid over it.
+pub type Profile = Table;
+
+/// An experiment, checked.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Short name; the run directory has it.
+    pub name: String,
+    /// One line.
+    #[serde(default)]
+    pub title: String,
+    /// What it asks.
+    #[serde(default)]
+    pub question: String,
+    /// What it is smaller than: follows "scaled down from".
+    #[serde(default)]
+    pub scaled_from: String,
+    /// What of the original is not done here, a sentence each.
+    #[serde(default)]
+    pub differs: Vec<String>,
+    /// Values by parameter.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, OneOrMany>,
+    /// Lists that step together instead of each with each.
+    #[serde(default)]
+    pub zip: Vec<Vec<String>>,
+    /// Points that are left out.
+    #[serde(default)]
+    pub exclude: Vec<BTreeMap<String, OneOrMany>>,
+    /// Sums of measures, under a name of their own.
+    #[serde(default)]
+    pub sums: BTreeMap<String, Vec<String>>,
+    /// Repeats, order, caches, budget.
+    #[serde(default)]
+    pub run: Run,
+    /// A/B.
+    #[serde(default)]
+    pub ab: Option<Ab>,
+    /// What must be there.
+    #[serde(default)]
+    pub needs: Needs,
+    /// File systems that the laboratory starts itself; its fields may hold `{parameter}`.
+    #[serde(default)]
+    pub rig: Option<Table>,
+    /// Before each measurement, one after the other, not timed.
+    #[serde(default)]
+    pub prepare: Vec<Command>,
+    /// What is measured: all that apply start at one instant.
+    pub roles: Vec<Command>,
+    /// After each measurement.
+    #[serde(default)]
+    pub cleanup: Vec<Command>,
+    /// Figures of the report.
+    #[serde(default)]
+    pub figures: Vec<Figure>,
+    /// Published figures.
+    #[serde(default)]
+    pub published: Vec<Published>,
+}
+
+const SPEC_KEYS: &[&str] = &[
+    "name",
+    "title",
+    "question",
+    "scaled_from",
+    "differs",
+    "parameters",
+    "zip",
+    "exclude",
+    "sums",
+    "run",
+    "ab",
+    "needs",
+    "rig",
+    "prepare",
+    "roles",
+    "cleanup",
+    "figures",
+    "published",
+    "profile",
+];
+
+/// Reads and checks an experiment's text; `profile` names one of its profiles.
+pub fn load(text: &str, profile: Option<&str>) -> Result<Spec, SpecError> {
+    let table: Table = text
+        .parse()
+        .map_err(|e: toml::de::Error| SpecError::Toml(e.to_string().trim_end().to_owned()))?;
+    let table = merge_profile(table, profile)?;
+    check_keys(&table)?;
+    let spec: Spec = Value::Table(table)
+        .try_into()
+        .map_err(|e: toml::de::Error| SpecError::Toml(e.message().to_owned()))?;
+    check(&spec)?;
+    Ok(spec)
+}
+
+/// Lays the tables of a profile over an experiment, and takes the profiles out.
+pub fn merge_profile(mut table: Table, profile: Option<&str>) -> Result<Table, SpecError> {
+    let profiles = match table.remove("profile") {
+        Some(Value::Table(t)) => t,
+        None => Table::new(),
+        Some(_) => return wrong("'profile' is no table: give [profile.quick] and so on"),
+    };
+    let Some(name) = profile else {
+        return Ok(table);
+    };
+    let Some(Value::Table(over)) = profiles.get(name) else {
+        let known: Vec<&str> = profiles.keys().map(String::as_str).collect();
+        return wrong(if known.is_empty() {
+            format!("this experiment has no profiles, so no '{name}' either")
+        } else {
+            unknown("profile", name, &known)
+        });
+    };
+    lay_over(&mut table, over);
+    Ok(table)
+}
+
+/// Tables are merged, everything else is replaced.
+fn lay_over(under: &mut Table, over: &Table) {
+    for (k, v) in over {
+        match (under.get_mut(k), v) {
+            (Some(Value::Table(u)), Value::Table(o)) => lay_over(u, o),
+            _ => {
+                under.insert(k.clone(), v.clone());
+            }
+        }
+    }
+}
+
+fn check_keys(table: &Table) -> Result<(), SpecError> {
+    known_keys("the experiment", table, SPEC_KEYS)?;
+    for (section, keys) in [
+        ("run", RUN_KEYS),
+        ("ab", AB_KEYS),
+        ("needs", NEEDS_KEYS),
+        ("rig", super::rig::RIG_KEYS),
+    ] {
+        if let Some(Value::Table(t)) = table.get(section) {
+            known_keys(&format!("[{section}]"), t, keys)?;
+        }
+    }
+    for (section, keys) in [
+        ("prepare", COMMAND_KEYS),
+        ("roles", COMMAND_KEYS),
+        ("cleanup", COMMAND_KEYS),
+        ("figures", FIGURE_KEYS),
+        ("published", PUBLISHED_KEYS),
+    ] {
+        for t in table
+            .get(section)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            if let Value::Table(t) = t {
+                known_keys(&format!("[[{section}]]"), t, keys)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn known_keys(place: &str, table: &Table, keys: &[&str]) -> Result<(), SpecError> {
+    match table.keys().find(|k| !keys.contains(&k.as_str())) {
+        Some(k) => wrong(format!("{place}: {}", unknown("key", k, keys))),
+        None => Ok(()),
+    }
+}
+
+fn check(spec: &Spec) -> Result<(), SpecError> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if spec.name.is_empty() || spec.name.len() > 64 || !spec.name.chars().all(word) {
+        return wrong(format!(
+            "name '{}': give 1 to 64 letters, digits, '-' or '_'",
+            spec.name
+        ));
+    }
+    if spec.roles.is_empty() {
+        return wrong("the experiment has no [[roles]]: nothing would be measured");
+    }
+    if !(1..=MAX_REPEATS).contains(&spec.run.repeats) {
+        return wrong(format!(
+            "repeats = {}: give 1 to {MAX_REPEATS}",
+            spec.run.repeats
+        ));
+    }
+    if spec.run.sample < Duration::from_millis(50) {
+        return wrong("sample: give 50ms or more");
+    }
+    let names: Vec<&str> = spec.parameters.keys().map(String::as_str).collect();
+    if let Some((name, _)) = spec.parameters.iter().find(|(_, v)| v.0.is_empty()) {
+        return wrong(format!("parameter '{name}' has no values"));
+    }
+    if let Some(name) = names.iter().find(|n| !n.chars().all(word)) {
+        return wrong(format!(
+            "parameter '{name}': letters, digits, '-' and '_' only"
+        ));
+    }
+    let parameter = |place: &str, name: &str| match names.contains(&name) {
+        true => Ok(()),
+        false => wrong(format!("{place}: {}", unknown("parameter", name, &names))),
+    };
+    for (place, when) in whens(spec) {
+        for (name, values) in when {
+            parameter(place, name)?;
+            let has: Vec<&str> = spec.parameters[name].0.iter().map(String::as_str).collect();
+            if let Some(v) = values.0.iter().find(|v| !has.contains(&v.as_str())) {
+                return wrong(format!(
+                    "{place}: {}",
+                    unknown(&format!("value of '{name}'"), v, &has)
+                ));
+            }
+        }
+    }
+    check_zip(spec, &parameter)?;
+    for f in &spec.figures {
+        if f.kind != FigureKind::Time {
+            parameter("[[figures]] x", &f.x)?;
+        }
+        for s in &f.series {
+            parameter("[[figures]] series", s)?;
+        }
+    }
+    if let Some(ab) = &spec.ab {
+        parameter("[ab] parameter", &ab.parameter)?;
+        let n = spec.parameters[&ab.parameter].0.len();
+        if n != 2 {
+            return wrong(format!(
+                "[ab]: parameter '{}' has {n} values, and needs two",
+                ab.parameter
+            ));
+        }
+    }
+    for c in spec.prepare.iter().chain(&spec.roles).chain(&spec.cleanup) {
+        if c.command.is_empty() {
+            return wrong("a command is empty: give the program and its arguments");
+        }
+        if !super::parse::PARSERS.contains(&c.parser.as_str()) {
+            return wrong(unknown("parser", &c.parser, super::parse::PARSERS));
+        }
+    }
+    if let Some(c) = spec
+        .roles
+        .iter()
+        .find(|c| c.name.is_empty() || !c.name.chars().all(word))
+    {
+        return wrong(format!(
+            "a role is called '{}': give letters, digits, '-' or '_'",
+            c.name
+        ));
+    }
+    Ok(())
+}
+
+/// Every place that picks points by their parameters.
+fn whens(spec: &Spec) -> impl Iterator<Item = (&'static str, &BTreeMap<String, OneOrMany>)> {
+    let commands = [
+        ("[[prepare]] when", &spec.prepare),
+        ("[[roles]] when", &spec.roles),
+        ("[[cleanup]] when", &spec.cleanup),
+    ];
+    commands
+        .into_iter()
+        .flat_map(|(place, list)| list.iter().map(move |c| (place, &c.when)))
+        .chain(spec.figures.iter().map(|f| ("[[figures]] when", &f.when)))
+        .chain(
+            spec.published
+                .iter()
+                .map(|p| ("[[published]] when", &p.when)),
+        )
+        .chain(spec.exclude.iter().map(|e| ("exclude", e)))
+}
+
+fn check_zip(
+    spec: &Spec,
+    parameter: &dyn Fn(&str, &str) -> Result<(), SpecError>,
+) -> Result<(), SpecError> {
+    let mut seen = std::collections::BTreeSet::new();
+    for group in &spec.zip {
+        let mut length = None;
+        for name in group {
+            parameter("zip", name)?;
+            if !seen.insert(name) {
+                return wrong(format!("zip: parameter '{name}' is there twice"));
+            }
+            let n = spec.parameters[name].0.len();
+            if *length.get_or_insert(n) != n {
+                return wrong(format!(
+                    "zip: '{name}' has {n} values and '{}' has {}: lists that step together are equally long",
+                    group[0],
+                    spec.parameters[&group[0]].0.len()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A value as it is put into commands.
+pub(crate) fn text(v: &Value) -> String {
+    match v {
+        Value::String(s) => s.clone(),
+        Value::Integer(n) => n.to_string(),
+        Value::Float(f) => f.to_string(),
+        Value::Boolean(b) => b.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// `90`, `90s`, `500ms`, `10m`, `2h`.
+pub(crate) fn parse_time(text: &str) -> Option<Duration> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let n: u64 = digits.parse().ok()?;
+    let ms = match &text[digits.len()..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    n.checked_mul(ms).map(Duration::from_millis)
+}
+
+/// Times as text.
+mod time {
+    use super::{Duration, parse_time};
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&format!("{}ms", d.as_millis()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
+        let text = super::text(&toml::Value::deserialize(d)?);
+        parse_time(&text).ok_or_else(|| {
+            serde::de::Error::custom(format!("'{text}' is no time: give 90s, 500ms, 10m or 2h"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: &str = r#"
+        name = "small"
+        [parameters]
+        size = ["4k", "1m"]
+        op = ["write", "read"]
+        n = [1, 2]
+        [run]
+        repeats = 2
+        budget = "10m"
+        [[roles]]
+        name = "load"
+        command = ["true", "{size}"]
+        [profile.quick.run]
+        repeats = 1
+    "#;
+
+    fn refused(text: &str) -> String {
+        load(text, None).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn a_file_is_read_and_a_profile_is_laid_over_it() {
+        let spec = load(SMALL, None).unwrap();
+        assert_eq!(
+            (spec.run.repeats, spec.run.budget),
+            (2, Duration::from_secs(600))
+        );
+        assert_eq!(spec.parameters["n"].0, ["1", "2"]);
+        assert_eq!(load(SMALL, Some("quick")).unwrap().run.repeats, 1);
+        assert!(
+            load(SMALL, Some("quikc"))
+                .unwrap_err()
+                .to_string()
+                .contains("did you mean 'quick'")
+        );
+        let again: Spec = serde_json::from_value(serde_json::to_value(&spec).unwrap()).unwrap();
+        assert_eq!(
+            again, spec,
+            "what a run directory keeps is the same experiment"
+        );
+    }
+
+    #[test]
+    fn what_is_misspelt_names_the_nearest() {
+        for (from, to, says) in [
+            (
+                "repeats = 2",
+                "repaets = 2",
+                "[run]: unknown key 'repaets'; did you mean 'repeats'?",
+            ),
+            (
+                "[parameters]",
+                "[paramters]",
+                "the experiment: unknown key 'paramters'; did you mean 'parameters'?",
+            ),
+            (
+                "command = [\"true\"",
+                "comand = [\"true\"",
+                "[[roles]]: unknown key 'comand'; did you mean 'command'?",
+            ),
+            (
+                "name = \"load\"",
+                "name = \"load\"\nwhen = { opp = \"read\" }",
+                "unknown parameter 'opp'; did you mean 'op'?",
+            ),
+            (
+                "name = \"load\"",
+                "name = \"load\"\nwhen = { op = \"raed\" }",
+                "unknown value of 'op' 'raed'; did you mean 'read'?",
+            ),
+            (
+                "name = \"load\"",
+                "name = \"load\"\nparser = \"oir\"",
+                "unknown parser 'oir'; did you mean 'ior'?",
+            ),
+            (
+                "\"{size}\"",
+                "\"{szie}\"",
+                "unknown name '{szie}' in a command; did you mean 'size'?",
+            ),
+        ] {
+            assert!(SMALL.contains(from));
+            let text = SMALL.replace(from, to);
+            let said = match load(&text, None) {
+                Err(e) => e.to_string(),
+                Ok(spec) => crate::experiment::Plan::of(&spec)
+                    .expect_err("refused")
+                    .to_string(),
+            };
+            assert!(said.contains(says), "{to}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let zip =
+            |z: &str| SMALL.replace("name = \"small\"", &format!("name = \"small\"\nzip = {z}"));
+        assert!(load(&zip("[[\"size\", \"op\"]]"), None).is_ok());
+        assert!(refused(&zip("[[\"size\", \"opp\"]]")).contains("did you mean 'op'"));
+        assert!(refused(&zip("[[\"size\", \"op\"], [\"op\", \"n\"]]")).contains("twice"));
+        assert!(
+            refused(&zip("[[\"size\", \"n\"]]").replace("[1, 2]", "[1, 2, 3]"))
+                .contains("equally long")
+        );
+        assert!(refused(&SMALL.replace("[1, 2]", "[]")).contains("'n' has no values"));
+        assert!(refused(&SMALL.replace("\"10m\"", "\"soon\"")).contains("no time"));
+        assert!(refused(&SMALL.replace("repeats = 2", "repeats = 0")).contains("1 to 1000"));
+        assert!(refused("name = 'x'\nroles = []").contains("nothing would be measured"));
+        assert!(refused("name = ").contains("TOML"));
+        assert!(
+            refused(&format!("{SMALL}\n[ab]\nparameter = \"m\"")).contains("unknown parameter 'm'")
+        );
+        assert!(
+            refused(
+                &SMALL
+                    .replace("[1, 2]", "[1, 2, 3]")
+                    .replace("[run]", "[ab]\nparameter = \"n\"\n[run]")
+            )
+            .contains("3 values, and needs two")
+        );
+    }
+
+    #[test]
+    fn times() {
+        for (text, ms) in [
+            ("5", 5000),
+            ("500ms", 500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+        ] {
+            assert_eq!(parse_time(text), Some(Duration::from_millis(ms)));
+        }
+        for text in [
+            "",
+            "s",
+            "5d",
+            "-1s",
+            "99999999999999999999h",
+            "18446744073709551615h",
+        ] {
+            assert_eq!(parse_time(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! One step of a run: file systems, preparation, caches, the commands from one instant with the collectors beside them, cleanup.
+
+use super::parse::parse;
+use super::plan::{Plan, Point, Step, fill_point};
+use super::process::{Ended, Role, find_program, overlap, run_together};
+use super::rig::{Rig, RigSpec, mount_value};
+use super::runner::Settings;
+use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
+use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
+use crate::clock;
+use crate::collect::{Host, KernelLustre, Node, Processes, Sampler, Samples, Source};
+use std::collections::BTreeMap;
+use std::path::Path;
+use toml::Table;
+
+/// Most of a command's output that is read; the file has all of it.
+const MAX_OUTPUT_BYTES: u64 = 64 << 20;
+/// Lines of its errors that a record repeats.
+const ERROR_LINES: usize = 5;
+
+/// Why the run ends here.
+pub(super) enum Stop {
+    /// This step failed; what was measured is kept.
+    Failed(String),
+    /// The run directory cannot be written.
+    Store(StoreError),
+}
+
+/// Makes steps, with the rig between them.
+pub(super) struct Runner<'a> {
+    pub(super) run: &'a RunDir,
+    pub(super) plan: &'a Plan,
+    pub(super) settings: &'a Settings,
+    pub(super) rig: Option<Rig>,
+}
+
+impl Runner<'_> {
+    /// Makes one step and records it, also when it failed.
+    pub(super) fn step(&mut self, step: &Step) -> Result<Record, Stop> {
+        let raw = RunDir::raw(step);
+        let mut record = Record {
+            step: step.clone(),
+            started_ms: clock::unix_ms(),
+            cache: Did::default(),
+            roles: vec![],
+            sums: vec![],
+            overlap: None,
+            samples: None,
+            error: None,
+        };
+        let made = std::fs::create_dir_all(self.run.path().join(&raw))
+            .map_err(|e| format!("'{raw}': {e}"))
+            .and_then(|()| self.measure(step, &raw, &mut record));
+        record.error = made.as_ref().err().cloned();
+        self.run.record(&record).map_err(Stop::Store)?;
+        match made {
+            Ok(()) => Ok(record),
+            Err(e) => {
+                let label = self
+                    .plan
+                    .point(&step.point)
+                    .map_or("", |p| p.label.as_str());
+                Err(Stop::Failed(format!(
+                    "{label}, repeat {}: {e}",
+                    step.rep + 1
+                )))
+            }
+        }
+    }
+
+    fn measure(&mut self, step: &Step, raw: &str, record: &mut Record) -> Result<(), String> {
+        let spec = &self.plan.spec;
+        let point = self
+            .plan
+            .point(&step.point)
+            .ok_or("the plan has no such point")?
+            .clone();
+        self.rig_for(&point)?;
+        for (i, c) in spec
+            .prepare
+            .iter()
+            .filter(|c| applies(&c.when, &point.params))
+            .enumerate()
+        {
+            self.untimed(&point, step, c, raw, &format!("prepare{i}"))?;
+        }
+        if spec.run.cache == Cache::Warm {
+            let (roles, _) = self.roles(&point, step, raw, "warm-")?;
+            self.timed(&roles, |_| ())?;
+            record
+                .cache
+                .done
+                .push("the same work was done once before".into());
+        }
+        record.cache = self.caches(std::mem::take(&mut record.cache))?;
+        let (roles, parsers) = self.roles(&point, step, raw, "")?;
+        let mut sampler = None;
+        record.started_ms = clock::unix_ms();
+        let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids));
+        if let Some(s) = sampler {
+            let samples: Samples = s.stop();
+            let name = format!("{raw}/samples.json");
+            self.run.write(&name, &samples).map_err(|e| e.to_string())?;
+            record.samples = Some(name);
+        }
+        let ended = ended?;
+        let ends: Vec<f64> = ended.iter().map(|e| e.seconds).collect();
+        record.overlap = overlap(&ends);
+        let mut failed = None;
+        for ((role, parser), end) in roles.iter().zip(parsers).zip(&ended) {
+            let (r, error) = self.role_record(role, &parser, end);
+            record.roles.push(r);
+            failed = failed.or(error);
+        }
+        if let Some(e) = failed {
+            return Err(e);
+        }
+        record.sums = sums(&spec.sums, record);
+        for (i, c) in spec
+            .cleanup
+            .iter()
+            .filter(|c| applies(&c.when, &point.params))
+            .enumerate()
+        {
+            self.untimed(&point, step, c, raw, &format!("cleanup{i}"))?;
+        }
+        Ok(())
+    }
+
+    /// Starts the rig, or another when this point's is another than the one that runs.
+    fn rig_for(&mut self, point: &Point) -> Result<(), String> {
+        let Some(table) = self
+            .plan
+            .spec
+            .rig
+            .as_ref()
+            .filter(|_| self.settings.mounts.is_empty())
+        else {
+            return Ok(());
+        };
+        let spec = fill_table(table, point)
+            .and_then(|t| RigSpec::of(&t))
+            .map_err(|e| e.to_string())?;
+        if self.rig.as_ref().is_some_and(|r| r.spec == spec) {
+            return Ok(());
+        }
+        if let Some(mut old) = self.rig.take() {
+            old.stop()?;
+        }
+        let dir = self
+            .settings
+            .scratch
+            .clone()
+            .unwrap_or_else(|| self.run.path().to_owned())
+            .join("rig");
+        let dir = std::path::absolute(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
+        self.rig = Some(
+            Rig::start(&spec, &dir, &self.settings.coral)
+                .map_err(|e| format!("starting the file systems: {e}"))?,
+        );
+        Ok(())
+    }
+
+    fn command(&self, point: &Point, step: &Step, c: &SpecCommand) -> Result<Vec<String>, String> {
+        let mounts = match &self.rig {
+            Some(r) => r.mounts(),
+            None => self.settings.mounts.clone(),
+        };
+        let names: Vec<&str> = mounts
+            .keys()
+            .map(String::as_str)
+            .chain(["rep", "scratch", "coral"])
+            .collect();
+        let value = |name: &str| match name {
+            "rep" => Some(step.rep.to_string()),
+            "coral" => Some(self.settings.coral.display().to_string()),
+            "scratch" => Some(
+                self.run
+                    .path()
+                    .join(RunDir::raw(step))
+                    .display()
+                    .to_string(),
+            ),
+            _ => mount_value(&mounts, name),
+        };
+        let mut words: Vec<String> = c
+            .command
+            .iter()
+            .map(|w| fill_point(point, w, &names, &value))
+            .collect::<Result<_, SpecError>>()
+            .map_err(|e| e.to_string())?;
+        if words[0] == "coral" {
+            words[0] = self.settings.coral.display().to_string();
+        }
+        if find_program(&words[0]).is_none() {
+            return Err(format!("the program '{}' is not there", words[0]));
+        }
+        Ok(words)
+    }
+
+    fn roles(
+        &self,
+        point: &Point,
+        step: &Step,
+        raw: &str,
+        prefix: &str,
+    ) -> Result<(Vec<Role>, Vec<String>), String> {
+        let dir = self.run.path().join(raw);
+        let mut out = (vec![], vec![]);
+        for c in self
+            .plan
+            .spec
+            .roles
+            .iter()
+            .filter(|c| applies(&c.when, &point.params))
+        {
+            out.0.push(Role {
+                name: c.name.clone(),
+                command: self.command(point, step, c)?,
+                stdout: dir.join(format!("{prefix}{}.out", c.name)),
+                stderr: dir.join(format!("{prefix}{}.err", c.name)),
+            });
+            out.1.push(c.parser.clone());
+        }
+        Ok(out)
+    }
+
+    fn timed(&self, roles: &[Role], started: impl FnOnce(&[u32])) -> Result<Vec<Ended>, String> {
+        let ended = run_together(
+            roles,
+            self.plan.spec.run.timeout,
+            &self.settings.stop,
+            started,
+        )
+        .map_err(|e| format!("running the commands: {e}"))?;
+        Ok(ended)
+    }
+
+    fn untimed(
+        &self,
+        point: &Point,
+        step: &Step,
+        c: &SpecCommand,
+        raw: &str,
+        name: &str,
+    ) -> Result<(), String> {
+        let dir = self.run.path().join(raw);
+        let role = Role {
+            name: name.to_owned(),
+            command: self.command(point, step, c)?,
+            stdout: dir.join(format!("{name}.out")),
+            stderr: dir.join(format!("{name}.err")),
+        };
+        let ended = self.timed(std::slice::from_ref(&role), |_| ())?;
+        self.role_record(&role, "none", &ended[0])
+            .1
+            .map_or(Ok(()), Err)
+    }
+
+    /// What is recorded of a command, and why it failed.
+    fn role_record(&self, role: &Role, parser: &str, end: &Ended) -> (RoleRecord, Option<String>) {
+        let relative = |p: &Path| {
+            p.strip_prefix(self.run.path())
+                .unwrap_or(p)
+                .display()
+                .to_string()
+        };
+        let mut record = RoleRecord {
+            name: role.name.clone(),
+            command: role.command.clone(),
+            exit: end.status.code(),
+            seconds: end.seconds,
+            cpu_s: end.cpu_s,
+            measures: vec![],
+            stdout: relative(&role.stdout),
+            stderr: relative(&role.stderr),
+        };
+        let said = || {
+            let text = read_head(&role.stderr);
+            let text = if text.trim().is_empty() {
+                read_head(&role.stdout)
+            } else {
+                text
+            };
+            let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+            lines[lines.len().saturating_sub(ERROR_LINES)..].join(" / ")
+        };
+        let error = if end.timed_out {
+            Some(format!(
+                "{} took longer than {} s and was ended",
+                role.name,
+                self.plan.spec.run.timeout.as_secs()
+            ))
+        } else if !end.status.success() {
+            Some(format!(
+                "{} ended with {}: {}",
+                role.name,
+                end.status,
+                said()
+            ))
+        } else {
+            match parse(parser, &read_head(&role.stdout)) {
+                Ok(m) => {
+                    record.measures = m;
+                    None
+                }
+                Err(e) => Some(format!("{}: {e}", role.name)),
+            }
+        };
+        (record, error)
+    }
+
+    /// Puts caches into the state that is asked for, and says what was done and what could not be.
+    fn caches(&mut self, mut did: Did) -> Result<Did, String> {
+        let cache = self.plan.spec.run.cache;
+        if matches!(cache, Cache::Remount | Cache::Cold) {
+            match &mut self.rig {
+                Some(r) => {
+                    r.remount()?;
+                    did.done.push("clients were mounted anew".into());
+                }
+                None => did.not_done.push(
+                    "clients were not mounted anew: the laboratory did not mount them".into(),
+                ),
+            }
+        }
+        if matches!(cache, Cache::Drop | Cache::Cold) {
+            rustix::fs::sync();
+            match std::fs::write("/proc/sys/vm/drop_caches", "3") {
+                Ok(()) => did.done.push("the machine's page cache was dropped".into()),
+                Err(e) => did
+                    .not_done
+                    .push(format!("the machine's page cache was not dropped: {e}")),
+            }
+        }
+        Ok(did)
+    }
+
+    /// Starts sampling; without a sampler the step has no series, which its record shows.
+    fn sampler(&self, roles: &[Role], pids: &[u32]) -> Option<Sampler> {
+        let mut processes: Vec<(String, u32)> = roles
+            .iter()
+            .map(|r| r.name.clone())
+            .zip(pids.iter().copied())
+            .collect();
+        let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Host::new(true))];
+        if let Some(rig) = &self.rig {
+            processes.extend(rig.processes());
+            for (name, dir) in rig.servers() {
+                let (ask, dir) = (self.settings.ask.clone(), dir.clone());
+                sources.push(Box::new(Node {
+                    name: name.clone(),
+                    ask: Box::new(move || ask(&dir)),
+                }));
+            }
+        }
+        sources.push(Box::new(Processes(processes)));
+        let lustre = KernelLustre::under(Path::new("/"));
+        if lustre.is_there() {
+            sources.push(Box::new(lustre));
+        }
+        Sampler::start(sources, self.plan.spec.run.sample).ok()
+    }
+}
+
+fn read_head(file: &Path) -> String {
+    use std::io::Read;
+    let mut bytes = vec![];
+    if let Ok(f) = std::fs::File::open(file) {
+        let _ = f.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Sums that an experiment names, of those that have all their parts here.
+fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Vec<Measure> {
+    wanted
+        .iter()
+        .filter_map(|(name, parts)| {
+            let found: Vec<&Measure> = parts.iter().map(|p| r.measure(p)).collect::<Option<_>>()?;
+            Some(Measure {
+                name: name.clone(),
+                unit: found.first()?.unit.clone(),
+                value: found.iter().map(|m| m.value).sum(),
+            })
+        })
+        .collect()
+}
+
+/// Fills a point's parameters into every text of a table.
+fn fill_table(t: &Table, point: &Point) -> Result<Table, SpecError> {
+    fn fill(v: &toml::Value, point: &Point) -> Result<toml::Value, SpecError> {
+        Ok(match v {
+            toml::Value::String(s) => toml::Value::String(fill_point(point, s, &[], &|_| None)?),
+            toml::Value::Array(a) => {
+                toml::Value::Array(a.iter().map(|v| fill(v, point)).collect::<Result<_, _>>()?)
+            }
+            toml::Value::Table(t) => toml::Value::Table(fill_table(t, point)?),
+            other => other.clone(),
+        })
+    }
+    t.iter()
+        .map(|(k, v)| Ok((k.clone(), fill(v, point)?)))
+        .collect()
+}

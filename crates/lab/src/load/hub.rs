@@ -1,0 +1,366 @@
+//! Ranks of other processes at the [`Meeting`]: one TCP connection each.
+//!
+//! Who connects shows the run's token. It then measures how far its clock is from the hub's, and exchanges frames.
+//! A connection that ends without a farewell ends the run for everyone. Both ends are the same program, so the format
+//! has a version and no other compatibility.
+
+use super::clock::Clock;
+use super::failed::Failed;
+use super::meet::{Meeting, Shared};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Opens each connection, with the version of the format.
+const HELLO: [u8; 8] = *b"corallb1";
+/// Longest token, bytes.
+const MAX_TOKEN_BYTES: usize = 64;
+/// Most bytes of one rank in one exchange, and of a record.
+const MAX_SHARE_BYTES: usize = 64 << 20;
+/// Round trips by which a joining rank measures its clock.
+const CLOCK_TRIPS: usize = 32;
+/// How often the hub looks whether another rank has come or the run is over.
+const LOOK: Duration = Duration::from_millis(5);
+/// A connection must say who it is in so long.
+const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// A silent host is given up after this and [`KEEPALIVE_COUNT`] times [`KEEPALIVE_STEP`].
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_STEP: Duration = Duration::from_secs(5);
+const KEEPALIVE_COUNT: u32 = 4;
+
+const EXCHANGE: u8 = 1;
+const RECORD: u8 = 2;
+const FAREWELL: u8 = 3;
+const BREAK: u8 = 4;
+
+const FINE: u8 = 0;
+const BROKEN: u8 = 1;
+
+/// Accepts the ranks of `expected` until all are there, the limit is over or the run ends; serves each in a thread of
+/// `scope`. Runs in a thread of its own.
+pub(crate) fn serve<'s>(
+    scope: &'s std::thread::Scope<'s, '_>,
+    listener: TcpListener,
+    meeting: Arc<Meeting>,
+    token: String,
+    clock: Clock,
+    expected: std::ops::Range<u32>,
+    limit: Duration,
+) {
+    let deadline = clock.now() + limit.as_nanos() as i64;
+    if let Err(e) = listener.set_nonblocking(true) {
+        return meeting.break_up(&format!("the ranks cannot meet: {e}"));
+    }
+    loop {
+        let missing = meeting.missing(expected.clone());
+        if missing.is_empty() || meeting.broken().is_some() {
+            return;
+        }
+        if clock.now() > deadline {
+            return meeting.break_up(&format!(
+                "ranks {missing:?} did not come within {} s",
+                limit.as_secs()
+            ));
+        }
+        match listener.accept() {
+            Ok((stream, from)) => {
+                let (meeting, token) = (meeting.clone(), token.clone());
+                scope.spawn(move || serve_one(&meeting, stream, from, &token, clock));
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => super::clock::sleep(LOOK),
+            Err(e) => return meeting.break_up(&format!("the ranks cannot meet: {e}")),
+        }
+    }
+}
+
+/// One connection, from its greeting to its end. Strangers are turned away and change nothing.
+fn serve_one(meeting: &Meeting, stream: TcpStream, from: SocketAddr, token: &str, clock: Clock) {
+    let Ok((rank, mut stream)) = greet(meeting, stream, token, clock) else {
+        return;
+    };
+    if let Err(e) = relay(meeting, rank, &mut stream) {
+        meeting.break_up(&format!("rank {rank} at {} went away: {e}", from.ip()));
+    }
+}
+
+fn greet(
+    meeting: &Meeting,
+    stream: TcpStream,
+    token: &str,
+    clock: Clock,
+) -> io::Result<(u32, BufReader<TcpStream>)> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(HELLO_LIMIT))?;
+    prepare(&stream)?;
+    let mut stream = BufReader::new(stream);
+    let mut hello = [0; HELLO.len()];
+    stream.read_exact(&mut hello)?;
+    let shown = read_bytes(&mut stream, MAX_TOKEN_BYTES)?;
+    let rank = read_u32(&mut stream)?;
+    if hello != HELLO || shown != token.as_bytes() || !meeting.join(rank) {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.get_mut().write_all(&meeting.size().to_le_bytes())?;
+    for _ in 0..CLOCK_TRIPS {
+        stream.read_exact(&mut [0])?;
+        stream.get_mut().write_all(&clock.now().to_le_bytes())?;
+    }
+    stream.get_ref().set_read_timeout(None)?;
+    Ok((rank, stream))
+}
+
+fn relay(meeting: &Meeting, rank: u32, stream: &mut BufReader<TcpStream>) -> io::Result<()> {
+    loop {
+        let mut kind = [0];
+        stream.read_exact(&mut kind)?;
+        let members = read_u32(stream)?;
+        let given = read_bytes(stream, MAX_SHARE_BYTES)?;
+        match kind[0] {
+            EXCHANGE if rank < members && members <= meeting.size() => {
+                let answer = match meeting.exchange(rank, members, given) {
+                    Ok(all) => {
+                        let mut answer = vec![FINE];
+                        answer.extend((all.len() as u32).to_le_bytes());
+                        all.iter().for_each(|b| put_bytes(&mut answer, b));
+                        answer
+                    }
+                    Err(why) => {
+                        let mut answer = vec![BROKEN];
+                        put_bytes(&mut answer, why.as_bytes());
+                        answer
+                    }
+                };
+                stream.get_mut().write_all(&answer)?;
+            }
+            RECORD => meeting.keep_record(given),
+            BREAK => meeting.break_up(&String::from_utf8_lossy(&given)),
+            FAREWELL => return Ok(()),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// A rank's side of the connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+    rank: u32,
+}
+
+impl Connection {
+    /// Joins the run at `address` as `rank`: the connection, the number of ranks, and `clock` at the hub's time.
+    pub fn join(
+        address: &str,
+        token: &str,
+        rank: u32,
+        clock: Clock,
+    ) -> Result<(Connection, u32, Clock), Failed> {
+        let why = |e: io::Error| {
+            Failed::Apart(format!("rank {rank} cannot join the run at {address}: {e}"))
+        };
+        let mut stream = connect(address).map_err(why)?;
+        prepare(&stream).map_err(why)?;
+        let mut hello = HELLO.to_vec();
+        put_bytes(&mut hello, token.as_bytes());
+        hello.extend(rank.to_le_bytes());
+        stream.write_all(&hello).map_err(why)?;
+        let mut stream = BufReader::new(stream);
+        let size = read_u32(&mut stream).map_err(why)?;
+        let clock = measure(&mut stream, clock).map_err(why)?;
+        Ok((Connection { stream, rank }, size, clock))
+    }
+
+    /// Gives and gets as [`Meeting::exchange`].
+    pub fn exchange(&mut self, members: u32, mine: &[u8]) -> Result<Shared, String> {
+        self.try_exchange(members, mine)
+            .unwrap_or_else(|e| Err(format!("rank {} lost the run's hub: {e}", self.rank)))
+    }
+
+    fn try_exchange(&mut self, members: u32, mine: &[u8]) -> io::Result<Result<Shared, String>> {
+        self.send(EXCHANGE, members, mine)?;
+        let mut fine = [0];
+        self.stream.read_exact(&mut fine)?;
+        if fine[0] != FINE {
+            let why = read_bytes(&mut self.stream, MAX_SHARE_BYTES)?;
+            return Ok(Err(String::from_utf8_lossy(&why).into_owned()));
+        }
+        let count = read_u32(&mut self.stream)?;
+        if count != members {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let all = (0..count).map(|_| read_bytes(&mut self.stream, MAX_SHARE_BYTES));
+        Ok(Ok(Arc::new(all.collect::<io::Result<_>>()?)))
+    }
+
+    fn send(&mut self, kind: u8, members: u32, bytes: &[u8]) -> io::Result<()> {
+        let mut frame = vec![kind];
+        frame.extend(members.to_le_bytes());
+        put_bytes(&mut frame, bytes);
+        self.stream.get_mut().write_all(&frame)
+    }
+
+    /// Hands the run's record to whoever started it.
+    pub fn keep_record(&mut self, record: &[u8]) {
+        // Where the hub is gone, the next exchange says so.
+        let _ = self.send(RECORD, 0, record);
+    }
+
+    /// Ends the run for everyone.
+    pub fn break_up(&mut self, why: &str) {
+        let _ = self.send(BREAK, 0, why.as_bytes());
+    }
+
+    /// Leaves; the run goes on.
+    pub fn leave(&mut self) {
+        let _ = self.send(FAREWELL, 0, &[]);
+    }
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, HELLO_LIMIT) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// The trip that took least bounds the offset best: the hub read its clock somewhere within it.
+fn measure(stream: &mut BufReader<TcpStream>, clock: Clock) -> io::Result<Clock> {
+    let (mut least, mut offset) = (i64::MAX, 0);
+    for _ in 0..CLOCK_TRIPS {
+        let sent = clock.now();
+        stream.get_mut().write_all(&[0])?;
+        let mut there = [0; 8];
+        stream.read_exact(&mut there)?;
+        let trip = clock.now() - sent;
+        if trip < least {
+            least = trip;
+            offset = i64::from_le_bytes(there) - (sent + trip / 2);
+        }
+    }
+    Ok(clock.moved(offset, (least as u64).div_ceil(2)))
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_STEP)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?;
+    Ok(())
+}
+
+fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
+    to.extend((bytes.len() as u32).to_le_bytes());
+    to.extend(bytes);
+}
+
+fn read_u32(from: &mut impl Read) -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    from.read_exact(&mut bytes)?;
+    Ok(u32::from_le_bytes(bytes))
+}
+
+fn read_bytes(from: &mut impl Read, max: usize) -> io::Result<Vec<u8>> {
+    let len = read_u32(from)? as usize;
+    if len > max {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    // Grows as data comes: a length alone makes no memory be taken.
+    let mut bytes = Vec::new();
+    from.take(len as u64).read_to_end(&mut bytes)?;
+    if bytes.len() != len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(
+        size: u32,
+        limit: Duration,
+        ranks: impl FnOnce(&str, Clock) + Send,
+    ) -> (Arc<Meeting>, Option<String>) {
+        let meeting = Meeting::new(size);
+        let clock = Clock::start();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        std::thread::scope(|s| {
+            let m = meeting.clone();
+            s.spawn(move || serve(s, listener, m, "secret".into(), clock, 0..size, limit));
+            s.spawn(move || ranks(&address, clock));
+        });
+        let broken = meeting.broken();
+        (meeting, broken)
+    }
+
+    #[test]
+    fn ranks_meet_over_tcp_and_their_clocks_agree() {
+        let (meeting, broken) = run(3, Duration::from_secs(60), |address, hub_clock| {
+            std::thread::scope(|s| {
+                for rank in 0..3_u32 {
+                    s.spawn(move || {
+                        // a clock that is off by about a second for each rank
+                        let mine = Clock::start().moved(i64::from(rank) * 1_000_000_000, 0);
+                        let (mut c, size, clock) =
+                            Connection::join(address, "secret", rank, mine).expect("joins");
+                        assert_eq!(size, 3);
+                        let apart = (hub_clock.now() - clock.now()).unsigned_abs();
+                        // the bound holds at the measurement; two reads of the clock take a while as well
+                        assert!(
+                            apart < clock.uncertainty_ns() + 200_000_000,
+                            "{apart} ns apart"
+                        );
+                        for turn in 0..100_u8 {
+                            let all = c.exchange(3, &[rank as u8, turn]).expect("unbroken");
+                            assert_eq!(*all, [vec![0, turn], vec![1, turn], vec![2, turn]]);
+                        }
+                        if rank == 0 {
+                            c.keep_record(b"{}");
+                        }
+                        c.leave();
+                    });
+                }
+            });
+        });
+        assert_eq!(broken, None);
+        assert_eq!(meeting.record().as_deref(), Some(&b"{}"[..]));
+    }
+
+    #[test]
+    fn a_rank_that_vanishes_ends_the_run_for_the_others() {
+        let (_, broken) = run(2, Duration::from_secs(60), |address, clock| {
+            let (mut stays, ..) = Connection::join(address, "secret", 0, clock).expect("joins");
+            let (gone, ..) = Connection::join(address, "secret", 1, clock).expect("joins");
+            drop(gone);
+            let why = stays.exchange(2, &[]).expect_err("rank 1 is gone");
+            assert!(why.contains("rank 1 at 127.0.0.1 went away"), "{why}");
+            stays.leave();
+        });
+        assert!(broken.is_some());
+    }
+
+    #[test]
+    fn strangers_and_doubles_are_turned_away_and_who_is_missing_is_named() {
+        let (_, broken) = run(2, Duration::from_millis(600), |address, clock| {
+            let refused = |token, rank| Connection::join(address, token, rank, clock).is_err();
+            assert!(refused("guess", 0));
+            assert!(refused("secret", 7));
+            let (_zero, ..) = Connection::join(address, "secret", 0, clock).expect("joins");
+            assert!(refused("secret", 0));
+            let mut noise = TcpStream::connect(address).expect("connects");
+            let _ = noise.write_all(&[0xff; 64]);
+            super::super::clock::sleep(Duration::from_millis(800));
+        });
+        let why = broken.expect("rank 1 is missing");
+        assert!(why.contains("ranks [1]"), "{why}");
+    }
+}

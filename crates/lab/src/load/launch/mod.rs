@@ -1,0 +1,263 @@
+//! Starting a run: which ranks are in this process, and how they find the others.
+//!
+//! Three ways, tried in this order: this process was started by another one of ours ([`place::Launched`]); it was started by a
+//! foreign launcher, which says so in the environment ([`place::Foreign`]); or it starts the ranks itself, as threads,
+//! as processes or on other hosts ([`own`]).
+
+mod own;
+mod place;
+mod start;
+
+pub use own::{HELP as OWN_HELP, Own, Ranks};
+pub use place::{Environment, Place};
+
+use super::clock::{Clock, wall_s};
+use super::failed::Failed;
+use super::hub::{self, Connection};
+use super::meet::Meeting;
+use super::out::Out;
+use super::progress::Board;
+use super::ranks::{Group, Rank};
+use super::record::{FORMAT, Record};
+use super::storage::{Dummy, Library, Posix, Storage};
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The names of the engine.
+pub const NAMES: [&str; 4] = ["ior", "mdtest", "mib", "mdsrate"];
+
+/// A program of the engine, its command line read.
+pub trait Tool: Send + Sync {
+    /// Ranks that its own options ask for.
+    fn ranks(&self) -> Option<u32> {
+        None
+    }
+
+    /// "POSIX", "CORAL" or "DUMMY", where its options name one.
+    fn storage(&self) -> Option<&str> {
+        None
+    }
+
+    /// Its parameters, for the record.
+    fn parameters(&self) -> serde_json::Value;
+
+    /// What a reader of the record should know.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Runs one rank; the code to end with.
+    fn run(&self, rank: &mut Rank<'_>) -> Result<u8, Failed>;
+}
+
+/// A run to start.
+pub struct Run {
+    /// One of [`NAMES`].
+    pub tool: String,
+    /// The command line, with the name it was called by first.
+    pub args: Vec<String>,
+    /// Where it prints.
+    pub out: Out,
+    /// The environment.
+    pub env: Environment,
+    /// Called with the board of this process's ranks before they start.
+    pub watch: Option<Box<dyn Fn(Arc<Board>) + Send + Sync>>,
+    /// A mount that is there, instead of one by `--coral-fs`.
+    pub library: Option<Library>,
+}
+
+impl Run {
+    /// Of the program `tool` with these arguments, without an environment.
+    pub fn new(tool: &str, args: &[&str], out: Out) -> Run {
+        let words = std::iter::once(&tool).chain(args);
+        Run {
+            tool: tool.to_owned(),
+            args: words.map(|w| (*w).to_owned()).collect(),
+            out,
+            env: Environment::default(),
+            watch: None,
+            library: None,
+        }
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The code that the original would end with.
+    pub code: u8,
+    /// The record, where this process started the run.
+    pub record: Option<serde_json::Value>,
+}
+
+/// The program of this name: runs it with the process's environment and prints to standard output.
+pub fn main(tool: &str, args: Vec<OsString>) -> ExitCode {
+    let mut texts = Vec::new();
+    for arg in args {
+        match arg.into_string() {
+            Ok(text) => texts.push(text),
+            Err(arg) => {
+                eprintln!("{tool}: the argument {} is not UTF-8", arg.display());
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let out = Out::stdout();
+    let run = Run {
+        tool: tool.to_owned(),
+        args: texts,
+        out: out.clone(),
+        env: Environment::of_process(),
+        watch: None,
+        library: None,
+    };
+    match self::run(run) {
+        Ok(Ended { code: 0, .. }) if out.failed() => {
+            eprintln!("{tool}: what was printed could not be written");
+            ExitCode::FAILURE
+        }
+        Ok(ended) => ExitCode::from(ended.code),
+        Err(Failed::Said(code)) => ExitCode::from(code),
+        Err(why) => {
+            eprintln!("{tool}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs it.
+pub fn run(run: Run) -> Result<Ended, Failed> {
+    let (own, args) = Own::take(&run.args)?;
+    let place = Place::of(&run.env, &own)?;
+    let first_here = place.first() == Some(0);
+    // The ranks of a run read the same command line; one of them says what is wrong with it.
+    let say = if first_here {
+        run.out.clone()
+    } else {
+        Out::silent()
+    };
+    let tool = super::tool(&run.tool, &args, &say)?;
+    match place {
+        Place::Alone => start::alone(&run, &own, &*tool),
+        Place::Launched(p) => {
+            let record = start::joined(&run, &own, &*tool, &p)?;
+            Ok(Ended {
+                code: record,
+                record: None,
+            })
+        }
+        Place::Foreign(p) => start::foreign(&run, &own, &*tool, &p),
+    }
+}
+
+/// What the ranks of this process share.
+struct Local<'r> {
+    run: &'r Run,
+    tool: &'r dyn Tool,
+    storage: Arc<dyn Storage>,
+    board: Arc<Board>,
+    host: String,
+    clock: Clock,
+}
+
+impl<'r> Local<'r> {
+    fn new(
+        run: &'r Run,
+        own: &'r Own,
+        tool: &'r dyn Tool,
+        ranks: std::ops::Range<u32>,
+        host: Option<&str>,
+    ) -> Result<Local<'r>, Failed> {
+        let storage: Arc<dyn Storage> = match (tool.storage(), &own.fs, &run.library) {
+            (Some("DUMMY"), ..) => Arc::new(Dummy),
+            (_, _, Some(library)) => Arc::new(library.clone()),
+            (_, Some(source), None) => Arc::new(Library::mount(source)?),
+            (Some("CORAL"), None, None) => {
+                return Err(Failed::Refused(
+                    "the interface CORAL needs --coral-fs NID:/fsname".into(),
+                ));
+            }
+            (_, None, None) => Arc::new(Posix),
+        };
+        let board = Arc::new(Board::new(ranks.start, ranks.len() as u32));
+        if let Some(watch) = &run.watch {
+            watch(board.clone());
+        }
+        let host = host.map_or_else(host_name, str::to_owned);
+        Ok(Local {
+            run,
+            tool,
+            storage,
+            board,
+            host,
+            clock: Clock::start(),
+        })
+    }
+
+    /// Runs one rank to its end. A rank that fails ends the run for the others.
+    fn rank(&self, id: u32, size: u32, group: Group, clock: Clock) -> Result<u8, Failed> {
+        let mut rank = Rank::join(
+            id,
+            size,
+            group,
+            clock,
+            &self.host,
+            self.run.out.clone(),
+            self.board.line(id),
+            self.storage.clone(),
+        )?;
+        if id == 0 {
+            rank.record = Some(self.new_record(&rank));
+        }
+        let done = self.tool.run(&mut rank).and_then(|code| {
+            rank.together()?;
+            Ok(code)
+        });
+        if let Err(why) = &done
+            && !matches!(why, Failed::Apart(_))
+        {
+            let why = match why {
+                Failed::Said(_) => format!("rank {id} ended the run"),
+                why => format!("rank {id}: {why}"),
+            };
+            rank.break_up(&why);
+        }
+        let record = rank.record.take().map(|mut record| {
+            record.ended_unix_s = wall_s();
+            record.complete = done.is_ok();
+            record.why_incomplete = done.as_ref().err().map(ToString::to_string);
+            serde_json::to_vec(&record).unwrap_or_default()
+        });
+        rank.leave(record.as_deref());
+        done
+    }
+
+    fn new_record(&self, rank: &Rank<'_>) -> Record {
+        Record {
+            format: FORMAT,
+            tool: self.run.tool.clone(),
+            version: env!("CARGO_PKG_VERSION"),
+            command: self.run.args.clone(),
+            began_unix_s: wall_s(),
+            ended_unix_s: 0,
+            complete: false,
+            why_incomplete: None,
+            storage: self.storage.name(),
+            ranks: rank.size,
+            hosts: rank.nodes.hosts.clone(),
+            clock_uncertainty_ns: rank.uncertainty_ns.clone(),
+            parameters: self.tool.parameters(),
+            phases: Vec::new(),
+            summary: serde_json::Map::new(),
+            notes: self.tool.notes(),
+        }
+    }
+}
+
+/// This machine's name.
+pub fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}

@@ -1,0 +1,493 @@
+//! The ranks are started, meet and are waited for.
+
+use super::own::{Own, Ranks};
+use super::place::{Foreign, HOST, Launched, MEET, RANKS};
+use super::{Clock, Connection, Duration, Group, Meeting, hub};
+use super::{Ended, Failed, Local, Run, Tool};
+use parking_lot::Mutex;
+use std::fs;
+use std::io::{BufRead, Read, Write};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+/// Ranks of other processes are to be there in so long.
+const MEET_LIMIT: Duration = Duration::from_secs(60);
+/// How often a rank looks whether rank 0 has said where to meet.
+const MEET_LOOK: Duration = Duration::from_millis(20);
+/// Bytes of a token.
+const TOKEN_BYTES: usize = 16;
+/// Longest file that says where to meet, bytes.
+const MEET_FILE_MAX: u64 = 512;
+
+/// This process starts the run.
+pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Failed> {
+    let size = own.np.or(tool.ranks()).unwrap_or(match own.hosts.len() {
+        0 => 1,
+        hosts => hosts as u32,
+    });
+    let size = size.min(super::own::MAX_RANKS);
+    let meeting = Meeting::new(size);
+    let done = match own.ranks {
+        _ if !own.hosts.is_empty() => on_hosts(run, own, &meeting),
+        Ranks::Threads => threads(&Local::new(run, own, tool, 0..size, None)?, &meeting),
+        Ranks::Processes => processes(run, own, tool, &meeting),
+    };
+    finish(run, own, &meeting, done)
+}
+
+/// The record is written whatever came of the run.
+fn finish(
+    run: &Run,
+    own: &Own,
+    meeting: &Meeting,
+    done: Result<u8, Failed>,
+) -> Result<Ended, Failed> {
+    let record: Option<serde_json::Value> = match meeting.record() {
+        Some(bytes) => serde_json::from_slice(&bytes).ok(),
+        // Rank 0 went away with what it had.
+        None => done.as_ref().err().map(|why| {
+            serde_json::json!({
+                "format": super::FORMAT,
+                "tool": run.tool,
+                "command": run.args,
+                "complete": false,
+                "why_incomplete": why.to_string(),
+                "phases": [],
+            })
+        }),
+    };
+    if let (Some(path), Some(record)) = (&own.json, &record)
+        && !matches!(done, Err(Failed::Said(_)))
+    {
+        let text = serde_json::to_string_pretty(record).unwrap_or_default();
+        fs::write(path, text + "\n").map_err(Failed::file(path))?;
+    }
+    done.map(|code| Ended { code, record })
+}
+
+/// The first failure that is a rank's own says more than what the others heard of it.
+fn verdict(results: Vec<Result<u8, Failed>>) -> Result<u8, Failed> {
+    let mut code = 0;
+    let mut apart = None;
+    for result in results {
+        match result {
+            Ok(c) => code = code.max(c),
+            Err(Failed::Apart(why)) => apart = Some(Failed::Apart(why)),
+            Err(own) => return Err(own),
+        }
+    }
+    apart.map_or(Ok(code), Err)
+}
+
+fn threads(local: &Local<'_>, meeting: &Arc<Meeting>) -> Result<u8, Failed> {
+    let size = meeting.size();
+    std::thread::scope(|s| {
+        let ranks: Vec<_> = (0..size)
+            .map(|id| {
+                let group = Group::Here(meeting.clone());
+                s.spawn(move || local.rank(id, size, group, local.clock))
+            })
+            .collect();
+        verdict(ranks.into_iter().map(join).collect())
+    })
+}
+
+fn join(thread: std::thread::ScopedJoinHandle<'_, Result<u8, Failed>>) -> Result<u8, Failed> {
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(Failed::Apart("a rank panicked".into())))
+}
+
+/// Rank 0 is a thread here, the others are processes.
+fn processes(run: &Run, own: &Own, tool: &dyn Tool, meeting: &Arc<Meeting>) -> Result<u8, Failed> {
+    let size = meeting.size();
+    let local = Local::new(run, own, tool, 0..1, None)?;
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(cannot_meet)?;
+    let address = listener.local_addr().map_err(cannot_meet)?.to_string();
+    let token = token()?;
+    let program = program(own)?;
+    let mut starts = Vec::new();
+    for rank in 1..size {
+        let mut command = Command::new(&program);
+        command
+            .arg(&run.tool)
+            .args(run.args.iter().skip(1))
+            .env(RANKS, format!("{rank}:1:{size}"))
+            .env(MEET, &address);
+        starts.push((
+            command,
+            rank..rank + 1,
+            format!("the process of rank {rank}"),
+        ));
+    }
+    let children = &Children::start(starts, &token)?;
+    std::thread::scope(|s| {
+        let (m, clock, token) = (meeting.clone(), local.clock, token.clone());
+        s.spawn(move || hub::serve(s, listener, m, token, clock, 1..size, MEET_LIMIT));
+        s.spawn(move || children.wait(meeting));
+        let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock);
+        done.map_err(|why| children.why(why))
+    })
+}
+
+/// All ranks are on other hosts, in blocks.
+fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> {
+    let size = meeting.size();
+    let listener = TcpListener::bind("0.0.0.0:0").map_err(cannot_meet)?;
+    let port = listener.local_addr().map_err(cannot_meet)?.port();
+    let token = token()?;
+    let program = program(own)?;
+    let (each, more) = (size / own.hosts.len() as u32, size % own.hosts.len() as u32);
+    let mut first = 0;
+    let mut starts = Vec::new();
+    for (i, host) in own.hosts.iter().enumerate() {
+        let count = each + u32::from((i as u32) < more);
+        if count == 0 {
+            break;
+        }
+        let meet = match &own.meet {
+            Some(address) => format!("{address}:{port}"),
+            None => format!("{}:{port}", address_towards(host)?),
+        };
+        let mut words = vec![
+            "env".to_owned(),
+            format!("{RANKS}={first}:{count}:{size}"),
+            format!("{MEET}={meet}"),
+            format!("{HOST}={host}"),
+            program.clone(),
+            run.tool.clone(),
+        ];
+        words.extend(run.args.iter().skip(1).cloned());
+        let line: Vec<String> = words.iter().map(|w| quoted(w)).collect();
+        let ssh = own.ssh.as_deref().unwrap_or("ssh -o BatchMode=yes");
+        let mut ssh = ssh.split_whitespace();
+        let mut command = Command::new(ssh.next().unwrap_or("ssh"));
+        command.args(ssh).arg(host).arg(line.join(" "));
+        let what = format!("ranks {first} to {} on {host}", first + count - 1);
+        starts.push((command, first..first + count, what));
+        first += count;
+    }
+    let clock = Clock::start();
+    let children = &Children::start(starts, &token)?;
+    std::thread::scope(|s| {
+        let (m, token) = (meeting.clone(), token.clone());
+        s.spawn(move || hub::serve(s, listener, m, token, clock, 0..size, MEET_LIMIT));
+        let code = children.wait(meeting);
+        match meeting.broken() {
+            Some(why) => Err(children.why(Failed::Apart(why))),
+            None => Ok(code),
+        }
+    })
+}
+
+/// What runs a rank of another process: `PROGRAM ior ...`.
+fn program(own: &Own) -> Result<String, Failed> {
+    match &own.program {
+        Some(path) => Ok(path.clone()),
+        None => std::env::current_exe()
+            .map(|p| p.to_string_lossy().into_owned())
+            .map_err(Failed::file("this program")),
+    }
+}
+
+/// For the shell of another host.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// The address of this machine by which it reaches a host, so that the host reaches it.
+fn address_towards(host: &str) -> Result<String, Failed> {
+    let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+    let local = || {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.connect((name, 22))?;
+        socket.local_addr()
+    };
+    local()
+        .map(|a: SocketAddr| a.ip().to_string())
+        .map_err(|e| {
+            Failed::Refused(format!(
+                "{host} cannot be found ({e}); --meet says where hosts reach this machine"
+            ))
+        })
+}
+
+fn cannot_meet(e: std::io::Error) -> Failed {
+    Failed::Apart(format!("the ranks have no place to meet: {e}"))
+}
+
+/// Processes that were started for a run, and what became of them.
+struct Children {
+    running: Vec<Running>,
+    failed: Mutex<Option<String>>,
+}
+
+struct Running {
+    child: Mutex<Child>,
+    ranks: Range<u32>,
+    what: String,
+}
+
+/// How often it is looked whether a process has ended.
+const CHILD_LOOK: Duration = Duration::from_millis(10);
+
+impl Children {
+    fn start(starts: Vec<(Command, Range<u32>, String)>, token: &str) -> Result<Children, Failed> {
+        let mut children = Children {
+            running: Vec::new(),
+            failed: Mutex::new(None),
+        };
+        for (mut command, ranks, what) in starts {
+            let started = command.stdin(Stdio::piped()).spawn().map(|mut child| {
+                // Kept open: the process ends when this one does.
+                // One that has ended already is noticed when it is waited for.
+                if let Some(stdin) = &mut child.stdin {
+                    let _ = writeln!(stdin, "{token}");
+                }
+                child
+            });
+            match started {
+                Ok(child) => children.running.push(Running {
+                    child: Mutex::new(child),
+                    ranks,
+                    what,
+                }),
+                // The others end with their standard input.
+                Err(e) => return Err(Failed::Apart(format!("cannot start {what}: {e}"))),
+            }
+        }
+        Ok(children)
+    }
+
+    /// Waits until all have ended; the greatest code. One that ends before it took part ends the run.
+    fn wait(&self, meeting: &Meeting) -> u8 {
+        let mut code = 0;
+        let mut left: Vec<&Running> = self.running.iter().collect();
+        while !left.is_empty() {
+            left.retain(|r| {
+                let ended = match r.child.lock().try_wait() {
+                    Ok(None) => return true,
+                    Ok(Some(status)) => match status.code() {
+                        Some(c) => {
+                            code = code.max(c.clamp(0, 255) as u8);
+                            format!("with code {c}")
+                        }
+                        None => format!("by {status}"),
+                    },
+                    Err(e) => format!("unseen: {e}"),
+                };
+                // What has joined is missed by the hub when it goes without a farewell.
+                if !meeting.missing(r.ranks.clone()).is_empty() {
+                    let why = format!("{} ended {ended} before it took part", r.what);
+                    meeting.break_up(&why);
+                    self.failed.lock().get_or_insert(why);
+                }
+                false
+            });
+            if meeting.broken().is_some() {
+                // Ranks that wait for a disk are not waited for: they end with their standard input.
+                left.iter().for_each(|r| drop(r.child.lock().stdin.take()));
+            }
+            crate::load::clock::sleep(CHILD_LOOK);
+        }
+        code
+    }
+
+    /// What a process did says more than that the meeting ended.
+    fn why(&self, heard: Failed) -> Failed {
+        match (self.failed.lock().take(), heard) {
+            (Some(why), Failed::Apart(_)) => Failed::Apart(why),
+            (_, heard) => heard,
+        }
+    }
+}
+
+/// Another one of ours started this process.
+pub(super) fn joined(
+    run: &Run,
+    own: &Own,
+    tool: &dyn Tool,
+    place: &Launched,
+) -> Result<u8, Failed> {
+    let mut token = String::new();
+    let stdin = std::io::stdin();
+    let read = stdin.lock().take(MEET_FILE_MAX).read_line(&mut token);
+    read.map_err(Failed::file("standard input"))?;
+    end_with_standard_input();
+    let ranks = place.first..place.first + place.count;
+    let local = Local::new(run, own, tool, ranks.clone(), place.host.as_deref())?;
+    std::thread::scope(|s| {
+        let ranks: Vec<_> = ranks
+            .map(|id| {
+                let (local, token) = (&local, token.trim());
+                s.spawn(move || {
+                    let (c, size, clock) =
+                        Connection::join(&place.address, token, id, local.clock)?;
+                    local.rank(id, size, Group::There(c), clock)
+                })
+            })
+            .collect();
+        verdict(ranks.into_iter().map(join).collect())
+    })
+}
+
+/// Ends this process when whoever started it has gone or gives it up: nobody would hear of it any more.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for the end of a pipe beside the ranks"
+)]
+fn end_with_standard_input() {
+    std::thread::spawn(|| {
+        let mut rest = Vec::new();
+        let _ = std::io::stdin().lock().read_to_end(&mut rest);
+        // Ranks that are about to end by themselves may say why.
+        crate::load::clock::sleep(Duration::from_secs(2));
+        std::process::exit(1);
+    });
+}
+
+/// A foreign launcher started this process as one rank.
+pub(super) fn foreign(
+    run: &Run,
+    own: &Own,
+    tool: &dyn Tool,
+    place: &Foreign,
+) -> Result<Ended, Failed> {
+    let local = Local::new(run, own, tool, place.rank..place.rank + 1, None)?;
+    if place.rank > 0 {
+        let (address, token) = find(place)?;
+        let (c, size, clock) = Connection::join(&address, &token, place.rank, local.clock)?;
+        let code = local.rank(place.rank, size, Group::There(c), clock)?;
+        return Ok(Ended { code, record: None });
+    }
+    let meeting = Meeting::new(place.size);
+    let (listener, token, said) = say_where(place)?;
+    let done = std::thread::scope(|s| {
+        let (m, clock) = (meeting.clone(), local.clock);
+        s.spawn(move || hub::serve(s, listener, m, token, clock, 1..place.size, MEET_LIMIT));
+        local.rank(0, place.size, Group::Here(meeting.clone()), local.clock)
+    });
+    drop(said);
+    finish(run, own, &meeting, done)
+}
+
+/// Removes the file that says where to meet, at the end of the run.
+struct Said(Option<String>);
+
+impl Drop for Said {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn meet_file(place: &Foreign) -> Option<(String, bool)> {
+    let user = rustix::process::getuid().as_raw();
+    let name = format!("coral-lab-{user}-{}.meet", place.job);
+    match &place.meet {
+        Some(meet) if !meet.contains(':') => Some((format!("{meet}/{name}"), true)),
+        Some(_) => None,
+        None => Some((
+            std::env::temp_dir()
+                .join(name)
+                .to_string_lossy()
+                .into_owned(),
+            false,
+        )),
+    }
+}
+
+/// Rank 0 listens, and says where in a file that only its user can read, unless the others know the address.
+fn say_where(place: &Foreign) -> Result<(TcpListener, String, Said), Failed> {
+    let Some((path, hosts)) = meet_file(place) else {
+        let address = place.meet.as_deref().unwrap_or_default();
+        let port = address.rsplit_once(':').map_or("", |(_, port)| port);
+        let listener = TcpListener::bind(format!("0.0.0.0:{port}")).map_err(cannot_meet)?;
+        return Ok((listener, place.job.clone(), Said(None)));
+    };
+    let listener = TcpListener::bind(if hosts { "0.0.0.0:0" } else { "127.0.0.1:0" });
+    let listener = listener.map_err(cannot_meet)?;
+    let port = listener.local_addr().map_err(cannot_meet)?.port();
+    let host = if hosts {
+        super::host_name()
+    } else {
+        "127.0.0.1".to_owned()
+    };
+    let token = token()?;
+    // A file of an earlier run that was killed; whoever read it finds nobody and reads again.
+    let _ = fs::remove_file(&path);
+    let new = format!("{path}.new");
+    let _ = fs::remove_file(&new);
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&new)
+        .and_then(|mut f| f.write_all(format!("{host}:{port} {token}\n").as_bytes()))
+        .and_then(|()| fs::rename(&new, &path));
+    written.map_err(Failed::file(&path))?;
+    Ok((listener, token, Said(Some(path))))
+}
+
+/// Waits for what rank 0 says, and for somebody to listen there.
+fn find(place: &Foreign) -> Result<(String, String), Failed> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let found = match meet_file(place) {
+            None => Some((place.meet.clone().unwrap_or_default(), place.job.clone())),
+            Some((path, _)) => read_where(&path)?,
+        };
+        if let Some((address, token)) = found
+            && std::net::TcpStream::connect(&address).is_ok()
+        {
+            return Ok((address, token));
+        }
+        if waited > MEET_LIMIT {
+            return Err(Failed::Apart(format!(
+                "rank {} found no rank 0 within {} s; {MEET} names an address or a directory that all hosts see",
+                place.rank,
+                MEET_LIMIT.as_secs()
+            )));
+        }
+        crate::load::clock::sleep(MEET_LOOK);
+        waited += MEET_LOOK;
+    }
+}
+
+/// None where there is no such file yet. A file of another user is not believed.
+fn read_where(path: &str) -> Result<Option<(String, String)>, Failed> {
+    let flags = libc::O_NOFOLLOW;
+    let file = match fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+    {
+        Ok(file) => file,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(Failed::file(path)(e)),
+    };
+    let owner = file.metadata().map_err(Failed::file(path))?.uid();
+    if owner != rustix::process::getuid().as_raw() {
+        return Err(Failed::Apart(format!("{path} is of user {owner}")));
+    }
+    let mut text = String::new();
+    let mut file = file.take(MEET_FILE_MAX);
+    file.read_to_string(&mut text).map_err(Failed::file(path))?;
+    Ok(text
+        .trim()
+        .split_once(' ')
+        .map(|(a, t)| (a.to_owned(), t.to_owned())))
+}
+
+/// What a rank of another process shows to be let in.
+fn token() -> Result<String, Failed> {
+    let mut bytes = [0; TOKEN_BYTES];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut f| f.read_exact(&mut bytes))
+        .map_err(Failed::file("/dev/urandom"))?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}

@@ -1,0 +1,199 @@
+//! Where the ranks of a run meet.
+//!
+//! There is one operation: every member gives some bytes and gets everyone's, in the order of ranks. A barrier is that
+//! with no bytes, and sums, minima and maxima are computed by each rank from what it got.
+//!
+//! Members are always the ranks below a number, so a part of the ranks can go on while the others wait for the end.
+//! Invariant: when one rank breaks the meeting, every exchange that waits or comes later fails with its reason.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What each member gave, by rank.
+pub type Shared = Arc<Vec<Vec<u8>>>;
+
+/// The place in memory. Ranks of other processes come through [`crate::load::hub`].
+#[derive(Debug)]
+pub struct Meeting {
+    size: u32,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rounds: BTreeMap<u32, Round>,
+    broken: Option<String>,
+    joined: Vec<bool>,
+    record: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct Round {
+    given: Vec<Option<Vec<u8>>>,
+    present: u32,
+    turn: u64,
+    last: Shared,
+}
+
+impl Meeting {
+    /// Of so many ranks.
+    pub fn new(size: u32) -> Arc<Meeting> {
+        Arc::new(Meeting {
+            size,
+            state: Mutex::new(State {
+                joined: vec![false; size as usize],
+                ..State::default()
+            }),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Ranks of the run.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Gives `mine` as `rank` and waits for the other ranks below `members`. Fails with the reason when a rank broke it.
+    pub fn exchange(&self, rank: u32, members: u32, mine: Vec<u8>) -> Result<Shared, String> {
+        assert!(
+            rank < members && members <= self.size,
+            "rank {rank} of {members} of {}",
+            self.size
+        );
+        let mut state = self.state.lock();
+        if let Some(why) = &state.broken {
+            return Err(why.clone());
+        }
+        let round = state.rounds.entry(members).or_default();
+        round.given.resize(members as usize, None);
+        let turn = round.turn;
+        assert!(
+            round.given[rank as usize].replace(mine).is_none(),
+            "rank {rank} gave twice"
+        );
+        round.present += 1;
+        if round.present == members {
+            let given = round.given.iter_mut().map(|g| g.take().unwrap_or_default());
+            round.last = Arc::new(given.collect());
+            round.present = 0;
+            round.turn += 1;
+            self.changed.notify_all();
+            return Ok(round.last.clone());
+        }
+        loop {
+            self.changed.wait(&mut state);
+            // A round that is complete is everyone's, also when the meeting broke right after it.
+            let round = state.rounds.entry(members).or_default();
+            if round.turn != turn {
+                return Ok(round.last.clone());
+            }
+            if let Some(why) = &state.broken {
+                return Err(why.clone());
+            }
+        }
+    }
+
+    /// Ends the meeting for everyone. The first reason stays.
+    pub fn break_up(&self, why: &str) {
+        let mut state = self.state.lock();
+        state.broken.get_or_insert_with(|| why.to_owned());
+        self.changed.notify_all();
+    }
+
+    /// Why it was ended, if it was.
+    pub fn broken(&self) -> Option<String> {
+        self.state.lock().broken.clone()
+    }
+
+    /// A rank of another process is here. False when it is none of the run, or was here already.
+    pub(crate) fn join(&self, rank: u32) -> bool {
+        match self.state.lock().joined.get_mut(rank as usize) {
+            Some(joined) if !*joined => {
+                *joined = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Ranks of `range` that have not come yet.
+    pub(crate) fn missing(&self, range: std::ops::Range<u32>) -> Vec<u32> {
+        let state = self.state.lock();
+        range.filter(|r| !state.joined[*r as usize]).collect()
+    }
+
+    /// Keeps the record that rank 0 hands over, for whoever started the run.
+    pub fn keep_record(&self, record: Vec<u8>) {
+        self.state.lock().record = Some(record);
+    }
+
+    /// What was kept.
+    pub fn record(&self) -> Option<Vec<u8>> {
+        self.state.lock().record.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_gets_what_everyone_gave_many_times() {
+        let meeting = Meeting::new(4);
+        std::thread::scope(|s| {
+            for rank in 0..4_u32 {
+                let meeting = &meeting;
+                s.spawn(move || {
+                    for turn in 0..500_u32 {
+                        let mine = (rank * 1000 + turn).to_le_bytes().to_vec();
+                        let all = meeting.exchange(rank, 4, mine).expect("nobody breaks it");
+                        for (r, bytes) in all.iter().enumerate() {
+                            assert_eq!(*bytes, (r as u32 * 1000 + turn).to_le_bytes());
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_part_goes_on_while_the_rest_waits() {
+        let meeting = Meeting::new(3);
+        std::thread::scope(|s| {
+            for rank in 0..3_u32 {
+                let meeting = &meeting;
+                s.spawn(move || {
+                    if rank < 2 {
+                        for _ in 0..50 {
+                            let all = meeting
+                                .exchange(rank, 2, vec![rank as u8])
+                                .expect("unbroken");
+                            assert_eq!(*all, [vec![0], vec![1]]);
+                        }
+                    }
+                    assert_eq!(
+                        meeting.exchange(rank, 3, vec![]).expect("unbroken").len(),
+                        3
+                    );
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn who_waits_hears_why_it_broke() {
+        let meeting = Meeting::new(2);
+        std::thread::scope(|s| {
+            let waits = s.spawn(|| meeting.exchange(0, 2, vec![]));
+            meeting.break_up("rank 1 has no disk");
+            meeting.break_up("a later reason");
+            assert_eq!(
+                waits.join().expect("no panic"),
+                Err("rank 1 has no disk".to_owned())
+            );
+        });
+        assert!(meeting.exchange(0, 1, vec![]).is_err());
+    }
+}

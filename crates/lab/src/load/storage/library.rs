@@ -1,0 +1,133 @@
+//! Coral's client library: the same client as a mount's, without FUSE and the kernel between.
+
+use super::{How, OpenFile, Space, Storage};
+use crate::load::Failed;
+use bytes::Bytes;
+use coral_client::OpenOptions;
+use coral_client::blocking::{File, FileSystem};
+use std::io;
+
+/// What statfs(2) says of Lustre.
+const LUSTRE_MAGIC: i64 = 0x0BD0_0BD0;
+
+/// A file system mounted in this process. Its ranks share the mount. Paths begin at its root.
+#[derive(Clone)]
+pub struct Library(FileSystem);
+
+impl Library {
+    /// Mounts `NID[:NID...]:/fsname[/subdir]`.
+    pub fn mount(source: &str) -> Result<Library, Failed> {
+        FileSystem::mount(source)
+            .map(Library)
+            .map_err(|e| Failed::Refused(format!("cannot mount {source}: {e}")))
+    }
+
+    /// Of a mount that is there.
+    pub fn of(fs: FileSystem) -> Library {
+        Library(fs)
+    }
+
+    /// Ends the mount.
+    pub fn unmount(self) {
+        self.0.unmount();
+    }
+}
+
+impl Storage for Library {
+    fn name(&self) -> &'static str {
+        "CORAL"
+    }
+
+    fn open(&self, path: &str, how: How) -> io::Result<Box<dyn OpenFile>> {
+        if how.direct {
+            // The library keeps data back and reads ahead; there is no way past that which could be asked for here.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let options = OpenOptions::new()
+            .read(how.read)
+            .write(how.write)
+            .truncate(how.truncate)
+            .create(how.create && !how.exclusive)
+            .create_new(how.create && how.exclusive)
+            .mode(how.bits());
+        Ok(Box::new(LibraryFile(self.0.open(path, &options)?)))
+    }
+
+    fn size(&self, path: &str) -> io::Result<u64> {
+        Ok(self.0.stat(path)?.size)
+    }
+
+    fn mknod(&self, path: &str, mode: u32) -> io::Result<()> {
+        Ok(self.0.mknod(path, mode)?)
+    }
+
+    fn unlink(&self, path: &str) -> io::Result<()> {
+        Ok(self.0.unlink(path)?)
+    }
+
+    fn mkdir(&self, path: &str, mode: u32) -> io::Result<()> {
+        Ok(self.0.mkdir(path, mode)?)
+    }
+
+    fn rmdir(&self, path: &str) -> io::Result<()> {
+        Ok(self.0.rmdir(path)?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Ok(self.0.rename(from, to)?)
+    }
+
+    fn create_xattr(&self, path: &str, name: &str, value: &[u8]) -> io::Result<()> {
+        let flags = libc::XATTR_CREATE as u32;
+        let value = Bytes::copy_from_slice(value);
+        Ok(self.0.set_xattr(path, name, value, flags)?)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let names = self.0.read_dir(path)?;
+        Ok(names
+            .iter()
+            .map(|e| String::from_utf8_lossy(&e.name).into_owned())
+            .collect())
+    }
+
+    fn space(&self, _: &str) -> io::Result<Space> {
+        let s = self.0.statfs()?;
+        Ok(Space {
+            block_bytes: u64::from(s.bsize),
+            blocks: s.blocks,
+            free_blocks: s.bfree,
+            inodes: s.files,
+            free_inodes: s.ffree,
+            kind: LUSTRE_MAGIC,
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(self.0.sync()?)
+    }
+}
+
+struct LibraryFile(File);
+
+impl OpenFile for LibraryFile {
+    fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(self.0.read_at(into, offset)?)
+    }
+
+    fn write_at(&mut self, from: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(self.0.write_at(from, offset)?)
+    }
+
+    fn size(&mut self) -> io::Result<u64> {
+        Ok(self.0.stat()?.size)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Ok(self.0.sync()?)
+    }
+
+    fn close(self: Box<Self>) -> io::Result<()> {
+        Ok(self.0.close()?)
+    }
+}

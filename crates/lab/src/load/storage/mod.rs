@@ -1,0 +1,151 @@
+//! What a rank works on: a file system behind one small trait.
+
+mod dummy;
+mod library;
+mod posix;
+
+pub use dummy::Dummy;
+pub use library::Library;
+pub use posix::Posix;
+
+use std::io;
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// Is made when there is none.
+    pub create: bool,
+    /// Must not be there.
+    pub exclusive: bool,
+    /// Is cut to nothing.
+    pub truncate: bool,
+    /// Past the page cache (O_DIRECT).
+    pub direct: bool,
+    /// Permission bits of a file that is made; 0 stands for 0664.
+    pub mode: u32,
+}
+
+impl How {
+    /// Permission bits of a file that is made.
+    pub(crate) fn bits(&self) -> u32 {
+        if self.mode == 0 { 0o664 } else { self.mode }
+    }
+}
+
+/// Space and inodes of a file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Space {
+    /// Size of a block, bytes.
+    pub block_bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free_blocks: u64,
+    /// Inodes.
+    pub inodes: u64,
+    /// Free inodes.
+    pub free_inodes: u64,
+    /// Type as statfs(2) tells it.
+    pub kind: i64,
+}
+
+/// A file system. Errors are those of the system calls.
+pub trait Storage: Send + Sync {
+    /// "POSIX", "CORAL" or "DUMMY".
+    fn name(&self) -> &'static str;
+    /// Opens a file.
+    fn open(&self, path: &str, how: How) -> io::Result<Box<dyn OpenFile>>;
+    /// Size of what a path leads to, bytes.
+    fn size(&self, path: &str) -> io::Result<u64>;
+    /// Makes an empty file without opening it; EEXIST when the name is taken.
+    fn mknod(&self, path: &str, mode: u32) -> io::Result<()>;
+    /// Removes a file.
+    fn unlink(&self, path: &str) -> io::Result<()>;
+    /// Makes a directory.
+    fn mkdir(&self, path: &str, mode: u32) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, path: &str) -> io::Result<()>;
+    /// Gives a file or directory another name.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Makes an extended attribute; EEXIST when there is one of the name.
+    fn create_xattr(&self, path: &str, name: &str, value: &[u8]) -> io::Result<()>;
+    /// Names in a directory, in its order.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+    /// Space and inodes.
+    fn space(&self, path: &str) -> io::Result<Space>;
+    /// Has everything on disk (sync(2)).
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// An open file.
+pub trait OpenFile: Send {
+    /// Reads once; bytes read, 0 at the end.
+    fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes once; bytes written.
+    fn write_at(&mut self, from: &[u8], offset: u64) -> io::Result<usize>;
+    /// Size, bytes.
+    fn size(&mut self) -> io::Result<u64>;
+    /// Has the file on disk.
+    fn sync(&mut self) -> io::Result<()>;
+    /// Closes it; fails when data written before is known to be lost.
+    fn close(self: Box<Self>) -> io::Result<()>;
+}
+
+/// Makes a directory and those above it that are missing.
+pub fn mkdir_all(storage: &dyn Storage, path: &str, mode: u32) -> io::Result<()> {
+    match storage.mkdir(path, mode) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            match path.trim_end_matches('/').rfind('/') {
+                Some(at) if at > 0 => {
+                    mkdir_all(storage, &path[..at], mode)?;
+                    match storage.mkdir(path, mode) {
+                        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                        made => made,
+                    }
+                }
+                _ => Err(e),
+            }
+        }
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Bytes at an address that O_DIRECT takes.
+#[derive(Debug)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+/// Alignment of [`Buffer`]: a page, which no device asks more than.
+const ALIGN: usize = 4096;
+
+impl Buffer {
+    /// Of `len` bytes, touched so that no page is missing when the measurement starts.
+    pub fn new(len: usize) -> Buffer {
+        let mut bytes = vec![0_u8; len + ALIGN];
+        bytes.iter_mut().step_by(ALIGN).for_each(|b| *b = 1);
+        let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        Buffer { bytes, start, len }
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+}
+
+impl std::ops::DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}

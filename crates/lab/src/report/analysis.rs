@@ -1,0 +1,292 @@
+//! What a run says: its records put together by point and measure.
+
+use crate::clock::utc;
+use crate::experiment::{Event, Plan, Point, Record, RunDir, StepKind, StoreError};
+use crate::stats::{Comparison, Summary, compare};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// One measure of one point over its repeats.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The point's id.
+    pub point: String,
+    /// The point's parameters as text.
+    pub label: String,
+    /// ROLE/MEASURE, or the name of a sum.
+    pub measure: String,
+    /// Its unit.
+    pub unit: String,
+    /// What the repeats say.
+    pub summary: Summary,
+}
+
+/// B against A at otherwise equal parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgainstRow {
+    /// The other parameters.
+    pub label: String,
+    /// The measure.
+    pub measure: String,
+    /// What the pairs say.
+    pub comparison: Comparison,
+}
+
+/// A run, analysed.
+#[derive(Debug)]
+pub struct Analysis {
+    /// Where it is.
+    pub dir: PathBuf,
+    /// Its plan.
+    pub plan: Plan,
+    /// Its environment.
+    pub environment: Value,
+    /// What happened to it.
+    pub events: Vec<Event>,
+    /// Its records.
+    pub records: Vec<Record>,
+    /// Summaries, in the order of points.
+    pub rows: Vec<Row>,
+    /// A/B.
+    pub against: Vec<AgainstRow>,
+    /// Steps with a result.
+    pub done: usize,
+}
+
+impl Analysis {
+    /// Of the run in this directory.
+    pub fn of(dir: &Path) -> Result<Analysis, StoreError> {
+        let (run, plan) = RunDir::open(dir)?;
+        let records = run.records()?;
+        let good: Vec<&Record> = latest(&records);
+        let done = plan
+            .steps
+            .iter()
+            .filter(|s| good.iter().any(|r| r.step == **s))
+            .count();
+        let rows = plan
+            .points
+            .iter()
+            .flat_map(|p| rows_of(&plan, p, &good))
+            .collect();
+        let against = against(&plan, &good);
+        Ok(Analysis {
+            dir: dir.to_owned(),
+            environment: run.read("environment.json")?,
+            events: run.events()?,
+            rows,
+            against,
+            done,
+            plan,
+            records,
+        })
+    }
+
+    /// Why it is incomplete; none when every step has a result.
+    pub fn incomplete(&self) -> Option<String> {
+        let all = self.plan.steps.len();
+        if self.done == all {
+            return None;
+        }
+        let why = match self.events.last() {
+            Some(Event::Ended { incomplete, .. }) => incomplete.clone(),
+            _ => None,
+        };
+        let why = why.unwrap_or_else(|| {
+            "it was ended without notice, by a kill or a crash, or runs still".into()
+        });
+        Some(format!("{} of {all} steps have a result: {why}", self.done))
+    }
+
+    /// One line for each time it was gone on with.
+    pub fn resumptions(&self) -> Vec<String> {
+        self.events
+            .iter()
+            .filter_map(|e| match e {
+                Event::Resumed {
+                    at_ms,
+                    done,
+                    changed,
+                } => {
+                    let mut text = format!("Resumed at {} with {done} steps done.", utc(*at_ms));
+                    if !changed.is_empty() {
+                        text += &format!(" Other than before: {}.", changed.join("; "));
+                    }
+                    Some(text)
+                }
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// When it began.
+    pub fn began(&self) -> String {
+        self.events
+            .iter()
+            .find_map(|e| match e {
+                Event::Started { at_ms } => Some(utc(*at_ms)),
+                _ => None,
+            })
+            .unwrap_or_default()
+    }
+
+    /// The row of a point and a measure.
+    pub fn row(&self, point: &str, measure: &str) -> Option<&Row> {
+        self.rows
+            .iter()
+            .find(|r| r.point == point && r.measure == measure)
+    }
+
+    /// The last good record of a step kind for a point, repeats in order.
+    pub fn measured(&self, point: &str) -> Vec<&Record> {
+        let mut all: Vec<&Record> = latest(&self.records)
+            .into_iter()
+            .filter(|r| r.step.point == point && r.step.kind == StepKind::Measure)
+            .collect();
+        all.sort_by_key(|r| r.step.rep);
+        all
+    }
+}
+
+/// Records with a result, the last of each step.
+fn latest(records: &[Record]) -> Vec<&Record> {
+    let by_step: BTreeMap<_, &Record> = records
+        .iter()
+        .filter(|r| r.error.is_none())
+        .map(|r| (&r.step, r))
+        .collect();
+    by_step.into_values().collect()
+}
+
+/// Names and units of the measures in these records, in the order they come.
+fn names(records: &[&Record]) -> Vec<(String, String)> {
+    let mut out: Vec<(String, String)> = vec![];
+    for r in records {
+        let roles = r.roles.iter().flat_map(|role| {
+            role.measures
+                .iter()
+                .map(move |m| (format!("{}/{}", role.name, m.name), m.unit.clone()))
+        });
+        let sums = r.sums.iter().map(|m| (m.name.clone(), m.unit.clone()));
+        for n in roles.chain(sums) {
+            if !out.contains(&n) {
+                out.push(n);
+            }
+        }
+    }
+    out
+}
+
+fn rows_of(plan: &Plan, p: &Point, good: &[&Record]) -> Vec<Row> {
+    let mut of: Vec<&Record> = good
+        .iter()
+        .copied()
+        .filter(|r| r.step.point == p.id && r.step.kind == StepKind::Measure)
+        .collect();
+    of.sort_by_key(|r| r.step.rep);
+    names(&of)
+        .into_iter()
+        .filter_map(|(measure, unit)| {
+            let values: Vec<f64> = of
+                .iter()
+                .filter_map(|r| Some(r.measure(&measure)?.value))
+                .collect();
+            Some(Row {
+                point: p.id.clone(),
+                label: p.label.clone(),
+                measure,
+                unit,
+                summary: Summary::of(&values, plan.spec.run.seed)?,
+            })
+        })
+        .collect()
+}
+
+/// Pairs of A and B of the same repeat, for every point of A.
+fn against(plan: &Plan, good: &[&Record]) -> Vec<AgainstRow> {
+    let Some(ab) = &plan.spec.ab else {
+        return vec![];
+    };
+    let values = &plan.spec.parameters[&ab.parameter].0;
+    let mut out = vec![];
+    for a in plan
+        .points
+        .iter()
+        .filter(|p| p.param(&ab.parameter) == Some(&values[0]))
+    {
+        // Lists that step together with the parameter differ as well.
+        let with: Vec<&String> = plan
+            .spec
+            .zip
+            .iter()
+            .filter(|g| g.contains(&ab.parameter))
+            .flatten()
+            .collect();
+        let others = |p: &Point| -> Vec<(String, String)> {
+            p.params
+                .iter()
+                .filter(|(n, _)| *n != ab.parameter && !with.contains(&n))
+                .cloned()
+                .collect()
+        };
+        let Some(b) = plan
+            .points
+            .iter()
+            .find(|p| p.param(&ab.parameter) == Some(&values[1]) && others(p) == others(a))
+        else {
+            continue;
+        };
+        let of = |p: &Point, kind: StepKind, rep: u32| {
+            good.iter()
+                .copied()
+                .find(|r| r.step.point == p.id && r.step.kind == kind && r.step.rep == rep)
+        };
+        let mine: Vec<&Record> = good
+            .iter()
+            .copied()
+            .filter(|r| r.step.point == a.id && r.step.kind == StepKind::Measure)
+            .collect();
+        for (measure, _) in names(&mine) {
+            let value = |r: Option<&Record>| Some(r?.measure(&measure)?.value);
+            let pairs = |other: &Point, kind| -> Vec<(f64, f64)> {
+                (0..plan.spec.run.repeats)
+                    .filter_map(|rep| {
+                        Some((
+                            value(of(a, StepKind::Measure, rep))?,
+                            value(of(other, kind, rep))?,
+                        ))
+                    })
+                    .collect()
+            };
+            if let Some(comparison) =
+                compare(&pairs(b, StepKind::Measure), &pairs(a, StepKind::Again))
+            {
+                let label: Vec<String> = others(a)
+                    .iter()
+                    .filter(|(n, _)| plan.spec.parameters[n].0.len() > 1)
+                    .map(|(n, v)| format!("{n}={v}"))
+                    .collect();
+                out.push(AgainstRow {
+                    label: label.join(" "),
+                    measure,
+                    comparison,
+                });
+            }
+        }
+    }
+    out
+}
+
+/// One line about the run in a directory.
+pub fn state(dir: &Path) -> Result<String, StoreError> {
+    let a = Analysis::of(dir)?;
+    Ok(match a.incomplete() {
+        None => format!("{}, complete, begun {}", a.plan.spec.name, a.began()),
+        Some(why) => format!(
+            "{}, incomplete, begun {}: {why}",
+            a.plan.spec.name,
+            a.began()
+        ),
+    })
+}

@@ -1,0 +1,387 @@
+//! The figures an experiment asks for, each a chart with its table.
+
+use super::analysis::Analysis;
+use super::chart::{Chart, Line, Mark, Shade, XAxis};
+use super::{escape, short};
+use crate::collect::{Samples, Series};
+use crate::experiment::{Figure, FigureKind, Point, RunDir, applies};
+use crate::stats::{phases, slowest};
+use std::fmt::Write as _;
+
+/// Most panels of a figure over time; the rest is in the run directory.
+const MAX_PANELS: usize = 24;
+const WIDE: (f64, f64) = (800.0, 380.0);
+const PANEL: (f64, f64) = (400.0, 230.0);
+
+/// A figure in HTML.
+pub(crate) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
+    match f.kind {
+        FigureKind::Time => over_time(a, f, id),
+        FigureKind::Lines | FigureKind::Bars => over_parameter(a, f, id),
+    }
+}
+
+fn points<'a>(a: &'a Analysis, f: &'a Figure) -> impl Iterator<Item = &'a Point> {
+    a.plan.points.iter().filter(|p| applies(&f.when, &p.params))
+}
+
+/// A number with a suffix of powers of 1024, as generators take it.
+fn size(text: &str) -> Option<f64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let n: f64 = digits.parse().ok()?;
+    let power = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        _ => return None,
+    };
+    Some(n * 1024f64.powi(power))
+}
+
+/// The lines of a figure over a parameter: one for each measure and each combination of the series' parameters.
+fn lines(a: &Analysis, f: &Figure, words: &[String], numbers: bool) -> Vec<Line> {
+    let mut out: Vec<Line> = vec![];
+    for y in &f.y {
+        for p in points(a, f) {
+            let Some(row) = a.row(&p.id, y) else {
+                continue;
+            };
+            let value = p.param(&f.x).unwrap_or("");
+            let x = if numbers {
+                size(value)
+            } else {
+                words.iter().position(|w| w == value).map(|i| i as f64)
+            };
+            let Some(x) = x else {
+                continue;
+            };
+            let mut name: Vec<String> = f
+                .series
+                .iter()
+                .filter_map(|s| Some(format!("{s}={}", p.param(s)?)))
+                .collect();
+            if f.y.len() > 1 || name.is_empty() {
+                name.insert(0, y.clone());
+            }
+            let name = name.join(" ");
+            let s = &row.summary;
+            let mark = Mark {
+                x,
+                y: s.mean,
+                range: Some((s.min, s.max)),
+                raw: s.values.clone(),
+            };
+            match out.iter_mut().find(|l| l.name == name) {
+                Some(l) => l.marks.push(mark),
+                None => out.push(Line {
+                    name,
+                    marks: vec![mark],
+                }),
+            }
+        }
+    }
+    for l in &mut out {
+        l.marks.sort_by(|a, b| a.x.total_cmp(&b.x));
+    }
+    out
+}
+
+fn over_parameter(a: &Analysis, f: &Figure, id: &str) -> String {
+    let words = a
+        .plan
+        .spec
+        .parameters
+        .get(&f.x)
+        .map(|v| v.0.clone())
+        .unwrap_or_default();
+    let numbers = f.log_x && words.iter().all(|w| size(w).is_some());
+    let x = match (numbers, f.kind) {
+        (true, FigureKind::Lines) => XAxis::Doubling,
+        (_, kind) => XAxis::Words {
+            words: words.clone(),
+            bars: kind == FigureKind::Bars,
+        },
+    };
+    let lines = lines(a, f, &words, x == XAxis::Doubling);
+    let chart = Chart {
+        finding: finding(f, &lines, &words),
+        x_label: f.x.clone(),
+        y_label: f.unit.clone(),
+        x,
+        lines,
+        shades: vec![],
+        ceiling: f.ceiling.map(|c| (c, f.ceiling_label.clone())),
+        size: WIDE,
+    };
+    let table = parameter_table(a, f);
+    wrap(&f.title, &chart.svg(id), &chart.finding, &table)
+}
+
+/// What a chart shows, in a sentence.
+fn finding(f: &Figure, lines: &[Line], words: &[String]) -> String {
+    let marks = || {
+        lines
+            .iter()
+            .flat_map(|l| l.marks.iter().map(move |m| (l, m)))
+    };
+    let by = |a: &(&Line, &Mark), b: &(&Line, &Mark)| a.1.y.total_cmp(&b.1.y);
+    let (Some(high), Some(low)) = (marks().max_by(by), marks().min_by(by)) else {
+        return format!("{}: nothing was measured.", f.title);
+    };
+    let at = |m: &Mark| {
+        let word = words.iter().enumerate().find(|(i, w)| {
+            if f.log_x && f.kind == FigureKind::Lines {
+                size(w) == Some(m.x)
+            } else {
+                *i as f64 == m.x
+            }
+        });
+        format!("{}={}", f.x, word.map_or("", |(_, w)| w.as_str()))
+    };
+    let mut out = format!(
+        "{}: highest is {} at {} with a mean of {} {} over {} repeats, lowest is {} at {} with {}.",
+        f.title,
+        high.0.name,
+        at(high.1),
+        short(high.1.y),
+        f.unit,
+        high.1.raw.len(),
+        low.0.name,
+        at(low.1),
+        short(low.1.y)
+    );
+    let means: Vec<(String, f64)> = lines
+        .iter()
+        .map(|l| {
+            (
+                l.name.clone(),
+                l.marks.iter().map(|m| m.y).sum::<f64>() / l.marks.len().max(1) as f64,
+            )
+        })
+        .collect();
+    if let Some(s) = slowest(&means).filter(|s| s.apart && means.len() > 3) {
+        let _ = write!(out, " {} stands apart below the others.", s.name);
+    }
+    out
+}
+
+fn parameter_table(a: &Analysis, f: &Figure) -> String {
+    let mut out = String::from(
+        "<table><thead><tr><th>point</th><th>measure</th><th>n</th><th>mean</th><th>max</th><th>min</th><th>deviation (n - 1)</th><th>deviation (n)</th><th>95% interval of the mean</th><th>values</th></tr></thead><tbody>\n",
+    );
+    for p in points(a, f) {
+        for y in &f.y {
+            if let Some(row) = a.row(&p.id, y) {
+                out += &super::page::summary_row(row);
+            }
+        }
+    }
+    out + "</tbody></table>\n"
+}
+
+/// Samples of a point's first repeat.
+fn samples(a: &Analysis, p: &Point) -> Option<Samples> {
+    let (run, _) = RunDir::open(&a.dir).ok()?;
+    a.measured(&p.id)
+        .iter()
+        .find_map(|r| run.read(r.samples.as_ref()?).ok())
+}
+
+fn over_time(a: &Analysis, f: &Figure, id: &str) -> String {
+    let mut panels = String::new();
+    let mut table = String::from(
+        "<table><thead><tr><th>point</th><th>series</th><th>mean, all</th><th>mean, steady</th><th>largest</th><th>ramp, s</th><th>steady, s</th><th>tail, s</th></tr></thead><tbody>\n",
+    );
+    let (mut drawn, mut left) = (0, 0);
+    let mut highest: Option<(String, f64)> = None;
+    let with: Vec<(&Point, Samples)> = points(a, f)
+        .filter_map(|p| Some((p, samples(a, p)?)))
+        .collect();
+    for (p, s) in &with {
+        let chosen: Vec<(&String, &Series)> =
+            f.y.iter()
+                .filter_map(|y| Some((y, s.series.get(y)?)))
+                .collect();
+        if chosen.is_empty() {
+            continue;
+        }
+        if drawn == MAX_PANELS {
+            left += 1;
+            continue;
+        }
+        let chart = panel(f, &chosen);
+        for (name, series) in &chosen {
+            let most = series.max().unwrap_or(0.0) * f.scale;
+            if highest.as_ref().is_none_or(|(_, h)| most > *h) {
+                highest = Some((format!("{name} at {}", p.label), most));
+            }
+            table += &time_row(p, f, name, series);
+        }
+        let _ = writeln!(
+            panels,
+            "<div class=\"panel\"><h4>{}</h4>{}</div>",
+            escape(&p.label),
+            chart.svg(&format!("{id}-{drawn}"))
+        );
+        drawn += 1;
+    }
+    table += "</tbody></table>\n";
+    if drawn == 0 {
+        panels = format!("<p>None of {} was sampled.</p>", escape(&f.y.join(", ")));
+    }
+    if left > 0 {
+        let _ = write!(panels, "<p>{left} more are in the run directory.</p>");
+    }
+    let finding = highest.map_or_else(
+        || format!("{}: nothing was sampled.", f.title),
+        |(what, v)| {
+            format!(
+                "{}: the largest value is {} {} of {what}.",
+                f.title,
+                short(v),
+                f.unit
+            )
+        },
+    );
+    wrap(
+        &f.title,
+        &format!("<div class=\"panels\">{panels}</div>"),
+        &finding,
+        &table,
+    )
+}
+
+/// A series cut into its parts: its points, and the ends of ramp, steady part and tail.
+struct Cut {
+    points: Vec<(f64, f64)>,
+    /// Begin, end of the ramp, end of the steady part, end; seconds.
+    at: [f64; 4],
+}
+
+fn cut(series: &Series) -> Option<Cut> {
+    let points = series.points();
+    let values: Vec<f64> = points.iter().map(|p| p.1).collect();
+    let parts = phases(&values)?;
+    let half = series.width_ms as f64 / 2000.0;
+    let begin = |i: usize| match points.get(i) {
+        Some((t, _)) => t - half,
+        None => points[points.len() - 1].0 + half,
+    };
+    let at = [0, parts.steady.start, parts.steady.end, values.len()].map(begin);
+    Some(Cut { points, at })
+}
+
+fn panel(f: &Figure, chosen: &[(&String, &Series)]) -> Chart {
+    let mut shades = vec![];
+    if let Some(Cut {
+        at: [a, b, c, d], ..
+    }) = chosen.first().and_then(|(_, s)| cut(s))
+    {
+        for (name, range) in [("ramp", (a, b)), ("tail", (c, d))] {
+            if range.1 > range.0 {
+                shades.push(Shade {
+                    range,
+                    name: name.into(),
+                });
+            }
+        }
+    }
+    let lines: Vec<Line> = chosen
+        .iter()
+        .map(|(name, s)| Line {
+            name: (*name).clone(),
+            marks: s
+                .points()
+                .into_iter()
+                .map(|(x, y)| Mark {
+                    x,
+                    y: y * f.scale,
+                    range: None,
+                    raw: vec![],
+                })
+                .collect(),
+        })
+        .collect();
+    let means: Vec<String> = chosen
+        .iter()
+        .map(|(n, s)| {
+            format!(
+                "{n} has a mean of {} {}",
+                short(s.mean().unwrap_or(0.0) * f.scale),
+                f.unit
+            )
+        })
+        .collect();
+    Chart {
+        finding: format!("{}.", means.join(", ")),
+        x_label: "seconds".into(),
+        y_label: f.unit.clone(),
+        x: XAxis::Numbers,
+        lines,
+        shades,
+        ceiling: f.ceiling.map(|c| (c, f.ceiling_label.clone())),
+        size: PANEL,
+    }
+}
+
+fn time_row(p: &Point, f: &Figure, name: &str, series: &Series) -> String {
+    let number = |v: Option<f64>| v.map_or("-".into(), |v| short(v * f.scale));
+    let (steady, times) = match cut(series) {
+        None => (
+            None,
+            ["too short to tell".into(), String::new(), String::new()],
+        ),
+        Some(Cut {
+            points,
+            at: [a, b, c, d],
+        }) => {
+            let inside: Vec<f64> = points
+                .iter()
+                .filter(|(t, _)| (b..c).contains(t))
+                .map(|p| p.1)
+                .collect();
+            (
+                Some(crate::stats::mean(&inside)),
+                [b - a, c - b, d - c].map(short),
+            )
+        }
+    };
+    format!(
+        "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+        escape(&p.label),
+        escape(name),
+        number(series.mean()),
+        number(steady),
+        number(series.max()),
+        times[0],
+        times[1],
+        times[2]
+    )
+}
+
+fn wrap(title: &str, picture: &str, finding: &str, table: &str) -> String {
+    format!(
+        "<figure>\n<h3>{}</h3>\n{picture}<figcaption>{}</figcaption>\n<div class=\"wide\">{table}</div></figure>\n",
+        escape(title),
+        escape(finding)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_numbers_on_an_axis() {
+        for (text, v) in [
+            ("16", Some(16.0)),
+            ("4k", Some(4096.0)),
+            ("2M", Some(2_097_152.0)),
+            ("one", None),
+            ("", None),
+            ("4x", None),
+        ] {
+            assert_eq!(super::size(text), v, "{text}");
+        }
+    }
+}

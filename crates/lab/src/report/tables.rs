@@ -1,0 +1,194 @@
+//! The run as text for a terminal, as CSV and as JSON.
+
+use super::analysis::{Analysis, Row};
+use super::short;
+use crate::clock::utc;
+use crate::experiment::StepKind;
+use crate::stats::{OUTLIER_RULE, Verdict};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// A field of CSV: quoted where it has to be.
+fn field(text: &str) -> String {
+    if text.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+/// Every measure of every step, also of warm-up and of failed steps, one a line.
+pub(crate) fn csv(a: &Analysis) -> String {
+    let params: Vec<&String> = a.plan.spec.parameters.keys().collect();
+    let mut out = String::from("point,started,kind,repeat,error");
+    for p in &params {
+        let _ = write!(out, ",{}", field(p));
+    }
+    out += ",measure,unit,value,seconds,cpu_s\n";
+    for r in &a.records {
+        let point = a.plan.point(&r.step.point);
+        let kind = match r.step.kind {
+            StepKind::Warmup => "warm-up",
+            StepKind::Measure => "measure",
+            StepKind::Again => "again",
+        };
+        let mut head = vec![
+            r.step.point.clone(),
+            utc(r.started_ms),
+            kind.into(),
+            r.step.rep.to_string(),
+            r.error.clone().unwrap_or_default(),
+        ];
+        head.extend(
+            params
+                .iter()
+                .map(|p| point.and_then(|q| q.param(p)).unwrap_or("").to_owned()),
+        );
+        let head: Vec<String> = head.iter().map(|t| field(t)).collect();
+        let head = head.join(",");
+        let mut line = |measure: &str, unit: &str, value: String, times: String| {
+            let _ = writeln!(
+                out,
+                "{head},{},{},{value},{times}",
+                field(measure),
+                field(unit)
+            );
+        };
+        for role in &r.roles {
+            let times = format!("{},{}", role.seconds, role.cpu_s);
+            for m in &role.measures {
+                line(
+                    &format!("{}/{}", role.name, m.name),
+                    &m.unit,
+                    m.value.to_string(),
+                    times.clone(),
+                );
+            }
+        }
+        for m in &r.sums {
+            line(&m.name, &m.unit, m.value.to_string(), ",".into());
+        }
+        if r.roles.iter().all(|role| role.measures.is_empty()) {
+            line("", "", String::new(), ",".into());
+        }
+    }
+    out
+}
+
+/// Summaries, comparisons and how complete it is.
+pub(crate) fn json(a: &Analysis) -> Value {
+    let spec = &a.plan.spec;
+    let row = |r: &Row| {
+        let params: serde_json::Map<String, Value> = a
+            .plan
+            .point(&r.point)
+            .into_iter()
+            .flat_map(|p| &p.params)
+            .map(|(n, v)| (n.clone(), json!(v)))
+            .collect();
+        json!({"point": r.point, "parameters": params, "measure": r.measure, "unit": r.unit, "n": r.summary.values.len(), "summary": r.summary})
+    };
+    json!({
+        "experiment": spec.name,
+        "title": spec.title,
+        "scaled_down_from": spec.scaled_from,
+        "complete": a.incomplete().is_none(),
+        "incomplete": a.incomplete(),
+        "resumed": a.resumptions(),
+        "steps_done": a.done,
+        "steps": a.plan.steps.len(),
+        "outlier_rule": OUTLIER_RULE,
+        "rows": a.rows.iter().map(row).collect::<Vec<_>>(),
+        "against": a.against.iter().map(|r| json!({"parameters": r.label, "measure": r.measure, "comparison": r.comparison})).collect::<Vec<_>>(),
+        "published": spec.published,
+        "environment": a.environment,
+    })
+}
+
+/// The measures that figures and published numbers are about come first; times of phases are left to the page.
+pub(crate) fn is_main(a: &Analysis, measure: &str) -> bool {
+    let spec = &a.plan.spec;
+    let mut named = spec
+        .figures
+        .iter()
+        .flat_map(|f| &f.y)
+        .chain(spec.published.iter().map(|p| &p.measure))
+        .filter(|m| !m.is_empty())
+        .peekable();
+    named.peek().is_none() || named.any(|m| m == measure)
+}
+
+pub(crate) fn verdict(v: Verdict) -> &'static str {
+    match v {
+        Verdict::Higher => "B is higher",
+        Verdict::Lower => "B is lower",
+        Verdict::WithinNoise => "within noise",
+        Verdict::NotEnoughRuns => "not enough runs",
+    }
+}
+
+/// The summary for a terminal.
+pub(crate) fn text(a: &Analysis) -> String {
+    let rows: Vec<&Row> = a.rows.iter().filter(|r| is_main(a, &r.measure)).collect();
+    let width = |of: fn(&Row) -> &str, least: usize| {
+        rows.iter()
+            .map(|r| of(r).chars().count())
+            .max()
+            .unwrap_or(0)
+            .max(least)
+    };
+    let (l, m) = (width(|r| &r.label, 5), width(|r| &r.measure, 7));
+    let mut out = format!(
+        "{:<l$}  {:<m$}  {:>3} {:>10} {:>10} {:>10} {:>10}  unit\n",
+        "point", "measure", "n", "mean", "max", "min", "deviation"
+    );
+    for r in rows {
+        let s = &r.summary;
+        let marked = if s.outliers.iter().any(|o| *o) {
+            "  (outlier marked)"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            out,
+            "{:<l$}  {:<m$}  {:>3} {:>10} {:>10} {:>10} {:>10}  {}{marked}",
+            r.label,
+            r.measure,
+            s.values.len(),
+            short(s.mean),
+            short(s.max),
+            short(s.min),
+            s.sd_sample.map_or("-".into(), short),
+            r.unit
+        );
+    }
+    out += "deviation: of the sample (n - 1)\n";
+    for r in &a.against {
+        let c = &r.comparison;
+        let _ = writeln!(
+            out,
+            "A/B {} {}: ratio {:.3} over {} pairs: {}",
+            r.label,
+            r.measure,
+            c.ratio,
+            c.pairs,
+            verdict(c.verdict)
+        );
+    }
+    if let Some(why) = a.incomplete() {
+        let _ = writeln!(out, "incomplete: {why}");
+    }
+    for r in a.resumptions() {
+        let _ = writeln!(out, "{r}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn fields_are_quoted_where_they_have_to_be() {
+        assert_eq!(super::field("a=1"), "a=1");
+        assert_eq!(super::field("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+}

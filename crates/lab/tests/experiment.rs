@@ -1,0 +1,486 @@
+//! Whole runs of small experiments: what is in the run directory, what a resumed run does, what the report says.
+
+use coral_lab::experiment::{Event, Outcome, Plan, RunDir, Settings, StepKind, load, resume, run};
+use coral_lab::report;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+fn settings() -> Settings {
+    Settings {
+        coral: "/bin/true".into(),
+        mounts: BTreeMap::new(),
+        scratch: None,
+        ask: Arc::new(|_| Err("nobody is asked".into())),
+        command_line: vec!["test".into()],
+        stop: Arc::new(AtomicBool::new(false)),
+        say: Arc::new(|_| ()),
+    }
+}
+
+fn plan(text: &str) -> Plan {
+    Plan::of(&load(text, None).unwrap_or_else(|e| panic!("{e}"))).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Prints a figure that depends on the parameters, so that what is put together can be checked.
+const SMALL: &str = r#"
+name = "small"
+title = "A <small> experiment"
+question = "Does 1 & 1 make 2?"
+scaled_from = "something larger"
+differs = ["It is small."]
+[parameters]
+size = ["4k", "64k", "1m"]
+op = ["write", "read"]
+[sums]
+all = ["a/rate", "b/rate"]
+[run]
+repeats = 3
+seed = 5
+warmup = 1
+sample = "100ms"
+[[roles]]
+name = "a"
+parser = "json"
+command = ["sh", "-c", "sleep 0.3; echo '{{\"rate[MiB/s]\": 1{rep}, \"size\": 7}}'; echo {size} {op}"]
+[[roles]]
+name = "b"
+parser = "json"
+when = { op = "write" }
+command = ["sh", "-c", "sleep 0.15; echo '{{\"rate[MiB/s]\": 100}}'"]
+[[figures]]
+title = "Rate by size"
+kind = "lines"
+x = "size"
+y = ["a/rate"]
+series = ["op"]
+unit = "MiB/s"
+log_x = true
+ceiling = 20
+ceiling_label = "as much as there is"
+[[figures]]
+title = "Bars"
+kind = "bars"
+x = "op"
+y = ["a/rate", "all"]
+series = ["size"]
+unit = "MiB/s"
+[[figures]]
+title = "CPU over time"
+kind = "time"
+y = ["host/cpu_busy", "host/busiest_core"]
+unit = "cores"
+[[published]]
+what = "rate"
+value = "42"
+measure = "a/rate"
+when = { op = "write", size = "4k" }
+"#;
+
+fn complete(n: usize) -> Outcome {
+    Outcome {
+        done: n,
+        all: n,
+        incomplete: None,
+    }
+}
+
+#[test]
+fn a_run_measures_every_step_once_and_its_report_says_what_was_printed() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("run");
+    let p = plan(SMALL);
+    assert_eq!(run(&dir, &p, &settings()), Ok(complete(6 * 4)));
+    let (store, kept) = RunDir::open(&dir).unwrap();
+    assert_eq!(kept, p);
+    let records = store.records().unwrap();
+    let steps: BTreeSet<_> = records.iter().map(|r| r.step.clone()).collect();
+    assert_eq!((records.len(), steps.len()), (24, 24));
+    assert_eq!(
+        records.iter().map(|r| &r.step).collect::<Vec<_>>(),
+        p.steps.iter().collect::<Vec<_>>(),
+        "in the order of the plan"
+    );
+    for r in &records {
+        let op = p
+            .point(&r.step.point)
+            .unwrap()
+            .param("op")
+            .unwrap()
+            .to_owned();
+        assert_eq!(
+            r.measure("a/rate").unwrap().value,
+            f64::from(10 + r.step.rep)
+        );
+        assert_eq!(r.roles.len(), if op == "write" { 2 } else { 1 });
+        assert_eq!(
+            r.measure("all").map(|m| m.value),
+            (op == "write").then(|| f64::from(110 + r.step.rep))
+        );
+        assert_eq!(r.overlap.is_some(), op == "write");
+        assert!(
+            r.overlap.is_none_or(|o| o < 0.9),
+            "one slept half as long as the other: {r:?}"
+        );
+        let raw = std::fs::read_to_string(dir.join(&r.roles[0].stdout)).unwrap();
+        assert!(raw.ends_with(&format!(
+            "{} {op}\n",
+            p.point(&r.step.point).unwrap().param("size").unwrap()
+        )));
+        let samples: coral_lab::collect::Samples = store.read(r.samples.as_ref().unwrap()).unwrap();
+        assert!(
+            samples.series.contains_key("host/cpu_busy")
+                && samples.series.contains_key("proc/a_rss"),
+            "{:?}",
+            samples.series.keys()
+        );
+    }
+    assert!(matches!(
+        store.events().unwrap()[..],
+        [
+            Event::Started { .. },
+            Event::Ended {
+                incomplete: None,
+                ..
+            }
+        ]
+    ));
+    let r = report::of(&dir).unwrap();
+    let row = r.json["rows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|row| {
+            row["measure"] == "a/rate"
+                && row["parameters"]["size"] == "4k"
+                && row["parameters"]["op"] == "read"
+        })
+        .unwrap();
+    // repeats are 10, 11 and 12; the warm-up, 10 as well, is not among them
+    assert_eq!(
+        (
+            row["n"].as_u64(),
+            row["summary"]["mean"].as_f64(),
+            row["summary"]["sd_sample"].as_f64()
+        ),
+        (Some(3), Some(11.0), Some(1.0))
+    );
+    assert!(
+        run(&dir, &p, &settings())
+            .unwrap_err()
+            .contains("coral lab resume"),
+        "a run is never written over"
+    );
+    assert_eq!(r.csv.lines().count(), 1 + 12 * 2 + 12 * (2 + 1 + 1));
+    page_holds(&r.html);
+    let page = r.write(&dir).unwrap();
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), r.html);
+    in_a_browser(&page);
+}
+
+/// Tags that have no end.
+const VOID: &[&str] = &["meta", "br", "link", "img"];
+
+/// Walks the tags of a page: every one that is opened is closed, in order. Returns each with its attributes and its depth.
+fn tags(html: &str) -> Vec<(String, String, usize)> {
+    let (mut open, mut out): (Vec<String>, Vec<(String, String, usize)>) = (vec![], vec![]);
+    let mut rest = html.strip_prefix("<!DOCTYPE html>").expect("a doctype");
+    while let Some(at) = rest.find('<') {
+        let end = rest[at..].find('>').expect("a tag that ends") + at;
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(
+                open.pop().as_deref(),
+                Some(name),
+                "closed in the order they were opened"
+            );
+            continue;
+        }
+        let name: String = tag
+            .chars()
+            .take_while(|c| c.is_ascii_alphanumeric())
+            .collect();
+        out.push((name.clone(), tag[name.len()..].to_owned(), open.len()));
+        if !tag.ends_with('/') && !VOID.contains(&name.as_str()) {
+            if name == "script" || name == "style" {
+                let close = format!("</{name}>");
+                rest = &rest[rest.find(&close).expect("its end") + close.len()..];
+            } else {
+                open.push(name);
+            }
+        }
+    }
+    assert!(open.is_empty(), "not closed: {open:?}");
+    out
+}
+
+fn page_holds(html: &str) {
+    let tags = tags(html);
+    for scheme in ["http:", "https:", "//", "@import", "url(h"] {
+        let bare = html.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+        assert!(!bare.contains(scheme), "the page asks nobody: {scheme}");
+    }
+    for (name, attributes, _) in &tags {
+        let local = |a: &str| {
+            !attributes.contains(&format!("{a}="))
+                || ["data.csv", "report.json", "points.jsonl"]
+                    .iter()
+                    .any(|f| attributes.contains(&format!("{a}=\"{f}\"")))
+        };
+        assert!(local("href") && local("src"), "{name}{attributes}");
+        assert!(
+            !matches!(name.as_str(), "img" | "iframe" | "link" | "object"),
+            "{name}"
+        );
+    }
+    let figures: Vec<&str> = html
+        .split("<figure>")
+        .skip(1)
+        .map(|f| f.split("</figure>").next().unwrap())
+        .collect();
+    assert_eq!(figures.len(), 3);
+    for f in &figures {
+        assert!(f.contains("<svg") && f.contains("<table>") && f.contains("<figcaption>"));
+        assert!(f.matches("<tr>").count() >= 3, "a table with rows: {f}");
+        for svg in f.split("<svg").skip(1) {
+            assert!(
+                svg.contains("role=\"img\"") && svg.contains("<title"),
+                "a text for who does not see it"
+            );
+        }
+    }
+    let ids: Vec<&str> = html
+        .split(" id=\"")
+        .skip(1)
+        .map(|t| t.split('"').next().unwrap())
+        .collect();
+    assert_eq!(
+        ids.iter().collect::<BTreeSet<_>>().len(),
+        ids.len(),
+        "ids are unique"
+    );
+    for said in [
+        "A &lt;small&gt; experiment",
+        "1 &amp; 1",
+        "Scaled down from something larger.",
+        "It is small.",
+        "as much as there is",
+        "<td>42</td>",
+        "Environment",
+        "warm-up",
+    ] {
+        assert!(html.contains(said), "{said}");
+    }
+    assert!(!html.contains("Incomplete"));
+    // six points: a panel each
+    assert_eq!(figures[2].matches("class=\"panel\"").count(), 6);
+}
+
+/// Where a browser is installed it opens the page without a network and keeps every figure.
+fn in_a_browser(page: &Path) {
+    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"]
+        .iter()
+        .find(|b| {
+            std::process::Command::new(b)
+                .arg("--version")
+                .output()
+                .is_ok()
+        })
+    else {
+        eprintln!("no browser is installed: the page was not opened");
+        return;
+    };
+    let home = tempfile::tempdir().unwrap();
+    let out = std::process::Command::new("timeout")
+        .args([
+            "120",
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", home.path().display()))
+        .arg(format!("file://{}", page.display()))
+        .output()
+        .unwrap();
+    let dom = String::from_utf8_lossy(&out.stdout);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    assert_eq!(dom.matches("<figure>").count(), 3);
+    assert_eq!(dom.matches("<svg").count(), 2 + 6);
+}
+
+#[test]
+fn a_failed_step_ends_the_run_and_a_resumed_one_makes_what_is_missing() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (dir, flag) = (tmp.path().join("run"), tmp.path().join("flag"));
+    let script = format!(
+        "if test {{n}} = 2 && ! test -e {}; then echo broken disk >&2; exit 5; fi; echo \"{{{{\\\"v\\\": {{n}}}}}}\"",
+        flag.display()
+    );
+    let text = format!(
+        "name='f'\n[parameters]\nn=[1,2,3]\n[run]\nrepeats=2\n[[roles]]\nname='r'\nparser='json'\ncommand=['sh','-c','{script}']\n"
+    );
+    let p = plan(&text);
+    let first = run(&dir, &p, &settings()).unwrap();
+    let why = first.incomplete.clone().expect("incomplete");
+    assert!(
+        why.contains("n=2") && why.contains("broken disk") && why.contains("exit status: 5"),
+        "{why}"
+    );
+    assert!(first.done < 3 && first.all == 6);
+    let page = report::of(&dir).unwrap().html;
+    assert!(
+        page.contains("Incomplete")
+            && page.contains("broken disk")
+            && page.contains("Steps that failed")
+    );
+    // still broken: the same step fails again, and what is there stays
+    let before = RunDir::open(&dir).unwrap().0.records().unwrap();
+    let second = resume(&dir, &settings()).unwrap();
+    assert!(second.incomplete.is_some());
+    std::fs::write(&flag, "").unwrap();
+    assert_eq!(resume(&dir, &settings()), Ok(complete(6)));
+    let records = RunDir::open(&dir).unwrap().0.records().unwrap();
+    assert_eq!(
+        records[..before.len()],
+        before,
+        "nothing that was measured changed"
+    );
+    let good: Vec<_> = records
+        .iter()
+        .filter(|r| r.error.is_none())
+        .map(|r| &r.step)
+        .collect();
+    assert_eq!(
+        (good.len(), good.iter().collect::<BTreeSet<_>>().len()),
+        (6, 6),
+        "each step once"
+    );
+    let page = report::of(&dir).unwrap().html;
+    assert!(page.contains("Resumed at") && !page.contains("Incomplete"));
+    assert_eq!(
+        resume(&dir, &settings()),
+        Ok(complete(6)),
+        "nothing is left to do"
+    );
+}
+
+#[test]
+fn what_is_not_there_ends_it_and_says_so() {
+    let tmp = tempfile::tempdir().unwrap();
+    let go = |name: &str, text: &str| run(&tmp.path().join(name), &plan(text), &settings());
+    let gone = go(
+        "gone",
+        "name='g'\n[[roles]]\nname='r'\ncommand=['no-such-program-at-all']\n",
+    )
+    .unwrap();
+    assert!(
+        gone.incomplete
+            .unwrap()
+            .contains("the program 'no-such-program-at-all' is not there")
+    );
+    let needs = go("needs", "name='g'\n[needs]\nprograms=['no-such-program-at-all']\n[[roles]]\nname='r'\ncommand=['true']\n").unwrap_err();
+    assert!(needs.contains("needs the program") && !tmp.path().join("needs").exists());
+    let room = go(
+        "room",
+        "name='g'\n[needs]\nfree_mib=99999999999\n[[roles]]\nname='r'\ncommand=['true']\n",
+    )
+    .unwrap_err();
+    assert!(room.contains("of free space"));
+    let mounts = go(
+        "mounts",
+        "name='g'\n[[roles]]\nname='r'\ncommand=['ls', '{fs1}']\n",
+    )
+    .unwrap_err();
+    assert!(mounts.contains("--mount fs1=DIR"), "{mounts}");
+    let silent = go(
+        "silent",
+        "name='g'\n[[roles]]\nname='r'\nparser='ior'\ncommand=['echo', 'hello']\n",
+    )
+    .unwrap();
+    assert!(
+        silent
+            .incomplete
+            .unwrap()
+            .contains("no result of ior: it ends with 'hello'")
+    );
+    let slow = go(
+        "slow",
+        "name='g'\n[run]\ntimeout='300ms'\n[[roles]]\nname='r'\ncommand=['sleep', '60']\n",
+    )
+    .unwrap();
+    assert!(slow.incomplete.unwrap().contains("took longer"));
+    let budget = go(
+        "budget",
+        "name='g'\n[run]\nbudget='0s'\n[[roles]]\nname='r'\ncommand=['true']\n",
+    )
+    .unwrap();
+    assert_eq!(
+        (budget.done, budget.incomplete.unwrap().contains("budget")),
+        (0, true)
+    );
+}
+
+#[test]
+fn a_given_directory_takes_the_place_of_a_file_system() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (a, b) = (tmp.path().join("a"), tmp.path().join("b"));
+    for d in [&a, &b] {
+        std::fs::create_dir(d).unwrap();
+    }
+    let text = "name='m'\n[run]\nrepeats=1\n[rig]\nsystems=[{name='fs1'}]\n[[prepare]]\nname='p'\ncommand=['touch', '{fs1.0}/prepared']\n[[roles]]\nname='r'\ncommand=['sh', '-c', 'test -e {fs1}/prepared && touch {fs1.1}/second && echo {fs1.*/f}']\n[[cleanup]]\nname='c'\ncommand=['rm', '{fs1.0}/prepared']\n";
+    let mut s = settings();
+    s.mounts.insert("fs1".into(), vec![a.clone(), b.clone()]);
+    let dir = tmp.path().join("run");
+    assert_eq!(run(&dir, &plan(text), &s), Ok(complete(1)));
+    assert!(!a.join("prepared").exists() && b.join("second").exists());
+    let records = RunDir::open(&dir).unwrap().0.records().unwrap();
+    let said = std::fs::read_to_string(dir.join(&records[0].roles[0].stdout)).unwrap();
+    assert_eq!(said, format!("{0}/f@{1}/f\n", a.display(), b.display()));
+    s.mounts = BTreeMap::from([("fs2".to_owned(), vec![a])]);
+    assert!(
+        run(&tmp.path().join("other"), &plan(text), &s)
+            .unwrap_err()
+            .contains("did you mean 'fs1'")
+    );
+}
+
+#[test]
+fn an_ab_has_its_noise_floor_and_its_verdict() {
+    let tmp = tempfile::tempdir().unwrap();
+    let text = "name='ab'\n[parameters]\nhow=['old','new']\n[ab]\nparameter='how'\n[run]\nrepeats=4\n[[roles]]\nname='r'\nparser='json'\ncommand=['sh','-c','if test {how} = old; then echo {{\"v\": 10{rep}}}; else echo {{\"v\": 20{rep}}}; fi']\n"
+        .replace("{{\"v\"", "{{\\\\\"v\\\\\"")
+        .replace("\\\\\"", "\\\"");
+    // In a literal string of TOML a backslash is itself: the shell takes it away.
+    let dir = tmp.path().join("run");
+    assert_eq!(run(&dir, &plan(&text), &settings()), Ok(complete(12)));
+    let (store, _) = RunDir::open(&dir).unwrap();
+    assert_eq!(
+        store
+            .records()
+            .unwrap()
+            .iter()
+            .filter(|r| r.step.kind == StepKind::Again)
+            .count(),
+        4
+    );
+    let r = report::of(&dir).unwrap();
+    let c = &r.json["against"][0]["comparison"];
+    assert_eq!(
+        (
+            c["verdict"].as_str(),
+            c["pairs"].as_u64(),
+            c["noise_floor"].as_f64()
+        ),
+        (Some("higher"), Some(4), Some(0.0))
+    );
+    assert!((c["ratio"].as_f64().unwrap() - 2.0).abs() < 0.05);
+    assert!(r.html.contains("B is higher") && r.text.contains("B is higher"));
+}
