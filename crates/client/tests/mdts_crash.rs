@@ -145,7 +145,7 @@ async fn mkdir_on(u: &User, dir: Fid, name: &str, mdt: u32) -> Result<()> {
     };
     u.fs.setxattr(&u.cred, dir, b"lustre.mkdir", rq.encode(), 0)
         .await
-        .map_err(|e| e.errno())
+        .map_err(Errno::from)
 }
 
 /// What is there before the operation; returns the directory of MDT0000 that it is about.
@@ -168,7 +168,7 @@ async fn set_up(u: &User, what: What) -> Fid {
 async fn run(u: &User, dir: Fid, what: What) -> Result<()> {
     match what {
         What::Mkdir => mkdir_on(u, dir, "x", 1).await,
-        What::Rmdir => u.rmdir("d/x").await,
+        What::Rmdir => u.fs.rmdir(&u.cred, dir, b"x").await.map_err(Errno::from),
         What::Rename => u.rename("d/x", "e/x", 0).await,
         What::Link => u.link("d/x", "e/x").await,
     }

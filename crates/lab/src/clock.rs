@@ -47,25 +47,10 @@ pub(crate) fn pause(time: std::time::Duration) {
 
 /// `1767225600000` as `2026-01-01T00:00:00Z`.
 pub(crate) fn utc(unix_ms: u64) -> String {
-    let s = unix_ms / 1000;
-    let (days, of_day) = (s / 86_400, s % 86_400);
-    // Days since 0000-03-01 in eras of 400 years; the year begins in March, so that the leap day is its last.
-    let z = days + 719_468;
-    let (era, doe) = (z / 146_097, z % 146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let m = (5 * doy + 2) / 153;
-    let (day, month) = (
-        doy - (153 * m + 2) / 5 + 1,
-        if m < 10 { m + 3 } else { m - 9 },
-    );
-    let year = yoe + era * 400 + u64::from(month <= 2);
-    format!(
-        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
-        of_day / 3600,
-        of_day / 60 % 60,
-        of_day % 60
-    )
+    i64::try_from(unix_ms / 1000)
+        .ok()
+        .and_then(|s| jiff::Timestamp::from_second(s).ok())
+        .map_or_else(String::new, |t| t.to_string())
 }
 
 #[cfg(test)]

@@ -266,7 +266,7 @@ impl Names {
             }
             above = further;
         }
-        Err(Refusal::NoName.into())
+        Err(Refusal::TooManyLinks.into())
     }
 
     /// FID of a path below the mounted root.

@@ -97,22 +97,9 @@ fn flatten(path: &str, v: &Value, take: &mut dyn FnMut(&str, f64)) {
 
 /// Seconds since 1970 of `{"date": "2026-01-31", "time": "23:59:59"}`, taken as UTC.
 fn seconds(t: &Value) -> Option<u64> {
-    let numbers = |text: &str, by: char| -> Option<[u64; 3]> {
-        let n: Vec<u64> = text
-            .split(by)
-            .map(|w| w.parse().ok())
-            .collect::<Option<_>>()?;
-        n.try_into().ok()
-    };
-    let [y, m, d] = numbers(t["date"].as_str()?, '-')?;
-    let [hour, minute, second] = numbers(t["time"].as_str()?, ':')?;
-    if !(1970..=9999).contains(&y) || !(1..=12).contains(&m) || !(1..=31).contains(&d) {
-        return None;
-    }
-    // Years begin in March, so that the leap day is the last of its year.
-    let (y, m) = if m > 2 { (y, m - 3) } else { (y - 1, m + 9) };
-    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + d - 1 - 719_468;
-    Some(days * 86_400 + hour * 3600 + minute * 60 + second)
+    let text = format!("{}T{}Z", t["date"].as_str()?, t["time"].as_str()?);
+    let at: jiff::Timestamp = text.parse().ok()?;
+    u64::try_from(at.as_second()).ok()
 }
 
 #[cfg(test)]

@@ -13,17 +13,19 @@ pub mod parse;
 mod plan;
 mod process;
 mod rig;
+mod rig_spec;
 mod runner;
 mod spec;
 mod step;
 mod store;
 mod template;
+mod value;
 
 pub use nearest::nearest;
 pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;
 pub use process::{Ended, Role, run_together};
-pub use rig::{RigSpec, needs_namespace};
+pub use rig_spec::{RigSpec, System, needs_namespace};
 pub use runner::{Ask, Outcome, Settings, loopback_up, resume, run};
 pub(crate) use spec::applies;
 pub use spec::{

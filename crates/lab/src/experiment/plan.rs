@@ -143,7 +143,7 @@ fn check_names(spec: &Spec, point: &Point, word: &str) -> Result<(), SpecError> 
     let systems = spec
         .rig
         .as_ref()
-        .map(super::rig::system_names)
+        .map(super::rig_spec::system_names)
         .unwrap_or_default();
     let mut known: Vec<&str> = systems.iter().map(String::as_str).collect();
     known.extend(["rep", "scratch", "coral"]);

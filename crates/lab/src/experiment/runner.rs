@@ -3,7 +3,8 @@
 use super::environment::{differences, environment};
 use super::plan::{Plan, Step, StepKind};
 use super::process::{find_program, output};
-use super::rig::{check_mounts, system_names};
+use super::rig::check_mounts;
+use super::rig_spec::system_names;
 use super::step::{Runner, Stop};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;

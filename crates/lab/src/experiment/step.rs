@@ -3,7 +3,8 @@
 use super::parse::parse;
 use super::plan::{Plan, Point, Step, fill_point};
 use super::process::{Ended, Role, find_program, overlap, run_together};
-use super::rig::{Rig, RigSpec, mount_value};
+use super::rig::{Rig, mount_value};
+use super::rig_spec::RigSpec;
 use super::runner::Settings;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};

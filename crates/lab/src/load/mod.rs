@@ -23,7 +23,7 @@ mod mdtest;
 pub mod meet;
 pub mod meter;
 mod mib;
-mod nearest;
+pub(crate) mod nearest;
 mod options;
 pub mod out;
 pub mod pattern;

@@ -4,7 +4,7 @@
 const MOST_CHANGES: usize = 4;
 
 /// The name that is fewest changes away, if it is near.
-pub(crate) fn nearest<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+pub fn nearest<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
     let word = word.to_ascii_lowercase();
     names
         .into_iter()
@@ -14,22 +14,29 @@ pub(crate) fn nearest<'n>(word: &str, names: impl IntoIterator<Item = &'n str>) 
         .map(|(_, name)| name)
 }
 
-/// Letters to add, take away or change. The start of a name is near it.
+/// Letters to add, take away, change, or swap with their neighbour. The start of a name is near it.
 fn changes(word: &str, name: &str) -> usize {
     if word.len() > 2 && name.starts_with(word) {
         return 1;
     }
-    let mut row: Vec<usize> = (0..=name.len()).collect();
-    for (i, a) in word.bytes().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, b) in name.bytes().enumerate() {
-            let change = corner + usize::from(a != b);
-            corner = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(corner + 1);
+    let (a, b) = (word.as_bytes(), name.as_bytes());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let before = &rows[i - 1];
+            let changed = before[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let plain = changed.min(before[j] + 1).min(row[j - 1] + 1);
+            let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            row.push(if swapped {
+                plain.min(rows[i - 2][j - 2] + 1)
+            } else {
+                plain
+            });
         }
+        rows.push(row);
     }
-    row[name.len()]
+    rows[a.len()][b.len()]
 }
 
 #[cfg(test)]
@@ -43,6 +50,7 @@ mod tests {
         assert_eq!(nearest("DRYRUM", names), Some("dryRun"));
         assert_eq!(nearest("posix", names), Some("posix.odirect"));
         assert_eq!(nearest("hdf5", names), None);
+        assert_eq!(nearest("oir", ["ior", "mib"]), Some("ior"));
         assert_eq!(nearest("", names), None);
     }
 }

@@ -1,0 +1,234 @@
+//! What a rig is made of, as an experiment file says it.
+
+use super::spec::{SpecError, known_keys};
+use super::value::text;
+use toml::{Table, Value};
+
+/// Keys of `[rig]`.
+pub(crate) const RIG_KEYS: &[&str] = &[
+    "systems",
+    "router",
+    "router_buffers",
+    "clients",
+    "cache_mb",
+    "rtt_ms",
+    "rate",
+    "stripe_count",
+];
+const SYSTEM_KEYS: &[&str] = &["name", "oss"];
+/// Most of each: addresses are numbered in one byte.
+const MAX_SYSTEMS: usize = 8;
+const MAX_OSS: usize = 64;
+const MAX_OSTS: u64 = 64;
+const MAX_CLIENTS: u64 = 200;
+/// One file system of a rig.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct System {
+    /// Its name.
+    pub name: String,
+    /// OSTs of each OSS.
+    pub oss: Vec<u32>,
+}
+
+/// What a rig is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RigSpec {
+    /// The file systems; every client mounts all of them.
+    pub systems: Vec<System>,
+    /// Buffers of 1 MiB of the router between servers and clients; none: no router.
+    pub router_buffers: Option<u64>,
+    /// Clients, each a process with a mount of each file system.
+    pub clients: u64,
+    /// Memory for a mount's caches, MiB.
+    pub cache_mb: u64,
+    /// Round trip between clients and servers.
+    pub rtt_ms: f64,
+    /// Rate of all traffic together, as tc(8) takes it; empty: none.
+    pub rate: String,
+    /// Stripes of new files.
+    pub stripe_count: i64,
+}
+
+/// Names of a rig's file systems, as commands may use them.
+pub(crate) fn system_names(rig: &Table) -> Vec<String> {
+    rig.get("systems")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|s| s.get("name")?.as_str().map(str::to_owned))
+        .collect()
+}
+
+/// Whether an experiment with this rig runs in namespaces of its own.
+pub fn needs_namespace(rig: Option<&Table>) -> bool {
+    rig.is_some()
+}
+
+/// A number, also one that was filled into a text.
+fn number(t: &Table, key: &str, otherwise: f64) -> Result<f64, SpecError> {
+    let v = match t.get(key) {
+        None => Some(otherwise),
+        Some(Value::Integer(n)) => Some(*n as f64),
+        Some(Value::Float(f)) => Some(*f),
+        Some(Value::String(s)) => s.trim().parse().ok(),
+        Some(_) => None,
+    };
+    v.filter(|v| v.is_finite())
+        .ok_or_else(|| SpecError::Wrong(format!("[rig] {key} = {}: give a number", text(&t[key]))))
+}
+
+fn count(
+    t: &Table,
+    key: &str,
+    otherwise: u64,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<u64, SpecError> {
+    let v = number(t, key, otherwise as f64)?;
+    if v.fract() == 0.0 && v >= 0.0 && range.contains(&(v as u64)) {
+        Ok(v as u64)
+    } else {
+        Err(SpecError::Wrong(format!(
+            "[rig] {key} = {v}: give {} to {}",
+            range.start(),
+            range.end()
+        )))
+    }
+}
+
+impl RigSpec {
+    /// Of a `[rig]` whose texts are filled in.
+    pub fn of(t: &Table) -> Result<RigSpec, SpecError> {
+        known_keys("[rig]", t, RIG_KEYS)?;
+        let systems: Vec<System> = t
+            .get("systems")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(system)
+            .collect::<Result<_, _>>()?;
+        let names: std::collections::BTreeSet<&str> =
+            systems.iter().map(|s| s.name.as_str()).collect();
+        if systems.is_empty() || systems.len() > MAX_SYSTEMS || names.len() < systems.len() {
+            return Err(SpecError::Wrong(format!(
+                "[rig] systems: give 1 to {MAX_SYSTEMS} with different names"
+            )));
+        }
+        let router = match t.get("router") {
+            None | Some(Value::Boolean(false)) => false,
+            Some(Value::Boolean(true)) => true,
+            Some(Value::String(s)) if s == "true" || s == "false" => s == "true",
+            Some(v) => {
+                return Err(SpecError::Wrong(format!(
+                    "[rig] router = {}: give true or false",
+                    text(v)
+                )));
+            }
+        };
+        Ok(RigSpec {
+            systems,
+            router_buffers: if router {
+                Some(count(t, "router_buffers", 256, 1..=65_536)?)
+            } else {
+                None
+            },
+            clients: count(t, "clients", 1, 1..=MAX_CLIENTS)?,
+            cache_mb: count(t, "cache_mb", 64, 1..=65_536)?,
+            rtt_ms: Some(number(t, "rtt_ms", 0.0)?)
+                .filter(|r| (0.0..=10_000.0).contains(r))
+                .ok_or_else(|| SpecError::Wrong("[rig] rtt_ms: give 0 to 10000".into()))?,
+            rate: t
+                .get("rate")
+                .and_then(Value::as_str)
+                .unwrap_or("")
+                .to_owned(),
+            stripe_count: number(t, "stripe_count", 1.0)? as i64,
+        })
+    }
+}
+
+fn system(v: &Value) -> Result<System, SpecError> {
+    let Value::Table(t) = v else {
+        return Err(SpecError::Wrong(
+            "[rig] systems: give tables with name and oss".into(),
+        ));
+    };
+    known_keys("[rig] systems", t, SYSTEM_KEYS)?;
+    let name = t.get("name").and_then(Value::as_str).unwrap_or("");
+    if name.is_empty() || name.len() > 8 || !name.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        return Err(SpecError::Wrong(format!(
+            "[rig] systems: name '{name}': give 1 to 8 letters or digits"
+        )));
+    }
+    let texts: Vec<String> = match t.get("oss") {
+        None => vec!["1".into()],
+        Some(Value::Array(a)) => a.iter().map(text).collect(),
+        Some(Value::String(s)) => s.split(',').map(|w| w.trim().to_owned()).collect(),
+        Some(v) => vec![text(v)],
+    };
+    let oss: Vec<u32> = texts
+        .iter()
+        .filter_map(|w| w.parse().ok())
+        .filter(|n| *n > 0)
+        .collect();
+    let osts: u64 = oss.iter().map(|n| u64::from(*n)).sum();
+    if oss.len() != texts.len() || oss.is_empty() || oss.len() > MAX_OSS || osts > MAX_OSTS {
+        return Err(SpecError::Wrong(format!(
+            "[rig] systems: oss = {texts:?}: give the number of OSTs of each OSS, together 1 to {MAX_OSTS}"
+        )));
+    }
+    Ok(System {
+        name: name.to_owned(),
+        oss,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rig(text: &str) -> Result<RigSpec, String> {
+        RigSpec::of(&text.parse::<Table>().unwrap()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_rig_is_read_also_where_numbers_were_filled_in() {
+        let r = rig("systems = [{name='fs1', oss=[2, 1]}, {name='fs2'}]\nrouter = true\nclients = '4'\nrtt_ms = 19").unwrap();
+        assert_eq!(
+            r.systems,
+            [
+                System {
+                    name: "fs1".into(),
+                    oss: vec![2, 1]
+                },
+                System {
+                    name: "fs2".into(),
+                    oss: vec![1]
+                }
+            ]
+        );
+        assert_eq!(
+            (r.router_buffers, r.clients, r.rtt_ms),
+            (Some(256), 4, 19.0)
+        );
+        assert_eq!(
+            rig("systems = [{name='a', oss='1,1'}]").unwrap().systems[0].oss,
+            [1, 1]
+        );
+        for (text, says) in [
+            ("systems = []", "different names"),
+            ("systems = [{name='a'}, {name='a'}]", "different names"),
+            ("systems = [{name='a', ost=1}]", "did you mean 'oss'"),
+            ("systems = [{name='a'}]\nclients = 0", "1 to 200"),
+            ("systems = [{name='a'}]\nclients = 'many'", "give a number"),
+            ("systems = [{name='a', oss=[0]}]", "number of OSTs"),
+            ("systems = [{name='a b'}]", "letters or digits"),
+            (
+                "systems = [{name='a'}]\nruter = true",
+                "did you mean 'router'",
+            ),
+        ] {
+            let e = rig(text).expect_err(text);
+            assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+}
