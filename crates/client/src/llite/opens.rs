@@ -185,7 +185,7 @@ impl Opens {
         let found = async {
             let md = self.attributes.md_inode(fid).await?;
             let attr = self.attributes.full(&md).await?;
-            Ok(self.attributes.entry(attr, &md))
+            Ok::<_, Error>(self.attributes.entry(attr, &md))
         };
         match found.await {
             Ok(entry) => Ok((entry, fh)),

@@ -355,7 +355,11 @@ impl Op {
             async move { self.mdts.send(*mdt, &rq).await }
         });
         for answer in join_all(orders).await {
-            answer?;
+            match answer {
+                // it has restarted, or let go of what was locked: the client is to come again
+                Err(Errno::ESTALE) => return Err(Errno::EINPROGRESS.into()),
+                answer => answer?,
+            };
         }
         Ok(())
     }
