@@ -52,7 +52,7 @@ pub enum TargetError {
     /// The server gives no such lock (`ELDLM_LOCK_ABORTED`).
     #[error("{0}: the server gives no lock")]
     NoLock(Call),
-    /// This client was evicted: the lock that was asked for, or that covered what was kept back, is void.
+    /// This client was evicted: the lock that was asked for, or that covered dirty data, is void.
     #[error("{0}: evicted by the server, the lock is void")]
     LockVoid(Call),
     /// It does not answer now, and the question is not worth a wait (`statfs`).

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 /// Page of an object, bytes.
 pub const PAGE_BYTES: u64 = 4096;
-/// Bytes that may be kept back for an OST (Lustre: `max_dirty_mb`, 32 MiB for long, more today).
+/// Bytes that may stay dirty for an OST (Lustre: `max_dirty_mb`, 32 MiB for long, more today).
 pub const MAX_DIRTY_BYTES: u64 = 32 << 20;
 /// No server has so much; what one says beyond is not counted.
 const MOST_BYTES: u64 = 1 << 62;
@@ -26,10 +26,10 @@ pub fn pages_bytes(start: u64, end: u64) -> u64 {
     }
 }
 
-/// Why nothing can be kept back now.
+/// Why nothing can be dirty now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoRoom {
-    /// As much as may be is kept back already: wait.
+    /// As much as may be is dirty already: wait.
     Full,
     /// Too little is granted: the OST must be asked, with the write itself.
     NoGrant,
@@ -41,7 +41,7 @@ struct Ledger {
     agreed: bool,
     /// Granted and not used for anything.
     avail: u64,
-    /// Granted for what is kept back or is being written out.
+    /// Granted for dirty data, or for what is being written out.
     reserved: u64,
     max_dirty: u64,
     /// Writers in [`Grant::room`].
@@ -82,7 +82,7 @@ impl Grant {
             .min(MOST_BYTES);
     }
 
-    /// Takes `bytes` (whole pages) for data to be kept back.
+    /// Takes `bytes` (whole pages) for data to stay dirty.
     pub fn reserve(&self, bytes: u64) -> Result<(), NoRoom> {
         let mut l = self.ledger.lock();
         if !l.agreed || bytes > l.max_dirty {
@@ -111,7 +111,7 @@ impl Grant {
         self.freed.notify_waiters();
     }
 
-    /// Resolves once `bytes` more may be kept back, as far as the limit goes.
+    /// Resolves once `bytes` more may stay dirty, as far as the limit goes.
     pub async fn room(&self, bytes: u64) {
         struct Waiting<'a>(&'a Grant);
         impl Drop for Waiting<'_> {
@@ -161,13 +161,13 @@ impl Grant {
         }
     }
 
-    /// Bytes of grant held, kept back data included (`cur_grant_bytes`).
+    /// Bytes of grant held, dirty data included (`cur_grant_bytes`).
     pub fn held(&self) -> u64 {
         let l = self.ledger.lock();
         l.avail + l.reserved
     }
 
-    /// Bytes kept back or being written out, in whole pages (`cur_dirty_bytes`).
+    /// Bytes dirty or being written out, in whole pages (`cur_dirty_bytes`).
     pub fn dirty(&self) -> u64 {
         self.ledger.lock().reserved
     }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn grant_and_limit_bound_what_is_kept_back() {
+    async fn grant_and_limit_bound_dirty_data() {
         let g = Grant::default();
         assert_eq!(g.reserve(4096), Err(NoRoom::NoGrant), "not connected");
         g.connected(Some(3 * 4096));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_counts_what_is_kept_back() {
+    fn a_new_connection_counts_dirty_data() {
         let g = Grant::default();
         g.connected(Some(8192));
         g.reserve(4096).unwrap();

@@ -49,9 +49,9 @@ impl LliteStats {
 coral_metrics::group! {
     /// What is on its way to one OST, or to an MDT that holds data.
     pub struct OscStats {
-        /// Written data kept back or on its way (`cur_dirty_bytes`).
+        /// Dirty data, with what is on its way (`cur_dirty_bytes`).
         pub dirty: Probe = "coral_osc_dirty_bytes", Bytes, Stable;
-        /// Space the OST has promised, what is kept back included (`cur_grant_bytes`).
+        /// Space the OST has promised, dirty data included (`cur_grant_bytes`).
         pub grant: Probe = "coral_osc_grant_bytes", Bytes, Stable;
         /// Written data that may not be on the OST's disk yet (`unstable_stats`).
         pub unstable: Probe = "coral_osc_unstable_bytes", Bytes, Stable;

@@ -138,7 +138,7 @@ async fn a_refusal_of_a_server_says_which_request_it_was() {
     c.stop().await;
 }
 
-/// Writes of an evicted client: data that was kept back is lost, and fsync says whose lock is void.
+/// Writes of an evicted client: dirty data is lost, and fsync says whose lock is void.
 #[tokio::test(start_paused = true)]
 async fn an_evicted_client_is_told_by_whom() {
     let (c, far) = with_far_ost().await;

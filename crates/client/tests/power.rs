@@ -48,7 +48,7 @@ async fn what_osts_lost_with_the_power_is_written_again() {
             want.truncate(200_000);
         }
     }
-    // what is kept back is written out, and not synced; what is small enough for its message is kept too
+    // dirty data is written out, and not synced; what is small enough for its message is kept too
     u.read(&fh, 0, 400_000).await.unwrap();
     let small = u.put("small", b"0123456789").await.unwrap();
     assert!(fs.spent().kept_bytes > 150_000, "{:?}", fs.spent());
@@ -103,7 +103,7 @@ async fn data_on_an_mdt_are_written_again_though_later_names_are_on_disk() {
         .unwrap();
         u.write(&fh, 6000, &[round + 100; 3000]).await.unwrap();
         want[6000..].fill(round + 100);
-        // what is kept back is written out when another client reads it
+        // dirty data is written out when another client reads it
         assert!(o.get("d/f").await.unwrap() == want);
         let time = SetTime::At(Timespec {
             secs: 1_000_000 + i64::from(round),
@@ -409,7 +409,7 @@ impl Drop for Counted {
     }
 }
 
-/// Data that is kept back, and data that is kept until it is on disk, takes about the memory it is counted with, whatever the
+/// Dirty data, and data that is kept until it is on disk, takes about the memory it is counted with, whatever the
 /// size of the writes.
 #[tokio::test(start_paused = true)]
 async fn what_is_kept_holds_no_more_memory_than_is_counted() {
@@ -441,7 +441,7 @@ async fn what_is_kept_holds_no_more_memory_than_is_counted() {
                 .unwrap();
             at += len as u64;
         }
-        check("kept back");
+        check("dirty");
         u.read(&fh, 0, 16 << 20).await.unwrap();
         assert_eq!(fs.spent().dirty_bytes, 0);
         check("written out");

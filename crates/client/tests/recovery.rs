@@ -322,7 +322,7 @@ async fn what_rests_on_a_lost_client_is_told_as_lost() {
     c.stop().await;
 }
 
-/// Whether it says goodbye, or ends with files open and data kept back.
+/// Whether it says goodbye, or ends with files open and dirty data.
 #[tokio::test(start_paused = true)]
 async fn nothing_stays_of_a_client_that_ended() {
     let c = Cluster::start(2, 2, 65536).await;

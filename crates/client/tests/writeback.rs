@@ -1,4 +1,4 @@
-//! Data of write(2) that is kept back: what it saves, what others see of it, what becomes of it when things go wrong.
+//! Dirty data of write(2): what it saves, what others see of it, what becomes of it when things go wrong.
 
 mod common;
 
@@ -24,12 +24,12 @@ fn param(fs: &Arc<Llite>, what: &str) -> u64 {
         .sum()
 }
 
-/// Bytes kept back.
+/// Bytes dirty.
 fn dirty(fs: &Arc<Llite>) -> u64 {
     param(fs, ".cur_dirty_bytes")
 }
 
-/// A handle whose further writes are kept back: the first are not. They write 2 bytes.
+/// A handle whose further writes are dirty: the first are not. They write 2 bytes.
 async fn writer(u: &User, path: &str) -> Arc<FileHandle> {
     let fh = u.create(path, libc::O_RDWR).await.unwrap();
     for i in 0..2 {
@@ -73,7 +73,7 @@ async fn many_small_writes_are_few_requests() {
     assert_eq!(
         n,
         counts(&[("LDLM_ENQUEUE", 1), ("OST_WRITE", 2)]),
-        "the first two go through, then a lock is taken"
+        "the first two are synchronous, then a lock is taken"
     );
     assert_eq!(dirty(&fs), 998 * 4096);
     let (_, n) = rpcs(&fs, u.fs.fsync(&fh, false)).await;
@@ -137,7 +137,7 @@ async fn many_small_appends_are_few_requests() {
     assert!(
         n.iter()
             .all(|(what, n)| few.iter().any(|f| f.0 == what && *n <= f.1)),
-        "two go through, then locks are taken: {n:?}"
+        "two are synchronous, then locks are taken: {n:?}"
     );
     assert!(dirty(&fs) > 0);
     assert_eq!(u.stat("log").await.unwrap().size, want.len() as u64);
@@ -167,7 +167,7 @@ async fn many_small_appends_are_few_requests() {
         who.write(log, 0, &record(n)).await.unwrap();
         want.extend(record(n));
     }
-    // cut while something is kept back
+    // cut while something is dirty
     let set = SetAttr {
         size: Some(100),
         ..Default::default()
@@ -182,7 +182,7 @@ async fn many_small_appends_are_few_requests() {
     c.stop().await;
 }
 
-/// A stream goes out in whole RPCs while it is written, and never more than the limit is kept back.
+/// A stream goes out in whole RPCs while it is written, and never more than the limit is dirty.
 #[tokio::test]
 async fn a_stream_is_written_out_behind_the_writer() {
     let c = Cluster::start(2, 2, 1 << 20).await;
@@ -210,7 +210,7 @@ async fn a_stream_is_written_out_behind_the_writer() {
 
 /// It goes out by itself, also after the last close.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_kept_back_for_long() {
+async fn nothing_is_dirty_for_long() {
     let c = Cluster::start(2, 2, STRIPE).await;
     let fs = c.client().await;
     let u = User::root(&fs);
@@ -239,7 +239,7 @@ async fn nothing_is_kept_back_for_long() {
 
 /// Another client is told how big a file is and when it was written, and the writer keeps its lock; a reader gets the bytes.
 #[tokio::test]
-async fn others_see_what_is_kept_back() {
+async fn others_see_dirty_data() {
     let c = Cluster::start(2, 2, STRIPE).await;
     let (a, b) = (c.client().await, c.remote_client().await);
     let (ua, ub) = (User::root(&a), User::root(&b));
@@ -255,7 +255,7 @@ async fn others_see_what_is_kept_back() {
     assert_eq!(ub.get("f").await.unwrap()[10..], [1; 200_000]);
     assert_eq!(dirty(&a), 0);
     assert_eq!(ub.stat("f").await.unwrap().mtime, own.mtime);
-    // who has to share a file lets its writes through for a while
+    // who has to share a file writes synchronously for a while
     let (_, n) = rpcs(&a, async {
         for i in 0..8 {
             ua.write(&fh, 10 + i, b"z").await.unwrap();
@@ -267,7 +267,7 @@ async fn others_see_what_is_kept_back() {
 }
 
 /// Two clients do one thing after another to one file, each through two handles: at every step each sees what a plain vector
-/// would have. How many appends were kept back.
+/// would have. How many appends were dirty.
 async fn as_a_vector(seed: u64, stripes: u16, plain: bool) -> u32 {
     const SIZE: u64 = 400_000;
     let c = Cluster::start(2, stripes, STRIPE).await;
@@ -380,7 +380,7 @@ async fn as_a_vector(seed: u64, stripes: u16, plain: bool) -> u32 {
             _ => {}
         }
     }
-    assert!(kept > 20, "seed {seed}: only {kept} writes were kept back");
+    assert!(kept > 20, "seed {seed}: only {kept} writes were dirty");
     for u in &users {
         assert!(
             u.get("f").await.unwrap() == model,
@@ -402,7 +402,7 @@ async fn two_clients_and_a_vector_agree() {
         .await
         .expect("it hangs");
     }
-    assert!(kept > 20, "{kept} appends were kept back");
+    assert!(kept > 20, "{kept} appends were dirty");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -413,7 +413,7 @@ async fn two_clients_and_a_vector_agree_on_threads() {
             .await
             .expect("it hangs");
     }
-    assert!(kept > 20, "{kept} appends were kept back");
+    assert!(kept > 20, "{kept} appends were dirty");
 }
 
 /// Writers and readers of two clients at once on a few files: each word only grows, nobody waits in a circle, and what a
@@ -529,7 +529,7 @@ async fn times_are_those_of_the_write() {
     c.stop().await;
 }
 
-/// An OST that fails to store what was kept back: each handle that was open is told once, by write, fsync or close.
+/// An OST that fails to store dirty data: each handle that was open is told once, by write, fsync or close.
 #[tokio::test(start_paused = true)]
 async fn each_handle_is_told_once_what_was_lost() {
     let c = Cluster::start(1, 1, 1 << 20).await;
@@ -561,7 +561,7 @@ async fn each_handle_is_told_once_what_was_lost() {
     c.stop().await;
 }
 
-/// What is kept back has room; where there is none, the write itself is told. What is granted is never more than what is free,
+/// Dirty data has room; where there is none, the write itself is told. What is granted is never more than what is free,
 /// and comes back at unmount.
 #[tokio::test]
 async fn a_full_disk_is_told_by_the_write() {
@@ -665,7 +665,7 @@ async fn an_append_after_a_write_without_room_leaves_no_hole() {
     c.stop().await;
 }
 
-/// A write over two objects of one OST that needs more than may be kept back there goes out at once.
+/// A write over two objects of one OST that needs more than may stay dirty there goes out at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_to_two_objects_of_one_ost_needs_room_for_both() {
     const MIB: u64 = 1 << 20;
@@ -810,7 +810,7 @@ async fn a_log_on_several_objects_has_no_holes() {
     c.stop().await;
 }
 
-/// A file on OST 0 of the cluster and on OST 1 at `far`, of which a cluster knows; what is written next to it is kept back.
+/// A file on OST 0 of the cluster and on OST 1 at `far`, of which a cluster knows; what is written next to it is dirty.
 async fn on_two(u: &User, path: &str) -> Arc<FileHandle> {
     let d = u.mkdir("two").await.unwrap();
     u.fs.setxattr(
@@ -825,7 +825,7 @@ async fn on_two(u: &User, path: &str) -> Arc<FileHandle> {
     writer(u, path).await
 }
 
-/// An OST is dead: what is kept back for it holds up no lock of the others.
+/// An OST is dead: dirty data for it holds up no lock of the others.
 #[tokio::test(start_paused = true)]
 async fn a_dead_ost_keeps_no_lock_of_another() {
     const FAR: &str = "10.0.9.1@tcp";
@@ -867,7 +867,7 @@ async fn a_dead_ost_keeps_no_lock_of_another() {
     c.stop().await;
 }
 
-/// An eviction by one OST loses what was kept back for it, and no more.
+/// An eviction by one OST loses dirty data for it, and no more.
 #[tokio::test(start_paused = true)]
 async fn an_eviction_by_one_ost_loses_what_lay_there() {
     const STRIPE_BYTES: usize = STRIPE as usize;
@@ -962,7 +962,7 @@ async fn grants_outlive_connections_and_restarts() {
     c.stop().await;
 }
 
-/// A client that was cut off loses what it kept back: EIO once, and it goes on.
+/// A client that was cut off loses its dirty data: EIO once, and it goes on.
 #[tokio::test(start_paused = true)]
 async fn who_is_evicted_is_told_once_and_goes_on() {
     const CUT_OFF: &str = "10.9.0.1@tcp";
@@ -1010,9 +1010,9 @@ async fn who_is_evicted_is_told_once_and_goes_on() {
     c.stop().await;
 }
 
-/// Servers that are killed and come back: what was kept back goes to them, under the locks that were replayed.
+/// Servers that are killed and come back: dirty data goes to them, under the locks that were replayed.
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_back_outlives_the_ost() {
+async fn dirty_data_outlives_the_ost() {
     let c = Cluster::start(2, 2, STRIPE).await;
     let fs = c.remote_client().await;
     let u = User::root(&fs);
@@ -1117,7 +1117,7 @@ async fn files_with_components_come_back_whole() {
         for (i, part) in data.chunks(1 << 20).enumerate() {
             u.write(&fh, (i as u64) << 20, part).await.unwrap();
         }
-        assert!(dirty(&fs) > 0, "something is kept back");
+        assert!(dirty(&fs) > 0, "something is dirty");
         if close {
             u.close(&fh).await.unwrap();
         }
@@ -1137,8 +1137,8 @@ async fn files_with_components_come_back_whole() {
     c.stop().await;
 }
 
-/// An OST says at connect how large an object may be: a byte behind it is refused by write(2), kept back or not, and what was
-/// kept back before lands.
+/// An OST says at connect how large an object may be: a byte behind it is refused by write(2), dirty or not, and what was
+/// dirty before lands.
 #[tokio::test]
 async fn more_than_an_ost_holds_is_refused_by_the_write() {
     const MOST: u64 = 1 << 20;
@@ -1150,7 +1150,7 @@ async fn more_than_an_ost_holds_is_refused_by_the_write() {
         let fh = writer(&u, "f").await;
         let end = u64::from(stripes as u32) * MOST;
         u.write(&fh, end - 10, &[1; 10]).await.unwrap();
-        assert!(dirty(&fs) > 0, "kept back");
+        assert!(dirty(&fs) > 0, "dirty");
         for (at, len) in [(end, 1), (end - 5, 10), (1 << 40, 1)] {
             assert_eq!(
                 u.write(&fh, at, &vec![1; len]).await.err(),
@@ -1175,7 +1175,7 @@ async fn more_than_an_ost_holds_is_refused_by_the_write() {
         assert_eq!(u.stat("f").await.unwrap().size, end);
         u.fs.setattr(&u.cred, f, size(end - 1), None).await.unwrap();
         u.fs.setattr(&u.cred, f, size(end), None).await.unwrap();
-        // the first writes of a handle are not kept back
+        // the first writes of a handle are not dirty
         let fresh = u.open("f", libc::O_RDWR).await.unwrap();
         assert_eq!(u.write(&fresh, end, b"x").await.err(), Some(Errno::EFBIG));
         u.close(&fresh).await.unwrap();

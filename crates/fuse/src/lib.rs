@@ -29,6 +29,7 @@ mod handles;
 mod init;
 mod interrupt;
 mod ioctl;
+mod listings;
 mod llite;
 mod mount;
 mod nodes;

@@ -3,7 +3,8 @@
 //! A node id is made of the FID itself, so that all there is to keep for a file is its count: the kernel may know millions. For
 //! sequences near the first one of clients it holds the sequence's distance from there and the object id, and so means the
 //! same file on every mount: file handles (`name_to_handle_at`, NFS) hold node ids. For other sequences it holds a number given
-//! when the first file of the sequence is seen; the generation, made of the sequence, tells handles of another mount apart.
+//! when the first file of the sequence is seen; the generation, made of the sequence, tells handles of another mount apart. No
+//! file has an id below 2^32 but the root: these are the receipts of listings ([`crate::listings`]).
 //! Invariants: an id stands for one FID for ever (a late FORGET cannot hit another file); requests are taken for it as long as
 //! the kernel's lookup count is above zero, and for a handle always. The root is id 1 for ever.
 //! Lustre: the kernel's inode cache does this for llite (`lustre/llite/namei.c`, ll_iget).

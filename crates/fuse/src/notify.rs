@@ -2,11 +2,10 @@
 //!
 //! Invariants, each against a deadlock:
 //! - Attributes: INVAL_INODE with offset -1 takes no inode or page lock, so it is sent from the lock callback itself.
-//! - Names of listings (READDIRPLUS) get no validity: the kernel would count them from when it takes the answer in, not from when it
-//!   asked, so INC_EPOCH would not concern those on their way.
-//! - Other names: INVAL_ENTRY would take the parent's inode lock, which a request of our own may hold while it waits for this very
+//! - Names: INVAL_ENTRY would take the parent's inode lock, which a request of our own may hold while it waits for this very
 //!   lock to be cancelled. So it is never sent. INC_EPOCH (7.44) makes every name of the mount be looked up again and takes
-//!   no lock at all; on older kernels names get no validity in the first place (`Shared::entry_ttl`).
+//!   no lock at all; on older kernels names get no validity in the first place (`Shared::entry_ttl`). Names of a listing that is
+//!   on its way are not concerned, so the lock waits until it was taken in, and INC_EPOCH is sent again ([`Listings`]).
 //! - Pages: INVAL_INODE with a range waits for page locks, held by reads that wait for us, and for the write-back of dirty
 //!   pages. So it is sent from a thread that serves no request, and llite sees to it that such reads and writes wait for
 //!   nobody (`coral_client::llite`, pages).
@@ -42,6 +41,7 @@ use tokio::sync::Notify;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, OutHeader, notify};
+use crate::listings::Listings;
 use crate::nodes::Nodes;
 use crate::reply;
 use crate::told::Told;
@@ -51,7 +51,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(128);
 /// How long the loss of a lock waits for an answer to be taken in. A program needs moments for it, unless it is kept from running
 /// (a frozen control group).
-const TAKEN_IN_MAX: Duration = Duration::from_secs(5);
+pub(crate) const TAKEN_IN_MAX: Duration = Duration::from_secs(5);
 
 type FidKey = (u64, u32, u32);
 
@@ -78,6 +78,8 @@ pub struct Notifier {
     minor: Arc<AtomicU32>,
     /// Files whose attributes were to be forgotten: answers on their way know them too.
     pub(crate) told: Told,
+    /// Names on their way.
+    pub(crate) listings: Arc<Listings>,
     queue: Mutex<Queue>,
     fewer_old: Notify,
     runtime: tokio::runtime::Handle,
@@ -105,6 +107,7 @@ impl Notifier {
             nodes,
             minor,
             told: Told::default(),
+            listings: Arc::default(),
             queue: Mutex::default(),
             fewer_old: Notify::new(),
             runtime,
@@ -155,6 +158,7 @@ impl Notifier {
         q.again.clear();
         drop(q);
         self.fewer_old.notify_waiters();
+        self.listings.end();
     }
 
     /// A lost lock's file whose attributes the kernel may only be about to take in: it is told again.
@@ -176,9 +180,13 @@ impl Notifier {
         }
     }
 
-    /// Waits until the kernel has no old attributes of what it was told of by now.
+    /// Waits until the kernel has no old attributes nor names of what it was told of by now.
     async fn forgotten(self: Arc<Self>) {
         let forgotten = async {
+            if let Some(upto) = self.listings.taken_in().await {
+                self.inc_epoch();
+                self.listings.settled(upto);
+            }
             loop {
                 let fewer = self.fewer_old.notified();
                 if self.queue.lock().old.is_empty() {
@@ -191,8 +199,9 @@ impl Notifier {
             // the next lock does not wait for the same program
             self.queue.lock().old.clear();
             self.fewer_old.notify_waiters();
+            self.listings.give_up();
             tracing::warn!(
-                "a program that asked for attributes does not take them in: it may see old ones when it goes on"
+                "a program that asked for names or attributes does not take them in: it may see old ones when it goes on"
             );
         }
     }
@@ -254,6 +263,18 @@ impl Notifier {
 impl Notifier {
     /// Makes the kernel look every name up again. Names that were given no validity are not concerned.
     pub(crate) fn look_up_again(&self) {
+        self.listings.told();
+        self.inc_epoch();
+    }
+
+    /// FORGET has come for a node id, which may be the receipt of a listing.
+    pub(crate) fn taken_in(&self, nodeid: u64) {
+        if self.listings.forgotten(nodeid) {
+            self.look_up_again();
+        }
+    }
+
+    fn inc_epoch(&self) {
         if self.minor.load(Ordering::Relaxed) >= abi::MINOR_INC_EPOCH
             && let Err(e) = self.send(notify::INC_EPOCH, &[0u8; 0])
             && e != SysErrno::NODEV
@@ -281,7 +302,7 @@ impl Invalidate for Invalidator {
 
     fn forgotten(&self) -> BoxFuture<'static, ()> {
         let n = &self.0;
-        if n.queue.lock().old.is_empty() {
+        if n.queue.lock().old.is_empty() && !n.listings.is_doubtful() {
             return Box::pin(async {});
         }
         Box::pin(n.clone().forgotten())

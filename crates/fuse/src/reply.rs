@@ -12,6 +12,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, OutHeader};
 use crate::error::OpError;
+use crate::listings::Receipt;
 use crate::nodes::generation;
 
 /// Longest body kept inline: that of CREATE.
@@ -20,9 +21,14 @@ const SMALL: usize = size_of::<abi::CreateOut>();
 /// What follows the header. Most answers fit inline.
 pub(crate) enum Body {
     Empty,
-    Small { bytes: [u8; SMALL], len: usize },
+    Small {
+        bytes: [u8; SMALL],
+        len: usize,
+    },
     Bytes(Bytes),
     Vec(Vec<u8>),
+    /// Names of a directory, the last of which is the receipt.
+    Listing(Vec<u8>, Receipt),
     Payload(Payload),
 }
 
@@ -78,6 +84,12 @@ pub(crate) fn send(dev: BorrowedFd<'_>, unique: u64, reply: &Reply) -> rustix::i
         Ok(Body::Vec(b)) => {
             one(b.len());
             write(dev, &[IoSlice::new(header.as_bytes()), IoSlice::new(b)])
+        }
+        Ok(Body::Listing(b, receipt)) => {
+            one(b.len());
+            write(dev, &[IoSlice::new(header.as_bytes()), IoSlice::new(b)])?;
+            receipt.sent();
+            Ok(())
         }
         Ok(Body::Payload(p)) => {
             one(p.len());
@@ -144,6 +156,20 @@ pub(crate) fn entry(e: &Entry, nodeid: u64, entry_ttl: bool) -> abi::EntryOut {
 }
 
 impl abi::EntryOut {
+    /// Whether the kernel may keep the name.
+    pub(crate) fn is_kept(&self) -> bool {
+        (self.entry_valid, self.entry_valid_nsec) != (0, 0)
+    }
+
+    /// The kernel looks the name up when it is asked for.
+    pub(crate) fn unkept(self) -> Self {
+        Self {
+            entry_valid: 0,
+            entry_valid_nsec: 0,
+            ..self
+        }
+    }
+
     /// Its attributes may have changed meanwhile: the kernel asks when it needs them.
     pub(crate) fn doubtful(self) -> Self {
         Self {

@@ -87,6 +87,7 @@ impl<F: FileSystem> Shared<F> {
 
     /// The kernel dropped `count` references to a node.
     pub fn forget(&self, nodeid: u64, count: u64) {
+        self.notifier.taken_in(nodeid);
         if let Some(fid) = self.nodes.forget(nodeid, count) {
             self.fs.forget(fid);
         }

@@ -739,7 +739,7 @@ async fn convert_keeps_the_other_bits() {
     sleep(Duration::from_secs(200)).await;
     assert!(
         bed.server.exports.evicted.lock().is_empty(),
-        "a converted lock is owed no longer"
+        "a converted lock is waiting no longer"
     );
     assert!(
         bed.server

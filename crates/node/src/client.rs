@@ -33,7 +33,7 @@ impl Client {
         self.llite.node()
     }
 
-    /// Writes out what is kept back, says goodbye to the servers and ends the node.
+    /// Writes out dirty data, says goodbye to the servers and ends the node.
     pub async fn umount(&self) {
         self.llite.umount().await;
         self.node().shutdown().await;

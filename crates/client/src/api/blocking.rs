@@ -234,12 +234,12 @@ impl FileSystem {
         self.engine.run(self.fs.statfs())
     }
 
-    /// Writes out what is kept back of all files, and has the changes of the namespace on disk ([`super::FileSystem::sync`]).
+    /// Writes out dirty data of all files, and has the changes of the namespace on disk ([`super::FileSystem::sync`]).
     pub fn sync(&self) -> Result<(), PathError> {
         self.engine.run(self.fs.sync())
     }
 
-    /// Writes out what is kept back, says goodbye to the servers and ends the node.
+    /// Writes out dirty data, says goodbye to the servers and ends the node.
     pub fn unmount(self) {
         let Self { fs, engine } = self;
         engine.run(fs.unmount());

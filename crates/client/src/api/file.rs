@@ -159,7 +159,7 @@ impl File {
         self.told("read", read.await)
     }
 
-    /// Writes all of `data` at `offset`, or at the end when opened to append; bytes written. They are kept back for a while:
+    /// Writes all of `data` at `offset`, or at the end when opened to append; bytes written. They are dirty for a while:
     /// [`File::sync`] has them on disk.
     pub async fn write_at(&self, data: &[u8], offset: u64) -> Result<usize, PathError> {
         self.write_bytes_at(Bytes::copy_from_slice(data), offset)

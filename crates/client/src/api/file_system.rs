@@ -336,7 +336,7 @@ impl FileSystem {
         self.told("statfs", "", self.llite().statfs().await)
     }
 
-    /// Writes out what is kept back of all files, however long the servers take, and has the changes of the namespace on disk. For
+    /// Writes out dirty data of all files, however long the servers take, and has the changes of the namespace on disk. For
     /// data to be on disk, and to hear of what was lost, there is [`File::sync`].
     pub async fn sync(&self) -> Result<(), PathError> {
         self.llite().write_out_all().await;
@@ -344,7 +344,7 @@ impl FileSystem {
         self.told("sync", "", self.llite().sync_dir(root).await)
     }
 
-    /// Writes out what is kept back, says goodbye to the servers and ends the node. Files that are still open are closed by the
+    /// Writes out dirty data, says goodbye to the servers and ends the node. Files that are still open are closed by the
     /// servers, and fail from now on.
     pub async fn unmount(self) {
         self.mounted.end().await;

@@ -44,7 +44,7 @@ impl Appends {
         }
         // who gives up half way must not let others come before what he has sent
         let (me, inode, attr) = (self.clone(), inode.clone(), *attr);
-        finish(async move { me.append_through(&inode, data, &attr).await }).await
+        finish(async move { me.append_sync(&inode, data, &attr).await }).await
     }
 
     /// Keeps an append back under the cover for writes. False: there is none, nor can there be one now.
@@ -90,13 +90,13 @@ impl Appends {
                 }
                 Writing::Acquire(turn) => self.writeback.acquire_turn(inode, turn).await,
                 Writing::Wait => inode.gate.may_write().await,
-                Writing::Drain | Writing::Through(_) => return Ok(false),
+                Writing::Drain | Writing::Sync(_) => return Ok(false),
             }
         }
     }
 
     /// Appends under locks of its own.
-    async fn append_through(
+    async fn append_sync(
         self: &Arc<Self>,
         inode: &Arc<OpenInode>,
         data: Payload,

@@ -7,7 +7,7 @@ const LOCK_BYTES: usize = 480;
 /// Least locks of a target, however small the budget.
 const LOCKS_MIN: usize = 64;
 
-/// A sixth of a cache of so many MiB, bytes: so much is for locks, for written data kept back, and for written data that may not
+/// A sixth of a cache of so many MiB, bytes: so much is for locks, for dirty data, and for written data that may not
 /// be on disk yet; the other half for inodes and names.
 pub(super) fn sixth(cache_mb: u32) -> usize {
     ((cache_mb.max(1) as usize) << 20) / 6
@@ -32,7 +32,7 @@ pub(super) fn covered_limit(cache_mb: u32) -> usize {
     lock_limit(cache_mb) / 16
 }
 
-/// Bytes of written data kept back for each OST, for a cache of so many MiB.
+/// Bytes of dirty data for each OST, for a cache of so many MiB.
 pub(super) fn dirty_limit(cache_mb: u32, osts: usize) -> u64 {
     (sixth(cache_mb) as u64 / osts.max(1) as u64).clamp(1 << 20, MAX_DIRTY_BYTES)
 }
@@ -58,7 +58,7 @@ pub struct Spent {
     pub inode_bytes: usize,
     /// Files whose pages are in the kernel's cache; the pages are the kernel's memory, not ours.
     pub covered: usize,
-    /// Bytes of written data kept back.
+    /// Bytes of dirty data.
     pub dirty_bytes: usize,
     /// Bytes of written data kept until they are on disk.
     pub kept_bytes: usize,

@@ -1,4 +1,4 @@
-//! Letting covers go: the kernel's pages are dropped, or what was kept back is written out, and then the locks go.
+//! Letting covers go: the kernel's pages are dropped, or dirty data is written out, and then the locks go.
 //!
 //! Nobody waits for a drain with a lock in hand that others ask for, unless the lock is the cover's own.
 
@@ -121,7 +121,7 @@ impl Drains {
         self.runtime.spawn(async move { me.drain(fid, gate).await });
     }
 
-    /// Drops a file's pages, or writes out what was kept back, and then drops its cover; the gate was told that it begins.
+    /// Drops a file's pages, or writes out dirty data, and then drops its cover; the gate was told that it begins.
     #[expect(
         clippy::disallowed_methods,
         reason = "it waits for pages that are being filled or written back"

@@ -1,6 +1,6 @@
 //! Reading, writing and syncing open files.
 //!
-//! Data goes straight to the OSTs under locks the servers take, or is kept back for a while ([`super::writeback`]). Appends:
+//! Data goes straight to the OSTs under locks the servers take, or is dirty for a while ([`super::writeback`]). Appends:
 //! [`super::append`]. Pages of the kernel: [`super::pages`].
 //!
 //! Lustre: `lustre/llite/file.c`, `lustre/llite/rw26.c`.

@@ -1,4 +1,4 @@
-//! Writing out what is kept back: in large requests and several at once, at the latest after [`AGE`].
+//! Writing out dirty data: in large requests and several at once, at the latest after [`AGE`].
 //!
 //! Invariants:
 //! - writing out waits for no lock and for no request that may wait for one;
@@ -17,16 +17,16 @@ use super::covers::{Cover, Covers, Dirty, Flight, Gate, OpenFiles, OpenInode, Ta
 use crate::error::TargetError;
 use crate::osc::{BackedBy, IN_FLIGHT, ObjectRef, Osc};
 
-/// What was kept back is written out after this.
+/// Dirty data is written out after this.
 const AGE: Duration = Duration::from_secs(1);
 
-/// Sends what is kept back to the OSTs.
+/// Sends dirty data to the OSTs.
 pub(super) struct Flusher {
     covers: Arc<Covers>,
     open: Arc<OpenFiles>,
     /// Where flights are.
     runtime: tokio::runtime::Handle,
-    /// A task looks after data that is kept back.
+    /// A task looks after dirty data.
     running: AtomicBool,
 }
 
@@ -91,7 +91,7 @@ impl Flusher {
         }
     }
 
-    /// Writes out what is kept back in these ranges of the objects and waits until it has landed. What is written meanwhile is
+    /// Writes out dirty data in these ranges of the objects and waits until it has landed. What is written meanwhile is
     /// not waited for.
     pub async fn write_out(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>, within: &[Range<u64>]) {
         let Some(w) = &cover.writes else { return };
@@ -142,7 +142,7 @@ impl Flusher {
         }
     }
 
-    /// Files of which written data is kept back.
+    /// Files of which data is dirty.
     pub fn unwritten(&self) -> Vec<Fid> {
         let dirty = |gate: &Gate| {
             gate.cover()
@@ -156,7 +156,7 @@ impl Flusher {
             .collect()
     }
 
-    /// Writes out what is kept back of all files, however long the OSTs take.
+    /// Writes out dirty data of all files, however long the OSTs take.
     pub async fn write_out_all(self: &Arc<Self>) {
         let covers = self
             .covers
@@ -180,7 +180,7 @@ impl Flusher {
             .collect()
     }
 
-    /// Makes room at an OST: all that is kept back goes out. While much is on its way already this is put off until some of
+    /// Makes room at an OST: all dirty data goes out. While much is on its way already this is put off until some of
     /// that has landed ([`Self::land`]).
     pub fn relieve(self: &Arc<Self>, osc: &Osc) {
         if osc.write_backs().available_permits() > IN_FLIGHT / 2 {
@@ -188,7 +188,7 @@ impl Flusher {
         }
     }
 
-    /// Everything kept back goes out; false when there was nothing.
+    /// All dirty data goes out; false when there was nothing.
     fn start_all(self: &Arc<Self>) -> bool {
         let mut any = false;
         for (fid, cover) in self.writing() {
@@ -200,7 +200,7 @@ impl Flusher {
         any
     }
 
-    /// Sees to it that what is kept back goes out in time.
+    /// Sees to it that dirty data goes out in time.
     pub fn look_after(self: &Arc<Self>) {
         if self.running.swap(true, Ordering::AcqRel) {
             return;
@@ -214,7 +214,7 @@ impl Flusher {
                     continue;
                 }
                 me.running.store(false, Ordering::Release);
-                // kept back just now by one who saw the flag still up
+                // dirty just now by one who saw the flag still up
                 if !me.start_all() || me.running.swap(true, Ordering::AcqRel) {
                     return;
                 }

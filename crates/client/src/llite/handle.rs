@@ -15,8 +15,8 @@ use crate::error::{Error, Refusal};
 use crate::mdc::{Mdc, Opened};
 use crate::time::Timespec;
 
-/// The first writes of a handle go through: a file that is written by one or two of them must not pay for a cover.
-const WRITES_THROUGH: u32 = 2;
+/// The first writes of a handle are synchronous: a file that is written by one or two of them must not pay for a cover.
+const SYNC_WRITES: u32 = 2;
 
 /// `__FMODE_EXEC` as it stands among the open flags of an exec.
 const O_EXEC: u32 = 0o40;
@@ -105,10 +105,10 @@ impl FileHandle {
 
     /// Counts a write. True: there were so many before that it pays to keep this one back.
     pub(super) fn count_write(&self) -> bool {
-        self.writes.fetch_add(1, Ordering::Relaxed) >= WRITES_THROUGH
+        self.writes.fetch_add(1, Ordering::Relaxed) >= SYNC_WRITES
     }
 
-    /// Nothing written through it may be kept back.
+    /// Nothing written through it may stay dirty.
     pub(super) fn is_sync(&self) -> bool {
         self.flags & (libc::O_DSYNC | libc::O_DIRECT) as u32 != 0
     }

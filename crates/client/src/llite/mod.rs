@@ -473,12 +473,12 @@ impl Llite {
         self.tunables.set_param(name, value).await
     }
 
-    /// Files of which written data is kept back.
+    /// Files of which data is dirty.
     pub fn unwritten(&self) -> Vec<Fid> {
         self.flusher.unwritten()
     }
 
-    /// Writes out what is kept back of all files, however long the OSTs take.
+    /// Writes out dirty data of all files, however long the OSTs take.
     pub async fn write_out_all(&self) {
         self.flusher.write_out_all().await
     }

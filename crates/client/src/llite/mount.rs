@@ -168,7 +168,7 @@ impl Llite {
         })
     }
 
-    /// Writes out what is kept back, however long that takes, cancels all locks and disconnects. Handles still open are closed
+    /// Writes out dirty data, however long that takes, cancels all locks and disconnects. Handles still open are closed
     /// by the servers. Dropped on the way, it loses what [`Llite::unwritten`] names.
     pub async fn umount(&self) {
         self.flusher.write_out_all().await;

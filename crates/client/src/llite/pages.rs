@@ -7,7 +7,7 @@
 //! waiting in a circle.
 //!
 //! Lustre: `vvp_io.c`, `osc_lock.c`, `osc_ldlm_blocking_ast` do this in the kernel, with locks on parts of objects. Here a file
-//! is covered as a whole or not at all. Data of write(2) that is kept back has covers of its own: [`super::writeback`].
+//! is covered as a whole or not at all. Dirty data of write(2) has covers of its own: [`super::writeback`].
 
 use std::sync::Arc;
 

@@ -1,14 +1,14 @@
-//! Write-back: data of write(2) is kept back under extent locks and goes to the OSTs later, in large requests and several at
+//! Write-back: data of write(2) stays dirty under extent locks and goes to the OSTs later, in large requests and several at
 //! once, while the writer goes on.
 //!
-//! What is kept back belongs to a [`super::covers::Cover`] of the file that serves nothing else: PW locks on the whole of every object. It is
+//! Dirty data belongs to a [`super::covers::Cover`] of the file that serves nothing else: PW locks on the whole of every object. It is
 //! written out when a whole RPC is together, after a second at the latest, and before: a lock of the cover is given back,
 //! fsync, a read of the range, a change of size or times, another use of the cover, unmount.
 //!
 //! Invariants:
-//! - data is kept back only while the cover's locks are held, and each lock goes when the last of its object's data has landed:
+//! - data is dirty only while the cover's locks are held, and each lock goes when the last of its object's data has landed:
 //!   an OST that is not there keeps no lock of another;
-//! - what is kept back has room: its pages are taken from the OST's grant first ([`crate::grant`]); without grant the
+//! - dirty data has room: its pages are taken from the OST's grant first ([`crate::grant`]); without grant the
 //!   write goes out at once and is told ENOSPC itself;
 //! - writing out waits for no lock and for no request that may wait for one; nobody waits for it with a lock in hand that
 //!   others ask for, unless the lock is the cover's own;
@@ -39,7 +39,7 @@ use crate::error::Error;
 use crate::lov::{FileLayout, pad};
 use crate::osc::{BackedBy, ObjectRef, Osc, WriteAttr};
 
-/// What became of a write that was to be kept back.
+/// What became of a write that was to stay dirty.
 pub(super) enum Kept {
     /// It is.
     All,
@@ -91,7 +91,7 @@ impl WriteBack {
                 Writing::Acquire(turn) => self.acquire_turn(inode, turn).await,
                 Writing::Wait => inode.gate.may_write().await,
                 Writing::Drain => self.drains.spawn(fid, inode.gate.clone()),
-                Writing::Through(_through) => {
+                Writing::Sync(_write) => {
                     let done = self
                         .servers
                         .lov
@@ -112,7 +112,7 @@ impl WriteBack {
         }
     }
 
-    /// Whether writes to a file of this layout may be kept back.
+    /// Whether writes to a file of this layout may stay dirty.
     pub fn may_keep(&self, layout: &FileLayout) -> bool {
         self.cache.enabled() && coverable(layout)
     }
@@ -123,7 +123,7 @@ impl WriteBack {
         if let Some(end) = w.file_end() {
             return Ok(end);
         }
-        // what is kept back may land while the OSTs are asked: one of both tells of it
+        // dirty data may land while the OSTs are asked: one of both tells of it
         let kept = w.ahead(&cover.layout).map_or(0, |a| a.size);
         let stored = self
             .servers
@@ -235,7 +235,7 @@ impl WriteBack {
 
     async fn acquire_writes(self: &Arc<Self>, inode: &OpenInode, turn: Acquiring) {
         let (fid, gate) = (inode.fid, &inode.gate);
-        gate.none_through().await;
+        gate.no_sync_write().await;
         let cover = match self.cover_for_writes(inode).await {
             Ok(Some(c)) if !c.is_blocked() => c,
             _ => return gate.contended(),

@@ -575,7 +575,7 @@ where
     Ok(out.into_iter().flatten().collect())
 }
 
-/// EFBIG where an OST cannot hold an object so large: it would refuse it, and what is kept back is to be told before.
+/// EFBIG where an OST cannot hold an object so large: it would refuse it, and dirty data is to be told before.
 fn fit(ranges: &[ObjectRange]) -> Result<(), Error> {
     match ranges.iter().all(|r| {
         r.offset

@@ -121,7 +121,7 @@ impl Osc {
         Ok(())
     }
 
-    /// Writes data that was kept back, in one RPC: under a lock of ours, into space that was granted. It waits for no other
+    /// Writes dirty data, in one RPC: under a lock of ours, into space that was granted. It waits for no other
     /// request of this client, which may be waiting for that lock.
     pub async fn write_back(
         &self,
@@ -230,7 +230,7 @@ impl Osc {
         unreachable!("the loop ends by return")
     }
 
-    /// `by`: it was kept back, or belongs to what is.
+    /// `by`: it was dirty, or belongs to what is.
     async fn write_rpc(
         &self,
         obj: &ObjectRef,
@@ -259,7 +259,7 @@ impl Osc {
         } else {
             md_lens(offset, data.len(), self.target.coral())
         };
-        // what was kept back, in granted space, was copied together already
+        // dirty data, in granted space, was copied together already
         let data = if by.is_some_and(|b| b.granted) {
             data
         } else {

@@ -75,7 +75,7 @@ pub enum IoLock {
     Ours(u64),
 }
 
-/// Under what a write of data that was kept back goes out.
+/// Under what a write of dirty data goes out.
 #[derive(Debug, Clone, Copy)]
 pub struct BackedBy {
     /// Server cookie of our extent lock.

@@ -10,6 +10,7 @@ use super::{Fut, In, boxed, cred};
 use crate::abi::{self, InHeader};
 use crate::error::OpError;
 use crate::fs::FileSystem;
+use crate::listings::Began;
 use crate::nodes::Nodes;
 use crate::reply::{self, Body};
 use crate::session::Shared;
@@ -33,6 +34,8 @@ struct Listing {
     out: Vec<u8>,
     room: usize,
     plus: bool,
+    /// The kernel may be given names to keep.
+    keep: bool,
     /// Records still without a node id: where they belong, and of which file.
     pending: Vec<(usize, abi::EntryOut, Fid)>,
 }
@@ -56,9 +59,7 @@ impl Listing {
             let dots = matches!(&e.name[..], b"." | b"..");
             let record = match &e.entry {
                 Some(x) if !dots => {
-                    // The kernel counts these names from when it takes the answer in (`fuse_direntplus_link`), not from when it
-                    // asked: one whose lock is lost between the two would stay. So they get no validity.
-                    let record = reply::entry(x, 0, false);
+                    let record = reply::entry(x, 0, self.keep);
                     self.pending.push((at, record, x.attr.fid));
                     record
                 }
@@ -86,21 +87,51 @@ impl Listing {
         false
     }
 
+    /// Whether the kernel is given names to keep, beside the one that is the receipt.
+    fn keeps(&self) -> bool {
+        let before = self.pending.split_last().map(|(_, before)| before);
+        before.is_some_and(|records| records.iter().any(|(_, r, _)| r.is_kept()))
+    }
+
     /// The finished page of a request that began at `began`; counts the lookups.
-    fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark) -> Body {
+    fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark, listed: Began) -> Body {
+        let receipt = match self.keeps() {
+            true => s.notifier.listings.receipt(listed),
+            false => None,
+        };
+        if let Some(receipt) = &receipt
+            && let Some((at, ..)) = self.pending.pop()
+        {
+            let record = abi::EntryOut {
+                nodeid: receipt.nodeid(),
+                ..Default::default()
+            };
+            self.put(at, &record);
+        }
         for (_, record, fid) in &mut self.pending {
             record.nodeid = s.remember(Nodes::remember, *fid, (record.attr.mode, record.attr.size));
         }
         let told = s.notifier.told.since(began);
-        for (at, record, fid) in self.pending {
+        for (at, record, fid) in std::mem::take(&mut self.pending) {
             let record = if told.has(fid) {
                 record.doubtful()
             } else {
                 record
             };
-            self.out[at..at + size_of_val(&record)].copy_from_slice(record.as_bytes());
+            let record = match receipt.is_some() {
+                true => record,
+                false => record.unkept(),
+            };
+            self.put(at, &record);
         }
-        Body::Vec(self.out)
+        match receipt {
+            Some(receipt) => Body::Listing(self.out, receipt),
+            None => Body::Vec(self.out),
+        }
+    }
+
+    fn put(&mut self, at: usize, record: &abi::EntryOut) {
+        self.out[at..at + size_of_val(record)].copy_from_slice(record.as_bytes());
     }
 }
 
@@ -121,13 +152,14 @@ pub(super) fn readdir<F: FileSystem>(
         out: Vec::new(),
         room,
         plus,
+        keep: s.entry_ttl(),
         pending: Vec::new(),
     };
     Ok(boxed(async move {
-        let began = s.notifier.told.mark();
+        let (began, listed) = (s.notifier.told.mark(), s.notifier.listings.begin());
         s.fs.readdir(&cred, &dir, r.offset, plus, &mut |e| page.add(e))
             .await?;
-        Ok(page.finish(&s, began))
+        Ok(page.finish(&s, began, listed))
     }))
 }
 
@@ -159,6 +191,7 @@ mod tests {
             out: Vec::new(),
             room: 70,
             plus: false,
+            keep: false,
             pending: Vec::new(),
         };
         let e = |name: &'static [u8]| DirEntry {

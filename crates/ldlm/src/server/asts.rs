@@ -18,14 +18,14 @@ use crate::core::{Action, Actions, FoldMap, LockInfo};
 
 /// Locks asked back and not cancelled yet, by deadline.
 #[derive(Default)]
-pub(super) struct Owed {
+pub(super) struct WaitingLocks {
     by_cookie: FoldMap<u64, Instant>,
     by_time: BTreeSet<(Instant, u64)>,
     /// The task that evicts is running.
     watched: bool,
 }
 
-impl Owed {
+impl WaitingLocks {
     pub fn is_empty(&self) -> bool {
         self.by_cookie.is_empty()
     }
@@ -36,7 +36,7 @@ impl Owed {
         self.by_time.insert((until, cookie));
     }
 
-    /// Moves the deadline of a lock that is owed; does nothing for others.
+    /// Moves the deadline of a waiting lock; does nothing for others.
     pub fn prolong(&mut self, cookie: u64, until: Instant) {
         if self.by_cookie.contains_key(&cookie) {
             self.add(cookie, until);
@@ -58,7 +58,7 @@ impl Owed {
 }
 
 impl LdlmServer {
-    /// Ends an operation: notes what is owed from now on, releases the mutex, then sends. Nothing may hold another mutex
+    /// Ends an operation: notes which locks are waiting from now on, releases the mutex, then sends. Nothing may hold another mutex
     /// here: clients of this process answer on this very stack.
     pub(super) fn finish(self: &Arc<Self>, mut st: MutexGuard<'_, NamespaceState>, out: Actions) {
         if out.is_empty() {
@@ -95,10 +95,10 @@ impl LdlmServer {
         if st.ns.info(cookie).is_none() {
             return;
         }
-        st.owed
+        st.waiting_locks
             .add(cookie, Instant::now() + self.cfg.cancel_timeout);
-        if !st.owed.watched {
-            st.owed.watched = true;
+        if !st.waiting_locks.watched {
+            st.waiting_locks.watched = true;
             tokio::spawn(watch(Arc::downgrade(self)));
         }
     }
@@ -182,12 +182,12 @@ impl LdlmServer {
         let mut st = self.state.lock();
         let now = Instant::now();
         let mut late = Vec::new();
-        while let Some((at, cookie)) = st.owed.first() {
+        while let Some((at, cookie)) = st.waiting_locks.first() {
             let lock = st.ns.info(cookie);
             if at > now && lock.is_some() {
                 break;
             }
-            st.owed.remove(cookie);
+            st.waiting_locks.remove(cookie);
             late.extend(lock.and_then(|l| l.export).map(|e| (e, cookie)));
         }
         if !late.is_empty() {
@@ -196,13 +196,13 @@ impl LdlmServer {
             late.dedup_by_key(|(exp, _)| *exp);
             return Ok(late);
         }
-        let next = st.owed.first().map(|(at, _)| at);
-        st.owed.watched = next.is_some();
+        let next = st.waiting_locks.first().map(|(at, _)| at);
+        st.waiting_locks.watched = next.is_some();
         Err(next)
     }
 }
 
-/// Evicts who does not give locks back in time; ends when nothing is owed.
+/// Evicts who does not give locks back in time; ends when no lock is waiting.
 async fn watch(server: Weak<LdlmServer>) {
     while let Some(me) = server.upgrade() {
         match me.overdue() {

@@ -159,7 +159,7 @@ impl LdlmServer {
             return Err(EnqueueError::Protocol);
         }
         st.ns.keep_bits(cookie, exp, keep.0, &mut out);
-        st.owed.remove(cookie);
+        st.waiting_locks.remove(cookie);
         let desc = st.ns.info(cookie).map_or(LockDesc::default(), |l| l.desc());
         self.finish(st, out);
         Ok(Some(LdlmReply {

@@ -37,7 +37,7 @@ use crate::ExportId;
 use crate::ast::AstSender;
 use crate::core::{Actions, FoldMap, LockInfo, Namespace, Refused};
 use crate::stats::ServerLockStats;
-use asts::Owed;
+use asts::WaitingLocks;
 
 /// Limits and times of a server namespace.
 #[derive(Debug, Clone)]
@@ -156,7 +156,7 @@ struct NamespaceState {
     /// Server-side locks that wait.
     waiters: FoldMap<u64, oneshot::Sender<()>>,
     /// Locks their owners were asked to give back, and until when.
-    owed: Owed,
+    waiting_locks: WaitingLocks,
     gone: Gone,
 }
 
@@ -202,7 +202,7 @@ impl LdlmServer {
         let state = NamespaceState {
             ns,
             waiters: FoldMap::default(),
-            owed: Owed::default(),
+            waiting_locks: WaitingLocks::default(),
             gone: Gone::default(),
         };
         let me = Arc::new(Self {
@@ -272,7 +272,7 @@ impl LdlmServer {
             if st.ns.info(*cookie).is_some_and(|l| may(&l))
                 && st.ns.cancel(*cookie, Some(exp), &mut out)
             {
-                st.owed.remove(*cookie);
+                st.waiting_locks.remove(*cookie);
                 known += 1;
             }
         }
@@ -293,14 +293,16 @@ impl LdlmServer {
     /// Prolongs the cancel time-out of this client's blocked locks on a resource (it does I/O under them).
     pub fn prolong(&self, exp: ExportId, res: ResId) {
         let mut st = self.state.lock();
-        if st.owed.is_empty() {
+        if st.waiting_locks.is_empty() {
             return;
         }
         let until = Instant::now() + self.cfg.cancel_timeout;
-        let NamespaceState { ns, owed, .. } = &mut *st;
+        let NamespaceState {
+            ns, waiting_locks, ..
+        } = &mut *st;
         for ty in [LdlmType::EXTENT, LdlmType::IBITS] {
             for l in ns.granted(res, ty).filter(|l| l.export == Some(exp)) {
-                owed.prolong(l.cookie, until);
+                waiting_locks.prolong(l.cookie, until);
             }
         }
     }

@@ -24,7 +24,7 @@ use super::squash::RootSquash;
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
 use super::trans::Trans;
-use super::{dom, due, namespace, orphans, table, usage};
+use super::{dom, namespace, orphans, table, usage};
 use crate::ost::Ost;
 use crate::quota::{Owner, Used};
 use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
@@ -520,8 +520,8 @@ impl Follows {
     pub fn of(batch: &Batch) -> Follows {
         Follows {
             usage: usage::of_batch(batch),
-            destroy: due::of_batch(batch, table::DESTROY),
-            tell: due::of_batch(batch, table::OWNER),
+            destroy: super::osp::queue::of_batch(batch, table::DESTROY),
+            tell: super::osp::queue::of_batch(batch, table::OWNER),
             data: dom::removed_by(batch),
         }
     }

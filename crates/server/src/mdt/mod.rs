@@ -24,7 +24,6 @@ pub mod core;
 pub mod cred;
 pub mod ctx;
 pub mod dom;
-mod due;
 pub mod fld;
 mod getattr;
 pub mod handler;

@@ -11,6 +11,7 @@
 //! inactive OSTs. The allocator learns of a lost or a new connection at once.
 
 mod peers;
+pub(super) mod queue;
 mod sync;
 mod todo;
 

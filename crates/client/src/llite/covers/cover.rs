@@ -17,7 +17,7 @@ pub(in crate::llite) struct Cover {
     /// PW when this client has the file open for writing (pages may be dirtied through mappings), else PR.
     pub mode: LdlmMode,
     locks: Vec<(u32, ObjectRef, HeldLock)>,
-    /// It serves data of write(2) that is kept back, not pages.
+    /// It serves dirty data of write(2), not pages.
     pub writes: Option<Dirty>,
 }
 

@@ -1,4 +1,4 @@
-//! What is kept back of one file: the dirty data of each of its objects, under the locks of one cover.
+//! The dirty data of one file, of each of its objects, under the locks of one cover.
 //!
 //! No message is sent here: what is to go out is handed out as flights, and their end is told ([`Dirty::landed`]).
 
@@ -59,7 +59,7 @@ struct Inner {
     closed: bool,
 }
 
-/// What is kept back of one file.
+/// Dirty data of one file.
 pub(in crate::llite) struct Dirty {
     /// In the order of the layout's stripes.
     objects: Vec<Object>,
@@ -88,7 +88,7 @@ pub(in crate::llite) struct Taken {
     pub left: bool,
 }
 
-/// What became of a write that was to be kept back.
+/// What became of a write that was to stay dirty.
 pub(in crate::llite) enum Put {
     /// It is; these may go out.
     Kept(Vec<(usize, Flight)>),
@@ -107,12 +107,12 @@ pub(in crate::llite) struct Ahead {
     pub size: u64,
     /// When it was written last.
     mtime: Timespec,
-    /// Bytes kept back.
+    /// Bytes dirty.
     bytes: u64,
 }
 
 impl Ahead {
-    /// What the OSTs say, completed. Blocks are an estimate: what is kept back may overwrite.
+    /// What the OSTs say, completed. Blocks are an estimate: dirty data may overwrite.
     pub fn complete(&self, mut a: ObjectAttr) -> ObjectAttr {
         a.size = a.size.max(self.size);
         a.mtime = a.mtime.max(self.mtime);
@@ -234,7 +234,7 @@ impl Dirty {
         }
     }
 
-    /// Nothing is kept back, nor on its way.
+    /// Nothing is dirty, nor on its way.
     pub fn is_clean(&self) -> bool {
         self.inner.lock().maps.iter().all(DirtyMap::is_clean)
     }
@@ -293,7 +293,7 @@ impl Dirty {
         &self.objects
     }
 
-    /// Owner and newest time of what is kept back.
+    /// Owner and newest time of dirty data.
     pub fn attr(&self) -> WriteAttr {
         self.inner.lock().attr
     }
@@ -313,12 +313,12 @@ impl Dirty {
         self.inner.lock().closed = true;
     }
 
-    /// Nothing is kept back of object `i`, nor on its way.
+    /// Nothing is dirty of object `i`, nor on its way.
     pub fn is_clean_at(&self, i: usize) -> bool {
         self.inner.lock().maps[i].is_clean()
     }
 
-    /// The bytes in `range` of object `i`, if all of them are kept back.
+    /// The bytes in `range` of object `i`, if all of them are dirty.
     pub fn read(&self, i: usize, range: &Range<u64>) -> Option<Payload> {
         self.inner.lock().maps[i].read(range)
     }
@@ -329,7 +329,7 @@ impl Dirty {
         self.landed.notify_waiters();
     }
 
-    /// Drops what is kept back of object `i` and not on its way: where that was, and what room it had.
+    /// Drops dirty data of object `i` and not on its way: where that was, and what room it had.
     pub fn discard(&self, i: usize) -> Option<(Range<u64>, u64)> {
         let mut inner = self.inner.lock();
         let map = &mut inner.maps[i];

@@ -14,8 +14,8 @@ use futures_util::future::join_all;
 
 use super::Osp;
 use super::todo::{ROUND_OBJECTS, Todo};
-use crate::mdt::due::Answered;
 use crate::mdt::handler::MdtOps;
+use crate::mdt::osp::queue::Answered;
 use crate::mdt::store::{MdtResult, Store};
 use crate::mdt::{table, usage};
 use crate::quota::Owner;
@@ -59,12 +59,12 @@ impl Osp {
         let mut more = false;
         for (ost, asked, gone) in join_all(rounds).await {
             more |= gone.len() == ROUND_OBJECTS;
-            let mut due = self.destroys.due.lock();
+            let mut queues = self.destroys.queues.lock();
             if gone.len() < asked {
-                due.missed(ost);
+                queues.missed(ost);
             }
             gone.into_iter()
-                .for_each(|(id, when)| due.answered(ost, id, when));
+                .for_each(|(id, when)| queues.answered(ost, id, when));
         }
         for (ost, ids) in self.settled(&self.destroys) {
             more |= ids.len() == ROUND_OBJECTS;
@@ -73,7 +73,7 @@ impl Osp {
                 done.del(table::DESTROY, table::destroy_key(ost, id));
             }
             self.commit_local(done)
-                .inspect_err(|_| self.destroys.due.lock().missed(ost))?;
+                .inspect_err(|_| self.destroys.queues.lock().missed(ost))?;
         }
         failed.map_or(Ok(more), Err)
     }
@@ -85,7 +85,7 @@ impl Osp {
             let committed = import.last_committed();
             (
                 ost,
-                todo.due
+                todo.queues
                     .lock()
                     .settle(ost, import.granted().instance, committed, ROUND_OBJECTS),
             )
@@ -114,20 +114,20 @@ impl Osp {
         let mut more = false;
         for (ost, all, answers) in join_all(rounds).await {
             more |= answers.len() == ROUND_OBJECTS;
-            let mut due = self.owners.due.lock();
+            let mut queues = self.owners.queues.lock();
             if !all {
-                due.missed(ost);
+                queues.missed(ost);
             }
             for (id, told, when) in answers {
                 self.told.lock().insert((ost, id), told);
-                due.answered(ost, id, when);
+                queues.answered(ost, id, when);
             }
         }
         for (ost, ids) in self.settled(&self.owners) {
             more |= ids.len() == ROUND_OBJECTS;
             let Some(ops) = ops.upgrade() else { break };
             self.forget_told(&ops, ost, &ids)
-                .inspect_err(|_| self.owners.due.lock().missed(ost))?;
+                .inspect_err(|_| self.owners.queues.lock().missed(ost))?;
         }
         failed.map_or(Ok(more), Err)
     }
@@ -154,7 +154,7 @@ impl Osp {
                     done.del(table::OWNER, table::destroy_key(ost, id));
                 }
                 // passed over, if the table was read meanwhile
-                Some(_) => self.owners.due.lock().missed(ost),
+                Some(_) => self.owners.queues.lock().missed(ost),
                 None => (),
             }
         }

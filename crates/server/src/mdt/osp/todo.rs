@@ -3,7 +3,7 @@
 use coral_osd::{Kv, OsdError, Table};
 use parking_lot::Mutex;
 
-use crate::mdt::due::{Due, Next};
+use crate::mdt::osp::queue::{Next, SyncQueues};
 use crate::mdt::table;
 use crate::mdt::waiting::Waiting;
 use crate::target::LuTarget;
@@ -14,7 +14,7 @@ pub(super) const ROUND_OBJECTS: usize = 512;
 /// What a table holds for OSTs to do.
 pub(super) struct Todo {
     pub(super) table: Table,
-    pub(super) due: Mutex<Due>,
+    pub(super) queues: Mutex<SyncQueues>,
     /// Not on disk yet.
     pub(super) waiting: Mutex<Waiting<(u32, u64)>>,
 }
@@ -23,7 +23,7 @@ impl Todo {
     pub(super) fn new(table: Table) -> Todo {
         Todo {
             table,
-            due: Mutex::default(),
+            queues: Mutex::default(),
             waiting: Mutex::default(),
         }
     }
@@ -35,7 +35,7 @@ impl Todo {
         kv: &dyn Kv,
         ost: u32,
     ) -> Result<Vec<u64>, OsdError> {
-        let next = self.due.lock().take(ost, ROUND_OBJECTS);
+        let next = self.queues.lock().take(ost, ROUND_OBJECTS);
         let begin = match next {
             Next::Nothing => return Ok(Vec::new()),
             Next::Objects(ids) => return Ok(ids),
@@ -47,13 +47,16 @@ impl Todo {
         );
         let rows = kv
             .range(self.table, &from, end.as_deref(), ROUND_OBJECTS)
-            .inspect_err(|_| self.due.lock().missed(ost))?;
+            .inspect_err(|_| self.queues.lock().missed(ost))?;
         let ids: Vec<u64> = rows
             .iter()
             .filter_map(|(k, _)| table::destroy_of_key(k))
             .map(|(_, id)| id)
             .collect();
-        let ids = self.due.lock().read(ost, ids, rows.len() == ROUND_OBJECTS);
+        let ids = self
+            .queues
+            .lock()
+            .read(ost, ids, rows.len() == ROUND_OBJECTS);
         // A row can be read before its transaction is on disk.
         let mark = target.mark();
         if ids.is_empty() || target.is_durable(mark) {
@@ -69,10 +72,10 @@ impl Todo {
     /// Makes due what is on disk.
     pub(super) fn ripen(&self, durable: u64) {
         let ripe = self.waiting.lock().ripe(durable);
-        let mut due = self.due.lock();
-        due.add(&ripe.rows);
+        let mut queues = self.queues.lock();
+        queues.add(&ripe.rows);
         if ripe.spilled {
-            due.missed_all();
+            queues.missed_all();
         }
     }
 }

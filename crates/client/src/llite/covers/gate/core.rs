@@ -49,8 +49,8 @@ pub(super) struct Core<T> {
     /// A cover for writes is being asked for.
     pub(super) acquiring_writes: bool,
     /// Writes on their way to the OSTs under no cover.
-    pub(super) through: u32,
-    /// So many writes go through before a cover for writes is asked for again.
+    pub(super) sync_writes: u32,
+    /// So many writes are synchronous before a cover for writes is asked for again.
     pub(super) skip: u32,
     /// How many it was last time.
     pub(super) skipped: u32,
@@ -73,7 +73,7 @@ impl<T> Default for Core<T> {
             served: Vec::new(),
             last_id: 0,
             acquiring_writes: false,
-            through: 0,
+            sync_writes: 0,
             skip: 0,
             skipped: 0,
             kept: 0,
@@ -282,7 +282,7 @@ mod tests {
                 "asking for writes",
                 made(&|g| assert!(matches!(g.begin_write(true), Way::Acquire))),
             ),
-            ("kept back", made(&|g| written(g))),
+            ("dirty", made(&|g| written(g))),
             (
                 "writing out",
                 made(&|g| {
@@ -290,7 +290,7 @@ mod tests {
                     assert!(g.begin_drain_writes());
                 }),
             ),
-            ("going through", made(&|g| drop(g.begin_write(false)))),
+            ("sync write", made(&|g| drop(g.begin_write(false)))),
             ("contended", made(&|g| g.contended())),
             ("truncating", made(&|g| drop(g.begin_truncate()))),
         ]
@@ -309,7 +309,7 @@ mod tests {
         };
         let way = |may_keep| match fresh().begin_write(may_keep) {
             Way::Under(_) => "kept",
-            Way::Through => "through",
+            Way::Sync => "sync",
             Way::Acquire => "acquires",
             Way::Wait => "waits",
             Way::Drain => "drains",
@@ -335,21 +335,21 @@ mod tests {
 
     #[test]
     fn every_state_answers_every_event() {
-        // a read of pages, a write that may be kept back, one that may not, a lock asked back, a settle, a writer, who may ask
+        // a read of pages, a write that may stay dirty, one that may not, a lock asked back, a settle, a writer, who may ask
         // for a cover of pages, what a truncate goes under
         let table = [
-            "nothing: acquires acquires through - - - PR -",
-            "reads wait: waits through through - - - PR -",
-            "read cover: in through through drains - drains - -",
-            "write cover: in through through drains - - - under",
-            "draining: acquires through through - - - - -",
-            "dropping: in through through - - - - -",
+            "nothing: acquires acquires sync - - - PR -",
+            "reads wait: waits sync sync - - - PR -",
+            "read cover: in sync sync drains - drains - -",
+            "write cover: in sync sync drains - - - under",
+            "draining: acquires sync sync - - - - -",
+            "dropping: in sync sync - - - - -",
             "asking for writes: acquires waits waits - - - - -",
-            "kept back: acquires kept drains drains drains - - -",
+            "dirty: acquires kept drains drains drains - - -",
             "writing out: acquires waits waits - - - - -",
-            "going through: acquires acquires through - - - PR -",
-            "contended: acquires through through - - - PR -",
-            "truncating: acquires through through - - - - -",
+            "sync write: acquires acquires sync - - - PR -",
+            "contended: acquires sync sync - - - PR -",
+            "truncating: acquires sync sync - - - - -",
         ];
         let found: Vec<String> = states()
             .iter()

@@ -13,7 +13,7 @@
 //! - a new cover is asked for only when no cover is there and no truncate of this client is under way, nor an append under locks of
 //!   its own (the kernel holds write-back of dirty pages up while it truncates, so a truncate must not wait for a cover of our own
 //!   to be drained; such an append and a cover would share one lock and not notice each other);
-//! - a cover serves either pages or data of write(2) that is kept back ([`super::Dirty`]), never both: the kernel drops pages
+//! - a cover serves either pages or dirty data of write(2) ([`super::Dirty`]), never both: the kernel drops pages
 //!   before a write, but not those that a read filled beside it. Who wants the other use drains the cover first; a read of pages
 //!   that waits keeps new covers for writes away ([`writes`]).
 

@@ -45,10 +45,10 @@ impl Drop for Waiting {
 
 /// How a write(2) goes.
 pub(in crate::llite) enum Writing {
-    /// Its data is kept back under this.
+    /// Its data is dirty under this.
     Under(Arc<Cover>),
     /// To the OSTs, which lock for it.
-    Through(Through),
+    Sync(SyncWrite),
     /// The asker is the one to get a cover, and asks again.
     Acquire(Acquiring),
     /// Something must end first ([`Gate::may_write`]); ask again.
@@ -58,13 +58,13 @@ pub(in crate::llite) enum Writing {
 }
 
 /// A write on its way to the OSTs, until dropped.
-pub(in crate::llite) struct Through {
+pub(in crate::llite) struct SyncWrite {
     gate: Arc<Gate>,
 }
 
-impl Drop for Through {
+impl Drop for SyncWrite {
     fn drop(&mut self) {
-        let last = self.gate.core.lock().end_through();
+        let last = self.gate.core.lock().end_sync();
         if last {
             self.gate.changed.notify_waiters();
         }
@@ -156,9 +156,9 @@ impl Gate {
         self.until(|g| (!g.draining).then_some(())).await;
     }
 
-    /// Resolves once no write goes through.
-    pub async fn none_through(&self) {
-        self.until(|g| (g.through == 0).then_some(())).await;
+    /// Resolves once no write is synchronous.
+    pub async fn no_sync_write(&self) {
+        self.until(|g| (g.sync_writes == 0).then_some(())).await;
     }
 
     /// Resolves once [`Gate::begin_write`] may answer otherwise than [`Writing::Wait`].
@@ -255,19 +255,19 @@ impl Gate {
         begun
     }
 
-    /// How a write(2) goes. `may_keep`: its data may be kept back.
+    /// How a write(2) goes. `may_keep`: its data may stay dirty.
     pub fn begin_write(self: &Arc<Self>, may_keep: bool) -> Writing {
         let way = self.core.lock().begin_write(may_keep);
         match way {
             Way::Under(cover) => Writing::Under(cover),
-            Way::Through => Writing::Through(Through { gate: self.clone() }),
+            Way::Sync => Writing::Sync(SyncWrite { gate: self.clone() }),
             Way::Acquire => Writing::Acquire(Acquiring { gate: self.clone() }),
             Way::Wait => Writing::Wait,
             Way::Drain => Writing::Drain,
         }
     }
 
-    /// Others want the file, or it cannot be covered: writes go through for a while, longer each time unless the cover was
+    /// Others want the file, or it cannot be covered: writes are synchronous for a while, longer each time unless the cover was
     /// worth it.
     pub fn contended(&self) {
         self.core.lock().contended();
@@ -423,15 +423,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_asks_for_a_cover_for_writes_while_none_goes_through() {
+    async fn one_asks_for_a_cover_for_writes_while_none_is_synchronous() {
         let g = Arc::<Gate>::default();
-        let Writing::Through(first) = g.begin_write(false) else {
-            panic!("nothing may be kept back of it")
+        let Writing::Sync(first) = g.begin_write(false) else {
+            panic!("nothing may stay dirty of it")
         };
         let turn = acquire(&g);
-        assert!(g.none_through().now_or_never().is_none());
+        assert!(g.no_sync_write().now_or_never().is_none());
         drop(first);
-        assert!(g.none_through().now_or_never().is_some());
+        assert!(g.no_sync_write().now_or_never().is_some());
         assert!(
             matches!(g.begin_write(true), Writing::Wait) && g.may_write().now_or_never().is_none()
         );
@@ -466,12 +466,12 @@ mod tests {
             "locks are being asked for"
         );
         drop(turn);
-        assert!(matches!(g.begin_write(true), Writing::Through(_)));
+        assert!(matches!(g.begin_write(true), Writing::Sync(_)));
         assert_eq!(g.may_acquire().now_or_never(), Some(LdlmMode::PR));
         assert!(g.install(&cover(LdlmMode::PR)));
         assert!(reader.admitted().await.unwrap().is_some());
         assert!(
-            matches!(g.begin_write(true), Writing::Through(_))
+            matches!(g.begin_write(true), Writing::Sync(_))
                 && g.writes().is_none()
                 && !g.begin_drain_writes()
         );
@@ -490,19 +490,19 @@ mod tests {
     }
 
     #[test]
-    fn contention_lets_writes_through_for_a_while() {
+    fn contention_makes_writes_synchronous_for_a_while() {
         let g = Arc::<Gate>::default();
-        let through = |g: &Arc<Gate>| {
+        let synchronous = |g: &Arc<Gate>| {
             let mut n = 0;
-            while matches!(g.begin_write(true), Writing::Through(_)) {
+            while matches!(g.begin_write(true), Writing::Sync(_)) {
                 n += 1;
             }
             n
         };
         g.contended();
-        assert_eq!(through(&g), SKIP_MIN);
+        assert_eq!(synchronous(&g), SKIP_MIN);
         g.contended();
-        assert_eq!(through(&g), 2 * SKIP_MIN);
+        assert_eq!(synchronous(&g), 2 * SKIP_MIN);
         let turn = acquire(&g);
         assert!(turn.install(&for_writes()));
         drop(turn);
@@ -511,6 +511,6 @@ mod tests {
         }
         assert!(g.begin_drain(None) && g.end_drain().is_some());
         g.contended();
-        assert_eq!(through(&g), SKIP_MIN, "it was worth it");
+        assert_eq!(synchronous(&g), SKIP_MIN, "it was worth it");
     }
 }

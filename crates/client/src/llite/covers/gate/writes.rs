@@ -1,7 +1,7 @@
 //! The rules of a gate for write(2): to the OSTs, or under a cover that keeps its data back.
 //!
-//! Invariant: a cover for writes is asked for while no write of this client goes through to the OSTs, whose lock for it would
-//! only call ours back. After others asked one back, writes go through for a while ([`Core::contended`]).
+//! Invariant: a cover for writes is asked for while no synchronous write of this client is under way, whose lock for it would
+//! only call ours back. After others asked one back, writes are synchronous for a while ([`Core::contended`]).
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::llite::covers::cover::Cover;
 /// How a write(2) goes.
 #[derive(Debug)]
 pub(super) enum Way {
-    /// Its data is kept back under this.
+    /// Its data is dirty under this.
     Under(Arc<Cover>),
-    /// To the OSTs, which lock for it; ends with [`Core::end_through`].
-    Through,
+    /// To the OSTs, which lock for it; ends with [`Core::end_sync`].
+    Sync,
     /// The asker is the one to get a cover; ends with [`Core::end_acquire`].
     Acquire,
     /// Something must end first ([`Core::may_write`]).
@@ -23,7 +23,7 @@ pub(super) enum Way {
     Drain,
 }
 
-/// Writes that go through after a cover was lost to others, at least and at most.
+/// Synchronous writes after a cover was lost to others, at least and at most.
 pub(super) const SKIP_MIN: u32 = 16;
 const SKIP_MAX: u32 = 4096;
 
@@ -34,7 +34,7 @@ impl<T> Core<T> {
         self.cover.is_none() && !self.draining && !readers && self.truncating == 0
     }
 
-    /// How a write(2) goes. `may_keep`: its data may be kept back.
+    /// How a write(2) goes. `may_keep`: its data may stay dirty.
     pub fn begin_write(&mut self, may_keep: bool) -> Way {
         if let Some(cover) = self.cover.clone().filter(|c| c.writes.is_some()) {
             return match may_keep {
@@ -57,14 +57,14 @@ impl<T> Core<T> {
             return Way::Acquire;
         }
         self.skip = self.skip.saturating_sub(may_keep as u32);
-        self.through += 1;
-        Way::Through
+        self.sync_writes += 1;
+        Way::Sync
     }
 
-    /// A write that went through has ended. True: it was the last.
-    pub fn end_through(&mut self) -> bool {
-        self.through -= 1;
-        self.through == 0
+    /// A synchronous write has ended. True: it was the last.
+    pub fn end_sync(&mut self) -> bool {
+        self.sync_writes -= 1;
+        self.sync_writes == 0
     }
 
     /// A cover for writes was obtained. False: others were quicker, it is of no use.
@@ -97,7 +97,7 @@ impl<T> Core<T> {
         self.has_writes() && !std::mem::replace(&mut self.draining, true)
     }
 
-    /// Others want the file, or it cannot be covered: writes go through for a while, longer each time unless the cover was
+    /// Others want the file, or it cannot be covered: writes are synchronous for a while, longer each time unless the cover was
     /// worth it.
     pub fn contended(&mut self) {
         self.skipped = if self.kept > 8 * self.skipped {

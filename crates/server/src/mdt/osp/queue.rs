@@ -2,16 +2,17 @@
 //! memory as far as it fits, so that the table is read only after a start, an overflow or a failure (reading it walks over
 //! all that was removed from it lately).
 //!
-//! Only what is on the MDT's disk gets here ([`super::waiting`]). What an OST has done stays a row until that is on the OST's disk ([`Due::settle`]): before that it may be undone by
-//! the loss of power, and is done again.
+//! Only what is on the MDT's disk gets here ([`crate::mdt::waiting`]). What an OST has done stays a row until that is on the
+//! OST's disk ([`SyncQueues::settle`]): before that it may be undone by the loss of power, and is done again.
 //!
-//! Invariant: every row of the table is in [`Due`], or waits for the MDT's disk, or is ahead of where the next reading begins, or will be read again.
+//! Invariant: every row of the table is in [`SyncQueues`], or waits for the MDT's disk, or is ahead of where the next reading
+//! begins, or will be read again.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use coral_osd::{Batch, Op, Table};
 
-use super::table;
+use crate::mdt::table;
 
 /// Object ids held in memory for each OST.
 const HELD_MAX: usize = 16_384;
@@ -72,17 +73,17 @@ pub(super) enum Next {
     Nothing,
     /// These.
     Objects(Vec<u64>),
-    /// Read rows from this id on, tell [`Due::read`], go on with what was read.
+    /// Read rows from this id on, tell [`SyncQueues::read`], go on with what was read.
     Read(u64),
 }
 
 /// All that is due, by OST index.
 #[derive(Default)]
-pub(super) struct Due {
+pub(super) struct SyncQueues {
     queues: BTreeMap<u32, Queue>,
 }
 
-impl Due {
+impl SyncQueues {
     /// Rows that are on disk.
     pub(super) fn add(&mut self, rows: &[(u32, u64)]) {
         for (ost, id) in rows {
@@ -168,7 +169,7 @@ impl Due {
 }
 
 /// The objects that `batch` makes due in table `t`.
-pub(super) fn of_batch(batch: &Batch, t: Table) -> Vec<(u32, u64)> {
+pub(in crate::mdt) fn of_batch(batch: &Batch, t: Table) -> Vec<(u32, u64)> {
     let row = |op: &Op| match op {
         Op::Put { table, key, .. } if *table == t => table::destroy_of_key(key),
         _ => None,
@@ -198,33 +199,33 @@ mod tests {
     }
 
     /// The rows that are settled go.
-    fn settle(due: &mut Due, rows: &mut BTreeSet<u64>, ost: &Ost) {
-        let gone = due.settle(0, ost.instance, ost.committed, usize::MAX);
+    fn settle(queues: &mut SyncQueues, rows: &mut BTreeSet<u64>, ost: &Ost) {
+        let gone = queues.settle(0, ost.instance, ost.committed, usize::MAX);
         rows.retain(|id| !gone.contains(id));
     }
 
     /// What the task in `osp` does in one round, against a table; `fails`: the OST destroys only half of it.
     fn round(
-        due: &mut Due,
+        queues: &mut SyncQueues,
         rows: &mut BTreeSet<u64>,
         max: usize,
         ost: &mut Ost,
         fails: bool,
         meanwhile: &[u64],
     ) -> bool {
-        let ids: Vec<u64> = match due.take(0, max) {
+        let ids: Vec<u64> = match queues.take(0, max) {
             Next::Nothing => return false,
             Next::Objects(ids) => ids,
             Next::Read(from) => {
                 let ids: Vec<u64> = rows.range(from..).take(max).copied().collect();
-                commit(due, rows, meanwhile);
+                commit(queues, rows, meanwhile);
                 let more = ids.len() == max;
-                due.read(0, ids, more)
+                queues.read(0, ids, more)
             }
         };
         let gone = if fails { ids.len() / 2 } else { ids.len() };
         ids[..gone].iter().for_each(|id| {
-            due.answered(
+            queues.answered(
                 0,
                 *id,
                 Answered {
@@ -234,14 +235,14 @@ mod tests {
             )
         });
         if gone < ids.len() {
-            due.missed(0);
+            queues.missed(0);
         }
         true
     }
 
-    fn commit(due: &mut Due, rows: &mut BTreeSet<u64>, ids: &[u64]) {
+    fn commit(queues: &mut SyncQueues, rows: &mut BTreeSet<u64>, ids: &[u64]) {
         rows.extend(ids);
-        due.add(&ids.iter().map(|id| (0, *id)).collect::<Vec<_>>());
+        queues.add(&ids.iter().map(|id| (0, *id)).collect::<Vec<_>>());
     }
 
     proptest! {
@@ -250,54 +251,54 @@ mod tests {
             first in prop::collection::btree_set(0u64..200, 0..30),
             steps in prop::collection::vec((prop::collection::vec(0u64..200, 0..8), any::<bool>(), prop::collection::vec(0u64..200, 0..3), 0..3), 0..30),
         ) {
-            let (mut due, mut rows, mut ost) = (Due::default(), first, Ost::default());
+            let (mut queues, mut rows, mut ost) = (SyncQueues::default(), first, Ost::default());
             for (ids, fails, meanwhile, then) in &steps {
-                commit(&mut due, &mut rows, ids);
-                round(&mut due, &mut rows, 4, &mut ost, *fails, meanwhile);
+                commit(&mut queues, &mut rows, ids);
+                round(&mut queues, &mut rows, 4, &mut ost, *fails, meanwhile);
                 match then {
                     0 => ost.committed = ost.transno,
                     // numbers that were not committed are given again
                     1 => (ost.instance, ost.transno) = (ost.instance + 1, ost.committed),
                     _ => (),
                 }
-                settle(&mut due, &mut rows, &ost);
+                settle(&mut queues, &mut rows, &ost);
             }
-            while round(&mut due, &mut rows, 4, &mut ost, false, &[]) {}
+            while round(&mut queues, &mut rows, 4, &mut ost, false, &[]) {}
             ost.committed = ost.transno;
-            settle(&mut due, &mut rows, &ost);
+            settle(&mut queues, &mut rows, &ost);
             prop_assert!(rows.is_empty(), "{rows:?}");
         }
     }
 
     #[test]
     fn what_does_not_fit_is_read_from_the_table() {
-        let (mut due, mut rows) = (Due::default(), BTreeSet::new());
+        let (mut queues, mut rows) = (SyncQueues::default(), BTreeSet::new());
         assert_eq!(
-            due.take(0, 10),
+            queues.take(0, 10),
             Next::Read(0),
             "after a start nothing is known"
         );
-        due.read(0, vec![], false);
-        assert_eq!(due.take(0, 10), Next::Nothing);
+        queues.read(0, vec![], false);
+        assert_eq!(queues.take(0, 10), Next::Nothing);
         commit(
-            &mut due,
+            &mut queues,
             &mut rows,
             &(0..HELD_MAX as u64 + 100).collect::<Vec<_>>(),
         );
         let mut ost = Ost::default();
-        while round(&mut due, &mut rows, 512, &mut ost, false, &[]) {}
+        while round(&mut queues, &mut rows, 512, &mut ost, false, &[]) {}
         ost.committed = ost.transno;
-        settle(&mut due, &mut rows, &ost);
+        settle(&mut queues, &mut rows, &ost);
         assert!(rows.is_empty());
     }
 
     #[test]
     fn a_row_goes_when_the_ost_has_committed_and_is_due_again_when_it_has_lost_it() {
-        let mut due = Due::default();
-        assert_eq!(due.take(0, 10), Next::Read(0));
-        assert_eq!(due.read(0, vec![1, 2, 3], false), [1, 2, 3]);
+        let mut queues = SyncQueues::default();
+        assert_eq!(queues.take(0, 10), Next::Read(0));
+        assert_eq!(queues.read(0, vec![1, 2, 3], false), [1, 2, 3]);
         for id in 1..=3 {
-            due.answered(
+            queues.answered(
                 0,
                 id,
                 Answered {
@@ -306,26 +307,30 @@ mod tests {
                 },
             );
         }
-        assert_eq!(due.settle(0, 7, 10, 10), [0; 0]);
-        due.missed(0);
-        assert_eq!(due.take(0, 10), Next::Read(0));
-        assert_eq!(due.read(0, vec![1, 2, 3, 4], false), [4], "those are done");
-        assert_eq!(due.settle(0, 7, 11, 10), [1]);
+        assert_eq!(queues.settle(0, 7, 10, 10), [0; 0]);
+        queues.missed(0);
+        assert_eq!(queues.take(0, 10), Next::Read(0));
         assert_eq!(
-            due.settle(0, 8, 1000, 10),
+            queues.read(0, vec![1, 2, 3, 4], false),
+            [4],
+            "those are done"
+        );
+        assert_eq!(queues.settle(0, 7, 11, 10), [1]);
+        assert_eq!(
+            queues.settle(0, 8, 1000, 10),
             [0; 0],
             "numbers of another start say nothing"
         );
-        assert_eq!(due.take(0, 10), Next::Objects(vec![2, 3]));
-        assert_eq!(due.take(0, 10), Next::Nothing);
+        assert_eq!(queues.take(0, 10), Next::Objects(vec![2, 3]));
+        assert_eq!(queues.take(0, 10), Next::Nothing);
     }
 
     #[test]
     fn an_ost_that_commits_nothing_destroys_so_much_and_no_more() {
-        let mut due = Due::default();
-        due.add(&[(0, 0)]);
+        let mut queues = SyncQueues::default();
+        queues.add(&[(0, 0)]);
         (0..ANSWERED_MAX as u64).for_each(|id| {
-            due.answered(
+            queues.answered(
                 0,
                 id + 1,
                 Answered {
@@ -334,8 +339,8 @@ mod tests {
                 },
             )
         });
-        assert_eq!(due.take(0, 10), Next::Nothing);
-        assert_eq!(due.settle(0, 1, 0, 10), [1]);
-        assert_eq!(due.take(0, 10), Next::Objects(vec![0]));
+        assert_eq!(queues.take(0, 10), Next::Nothing);
+        assert_eq!(queues.settle(0, 1, 0, 10), [1]);
+        assert_eq!(queues.take(0, 10), Next::Objects(vec![0]));
     }
 }
