@@ -164,6 +164,10 @@ impl Ost {
         let attr = self.after_change(rq, &n, done).await?;
         let mut oa = n.out(md::FLBLOCKS);
         oa.blocks = attr.blocks;
+        // our own client spares the question that would follow
+        if Ost::coral(&rq.exp) {
+            obdo::fill(&mut oa, &attr, Ost::times(rq));
+        }
         let done = self.committed(rq, &oa);
         drop(lock);
         done
