@@ -296,7 +296,7 @@ fn fs_type(mnt: &Path) -> Result<Option<String>, String> {
             }
         })
     };
-    Ok(text.lines().filter_map(of).last())
+    Ok(text.lines().filter_map(of).next_back())
 }
 
 /// CPU seconds of the whole machine that were not idle.
