@@ -4,7 +4,7 @@ use crate::args::{Explain, Trace};
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
 use coral_lab::attribution::{Filter, perfetto, text};
-use coral_lab::verdict::{Seen, Verdict, explain as judge, this_host};
+use coral_lab::verdict::{STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,6 @@ use std::time::Duration;
 
 /// How the user says which processes.
 const HOW: &str = "`coral trace DIR ...`, mount points or pids";
-/// Where a run of the laboratory keeps what processes told.
-const IN_RUN: &str = "stopwatches.json";
 /// Longest that this machine is watched.
 const WATCH_MAX_S: f64 = 3600.0;
 
@@ -91,7 +89,7 @@ fn read(file: &Path) -> Result<Seen, String> {
 }
 
 /// What the processes tell together.
-fn ask_all(places: &[PathBuf]) -> Result<Seen, String> {
+pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Seen, String> {
     let mut seen = Seen::default();
     for socket in find::sockets(places, HOW)? {
         take(&mut seen, &socket)?;

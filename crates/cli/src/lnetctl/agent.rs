@@ -300,7 +300,6 @@ fn net(text: &str) -> Result<u32, (i32, String)> {
 }
 
 async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
-    let ok = json!({ "ok": true });
     match act {
         Act::Show => return Ok(show(node)),
         Act::Ping {
@@ -408,7 +407,7 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
             return Ok(json!({ "rules": rules }));
         }
     }
-    Ok(ok)
+    Ok(json!({ "ok": true }))
 }
 
 async fn ping(node: &Arc<Node>, to: Nid, limit_ms: u64) -> Done {

@@ -8,6 +8,9 @@
 //!   segment is told as such, and accuses nobody.
 //! - Where the stamps do not account for the time the verdict is 'unknown'.
 
+/// The file of a run that has the records of its last step.
+pub const STOPWATCHES: &str = "stopwatches.json";
+
 mod explain;
 mod facts;
 mod rules;
