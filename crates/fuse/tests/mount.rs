@@ -322,12 +322,12 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
                 .unwrap()
                 .unwrap();
         };
-        // by a descriptor: names of a listing are always looked up again
+        make(b"the last name is the receipt of a listing");
         let path = rustix::fs::OFlags::PATH;
         let held = rustix::fs::open(f.at.join("other"), path, rustix::fs::Mode::empty()).unwrap();
         set_unheard(0o611);
         chmod(listed, 0o600);
-        assert_eq!(fs::read_dir(&f.at).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(&f.at).unwrap().count(), 3);
         assert_eq!(mode("listed"), 0o600, "by READDIRPLUS");
         set_unheard(0o622);
         assert_eq!(
@@ -343,6 +343,60 @@ fn what_changes_while_it_is_being_answered_is_not_remembered() {
         chmod(fid, 0o640);
         fs::set_permissions(f.at.join("unknown"), fs::Permissions::from_mode(0o606)).unwrap();
         assert_eq!(mode("unknown"), 0o640, "by SETATTR");
+    });
+}
+
+/// Names that a listing brings are remembered, but the last, which is its receipt; and forgotten when their locks are lost while
+/// the listing is being made, or afterwards.
+#[test]
+fn names_of_a_listing_are_remembered_until_they_are_lost() {
+    const LONG: Duration = Duration::from_secs(1000);
+    mounted(false, LONG, |f| {
+        let (root, dir) = (Cred::root(), f.fs.root());
+        let make = |name: &[u8]| {
+            f.fs.mknod(&root, dir, name, libc::S_IFREG | 0o644, 0)
+                .now_or_never()
+                .unwrap()
+                .unwrap();
+        };
+        let unlink = |name: &[u8]| {
+            f.fs.unlink(&root, dir, name)
+                .now_or_never()
+                .unwrap()
+                .unwrap();
+        };
+        let list = || {
+            let names = fs::read_dir(&f.at).unwrap();
+            names.map(|e| e.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        let has = |name: &str| fs::metadata(f.at.join(name)).is_ok();
+        for name in [b"a", b"b", b"c"] {
+            make(name);
+        }
+        assert_eq!(list(), ["a", "b", "c"]);
+        for name in [b"a", b"b", b"c"] {
+            unlink(name);
+        }
+        assert_eq!(
+            ["a", "b", "c"].map(has),
+            [true, true, false],
+            "the kernel remembers the names before the last"
+        );
+        let invalidate = f.mount.invalidate();
+        invalidate.inval_entry(dir, b"a");
+        f.runtime.block_on(invalidate.forgotten());
+        assert_eq!(["a", "b"].map(has), [false; 2]);
+
+        make(b"a");
+        make(b"b");
+        let (fs, inval) = (f.fs.clone(), f.mount.invalidate());
+        f.fs.beside(move || {
+            let unlinked = fs.unlink(&Cred::root(), fs.root(), b"a").now_or_never();
+            unlinked.unwrap().unwrap();
+            inval.inval_entry(fs.root(), b"a");
+        });
+        list();
+        assert!(!has("a"), "lost while it was being listed");
     });
 }
 

@@ -21,7 +21,7 @@ mod stats;
 pub mod target;
 
 pub use dispatch::ServerNode;
-pub use stats::{METRICS, TargetStats};
+pub use stats::{METRICS, MdtStats, TargetStats};
 pub use target::{
     Export, LuTarget, Membership, RecoveryStatus, TargetConfig, TargetKind, TargetOps,
     TargetRequest, WaitedFor, Windows,

@@ -1,9 +1,9 @@
 //! What targets count.
 
-use coral_metrics::{Counter, Desc, Histogram, Probe};
+use coral_metrics::{Counter, Desc, Family, Histogram, LabelSet, Probe};
 
 /// The tables of this layer.
-pub const METRICS: &[&[Desc]] = &[TargetStats::TABLE];
+pub const METRICS: &[&[Desc]] = &[TargetStats::TABLE, MdtStats::TABLE];
 
 coral_metrics::group! {
     /// What a target has done since its start.
@@ -38,5 +38,60 @@ coral_metrics::group! {
         pub duplicates: Counter = "coral_target_duplicates_total", Requests, Stable;
         /// Requests dropped because of an old connection count or a released xid.
         pub stale: Counter = "coral_target_stale_total", Requests, Stable;
+    }
+}
+
+/// What changes the state of an MDT: the reint operations by their numbers, then other requests.
+const CHANGES: LabelSet = LabelSet {
+    label: "operation",
+    count: 14,
+    name: |i| match i {
+        1 => "setattr",
+        2 => "create",
+        3 => "link",
+        4 => "unlink",
+        5 => "rename",
+        6 => "open",
+        7 => "setxattr",
+        8 => "rmentry",
+        9 => "migrate",
+        10 => "resync",
+        OPEN => "intent_open",
+        INTENT => "intent",
+        CLOSE => "close",
+        _ => "other",
+    },
+};
+const OPEN: usize = 11;
+const INTENT: usize = 12;
+const CLOSE: usize = 13;
+
+/// What a request to an MDT is, by its place in [`MdtStats::locked`].
+#[derive(Clone, Copy)]
+pub(crate) enum Change {
+    Reint(u32),
+    Open,
+    Intent,
+    Close,
+    Other,
+}
+
+coral_metrics::group! {
+    /// What an MDT has done since its start.
+    pub struct MdtStats {
+        /// How long an operation kept its MDT to itself: nothing else was read or changed there meanwhile.
+        pub locked: Family<Histogram> = "coral_mdt_locked_seconds", Seconds, Experimental, by CHANGES;
+    }
+}
+
+impl MdtStats {
+    pub(crate) fn locked_by(&self, what: Change) -> &Histogram {
+        self.locked.at(match what {
+            Change::Reint(op) if (1..OPEN as u32).contains(&op) => op as usize,
+            Change::Open => OPEN,
+            Change::Intent => INTENT,
+            Change::Close => CLOSE,
+            Change::Reint(_) | Change::Other => 0,
+        })
     }
 }

@@ -1245,7 +1245,7 @@ async fn osts_learn_of_removed_files_and_new_owners() -> TestResult {
         rig.mdt()
             .ops
             .core
-            .lock()
+            .write()
             .osts
             .iter()
             .all(|o| o.avail_bytes.is_some())
@@ -1281,7 +1281,7 @@ async fn osts_learn_of_removed_files_and_new_owners() -> TestResult {
 async fn open_handles_of_before_a_restart_are_known() -> TestResult {
     let mut rig = Rig::new(2).await;
     let c = rig.client("10.0.0.8@tcp").await;
-    let opens = |rig: &Rig| rig.mdt().ops.core.lock().opens.len();
+    let opens = |rig: &Rig| rig.mdt().ops.core.write().opens.len();
     let o = c
         .open(Fid::ROOT, b"f", flag::CREAT | flag::WRITE, 0o600)
         .await?;

@@ -164,7 +164,7 @@ async fn open_handles_of_one_client_have_a_bound() -> TestResult {
         rig.client("10.0.0.8@tcp").await,
         rig.client("10.0.0.9@tcp").await,
     );
-    rig.mdt().ops.core.lock().opens.limits.client = 3;
+    rig.mdt().ops.core.write().opens.limits.client = 3;
     let mut open = Vec::new();
     for i in 0..3 {
         open.push(
@@ -194,7 +194,7 @@ async fn open_handles_of_one_client_have_a_bound() -> TestResult {
         .await?;
     a.close(&again).await?;
     b.close(&others).await?;
-    rig.mdt().ops.core.lock().opens.limits.all = 2;
+    rig.mdt().ops.core.write().opens.limits.all = 2;
     assert_eq!(
         b.open(Fid::ROOT, b"f0", flag::READ, 0).await.err(),
         Some(Errno::ENFILE),

@@ -1,14 +1,20 @@
-//! The state of one MDT behind its one mutex: tables, open handles, allocators.
+//! The state of one MDT behind its one lock: tables, open handles, allocators.
 //!
 //! Everything that changes the name space goes: lock the core, build a [`Txn`], commit its batch
 //! through the target (which gives the transno), unlock. So transnos follow the order of changes.
+//! What only reads shares the lock with others that do: no half of a change is seen.
+
+use std::ops::{Deref, DerefMut};
 
 use bytes::Bytes;
+use coral_metrics::Histogram;
 use coral_osd::{Batch, Device, Kv, Time};
 use coral_wire::fid::Fid;
 #[cfg(doc)]
 use coral_wire::fid::seq;
 use coral_wire::fld::LuSeqRange;
+use parking_lot::RwLockWriteGuard;
+use tokio::time::Instant;
 
 use super::fld;
 use super::object_ids::{ObjectIds, OstSpace};
@@ -153,6 +159,42 @@ pub struct MdtCore {
     pub recovering: bool,
     /// The next FID for an object that a server makes here, out of a sequence of this start's own.
     pub(super) server_fid: Option<Fid>,
+}
+
+/// The state of an MDT while it is changed; how long that takes is counted.
+pub struct Changing<'a> {
+    core: RwLockWriteGuard<'a, MdtCore>,
+    begun: Instant,
+    locked: &'a Histogram,
+}
+
+impl<'a> Changing<'a> {
+    pub(super) fn new(core: RwLockWriteGuard<'a, MdtCore>, locked: &'a Histogram) -> Changing<'a> {
+        Changing {
+            core,
+            begun: Instant::now(),
+            locked,
+        }
+    }
+}
+
+impl Deref for Changing<'_> {
+    type Target = MdtCore;
+    fn deref(&self) -> &MdtCore {
+        &self.core
+    }
+}
+
+impl DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut MdtCore {
+        &mut self.core
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.locked.record_time(self.begun.elapsed());
+    }
 }
 
 impl MdtCore {

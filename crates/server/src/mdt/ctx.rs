@@ -10,13 +10,15 @@ use coral_wire::ldlm::LdlmRequest;
 use coral_wire::mds::{MdtBody, MdtRecReint};
 use coral_wire::ptlrpc::opc;
 use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
+use parking_lot::RwLockReadGuard;
 
-use super::core::MdtCore;
+use super::core::{Changing, MdtCore};
 use super::cred::Ucred;
 use super::handler::{Follows, MdtOps};
 use super::store::{MdtError, MdtResult, Txn};
 use super::who::Asking;
 use crate::nodemap::View;
+use crate::stats::Change;
 use crate::target::TargetRequest;
 
 impl From<DecodeError> for MdtError {
@@ -176,8 +178,27 @@ impl Ctx {
         Ok(())
     }
 
-    /// The state of the MDT, locked.
-    pub fn core(&self) -> parking_lot::MutexGuard<'_, MdtCore> {
-        self.ops.core.lock()
+    /// The state of the MDT, to be changed: it is this request's alone.
+    pub fn core(&self) -> Changing<'_> {
+        let locked = self.ops.stats.locked_by(self.change());
+        Changing::new(self.ops.core.write(), locked)
+    }
+
+    /// The state of the MDT, to be read.
+    pub fn reading(&self) -> RwLockReadGuard<'_, MdtCore> {
+        self.ops.core.read()
+    }
+
+    /// What the request counts as while it changes the MDT.
+    fn change(&self) -> Change {
+        match self.rq.rq.body.opc {
+            opc::MDS_REINT => {
+                Change::Reint(self.rq.rq.msg.get(1).map_or(0, |r: MdtRecReint| r.opcode.0))
+            }
+            opc::LDLM_ENQUEUE if self.opens() => Change::Open,
+            opc::LDLM_ENQUEUE => Change::Intent,
+            opc::MDS_CLOSE => Change::Close,
+            _ => Change::Other,
+        }
     }
 }

@@ -182,7 +182,7 @@ impl MdtOps {
             self.remove_some(some).await?;
         }
         while read.is_some_and(|mark| target.is_durable(mark)) {
-            let kv = self.core.lock().store.kv().clone();
+            let kv = self.core.read().store.kv().clone();
             let rows = kv.range(table::DESTROY, &table::DATA_PREFIX, None, ROUND_OBJECTS)?;
             let fids: Vec<Fid> = rows
                 .iter()
@@ -260,7 +260,7 @@ impl Ctx {
     /// Whether `fid` is a file with data here.
     pub fn has_data(&self, fid: &Fid) -> MdtResult<bool> {
         Ok(self
-            .core()
+            .reading()
             .store
             .find(fid)?
             .is_some_and(|i| i.is_reg() && is_dom(&i.lov)))

@@ -46,7 +46,7 @@ impl Ctx {
     /// The directory at a path from the root, whoever asks.
     pub fn directory(&self, path: &[u8]) -> MdtResult<Fid> {
         let mut fid = Fid::ROOT;
-        let core = self.core();
+        let core = self.reading();
         let mut t = Txn::new(&core.store);
         for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
             let at = At { parent: fid, name };
@@ -89,7 +89,7 @@ impl Ctx {
     pub fn getattr(&self) -> MdtResult<Answer> {
         let b = self.body(1)?;
         let p = {
-            let core = self.core();
+            let core = self.reading();
             let ino = core.store.inode(&b.fid1)?;
             self.pack_all(&core.store, &b.fid1, &ino, Some(b.valid))?
         };
@@ -104,7 +104,7 @@ impl Ctx {
             name: self.name(3),
         };
         let p = {
-            let core = self.core();
+            let core = self.reading();
             let mut t = Txn::new(&core.store);
             let fid = match at.name {
                 b"" => b.fid1,
@@ -142,7 +142,7 @@ impl Ctx {
         let b = self.body(1)?;
         let cred = self.cred_of(&b);
         let data = {
-            let core = self.core();
+            let core = self.reading();
             let ino = core.store.inode(&b.fid1)?;
             if b.valid & md::FLXATTRLS != 0 {
                 let mut names = Vec::new();
@@ -198,7 +198,7 @@ impl Ctx {
             0
         };
         let pages = {
-            let core = self.core();
+            let core = self.reading();
             read_pages(
                 &core.store,
                 &b.fid1,

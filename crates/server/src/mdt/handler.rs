@@ -11,7 +11,7 @@ use coral_wire::ldlm::{Ibits, LdlmIntent, LdlmReply, it};
 use coral_wire::mds::{MdtBody, MdtIoepoch, RecCreate};
 use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
 use futures_util::future::BoxFuture;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
@@ -27,6 +27,7 @@ use super::trans::Trans;
 use super::{dom, namespace, orphans, table, usage};
 use crate::ost::Ost;
 use crate::quota::{Owner, Used};
+use crate::stats::MdtStats;
 use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
 /// Modifying requests a client may have in flight (`mdt.*.max_mod_rpcs_in_flight`).
@@ -91,13 +92,15 @@ const IBITS: u64 = Ibits::LOOKUP.0
     | Ibits::XATTR.0
     | Ibits::DOM.0;
 
-/// Orphans looked at in one hold of the core's mutex.
+/// Orphans looked at in one hold of the core's lock.
 const ORPHANS_AT_A_TIME: usize = 256;
 
 /// A running MDT.
 pub struct MdtOps {
     /// Its state.
-    pub core: Mutex<MdtCore>,
+    pub core: RwLock<MdtCore>,
+    /// What it counts.
+    pub stats: Arc<MdtStats>,
     /// Its locks.
     pub ldlm: Arc<LdlmServer>,
     /// Its connections to OSTs.
@@ -203,7 +206,8 @@ impl Mdt {
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         state.recovering = target.in_recovery();
         let ops = Arc::new(MdtOps {
-            core: Mutex::new(state),
+            core: RwLock::new(state),
+            stats: Arc::default(),
             ldlm: target.ldlm().clone(),
             osp: osp.clone(),
             data: dom::service(store, data),
@@ -216,8 +220,10 @@ impl Mdt {
             out: Out::default(),
             trans: Trans::default(),
         });
-        ops.load_params(&*ops.core.lock().store.kv().clone())?;
+        ops.load_params(&*ops.core.read().store.kv().clone())?;
         ops.data.start_counting();
+        let labels = [("target", target.name())];
+        target.node().metrics().attach(&labels, &ops.stats);
         target.start(ops.clone());
         osp.start(&target, &ops);
         ops.trans.start(&ops, &target)?;
@@ -258,7 +264,7 @@ impl Mdt {
             .strip_prefix("mdt.")?
             .strip_prefix(self.target.name())?
             .strip_prefix('.')?;
-        let kv = self.ops.core.lock().store.kv().clone();
+        let kv = self.ops.core.read().store.kv().clone();
         self.ops.set_param(&kv, name, value).await
     }
 
@@ -291,7 +297,7 @@ impl Mdt {
 impl MdtOps {
     /// The file system's default layout.
     pub fn defaults(&self) -> StripeDefaults {
-        // called under the core's mutex too: a copy, not the core
+        // called under the core's lock too: a copy, not the core
         self.osp.defaults()
     }
 
@@ -303,7 +309,7 @@ impl MdtOps {
     fn set_osts(&self, osts: Vec<OstTarget>) {
         self.osp.set_osts(osts);
         let spaces = self.osp.spaces();
-        let mut core = self.core.lock();
+        let mut core = self.core.write();
         self.osp.set_defaults(core.defaults);
         core.osts = spaces;
     }
@@ -350,7 +356,7 @@ impl Ctx {
     }
 
     /// Whether it is an enqueue that opens.
-    fn opens(&self) -> bool {
+    pub(super) fn opens(&self) -> bool {
         let intent = self.rq.rq.msg.get::<LdlmIntent>(2);
         intent.is_ok_and(|i| i.opc & it::OPEN != 0)
     }
@@ -454,7 +460,7 @@ impl TargetOps for MdtOps {
         Box::pin(async move {
             self.data.forget(exp.cookie);
             self.out.export_gone(exp.cookie);
-            let cookies = self.core.lock().opens.of_export(exp.cookie);
+            let cookies = self.core.read().opens.of_export(exp.cookie);
             for cookie in cookies {
                 if let Err(e) = self.abandon(cookie, exp.cookie) {
                     tracing::error!(error = %e, client = exp.uuid, "closing a lost client's file");
@@ -481,7 +487,7 @@ impl TargetOps for MdtOps {
             export: exp.cookie,
             old: body.open_handle,
         };
-        let mut core = self.core.lock();
+        let mut core = self.core.write();
         if !exp.gone() {
             core.opens.insert(body.open_handle, handle);
         }
@@ -498,7 +504,7 @@ impl TargetOps for MdtOps {
 
     fn recovery_finished(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            self.core.lock().recovering = false;
+            self.core.write().recovering = false;
             if let Err(e) = self.reap_orphans() {
                 tracing::error!(error = %e, "removing orphans after recovery");
             }
@@ -543,7 +549,7 @@ impl MdtOps {
         };
         let cookie = self
             .core
-            .lock()
+            .write()
             .opens
             .current(epoch.open_handle, exp.cookie);
         if let Some(Err(e)) = cookie.map(|c| self.abandon(c, exp.cookie)) {
@@ -554,7 +560,7 @@ impl MdtOps {
     /// Closes the handle of a client that is gone. What has no name is left to the end of a recovery: who else had it open may not
     /// be back.
     fn abandon(&self, cookie: u64, export: u64) -> MdtResult<()> {
-        let mut guard = self.core.lock();
+        let mut guard = self.core.write();
         let core = &mut *guard;
         let Some((handle, last)) = core.opens.remove(cookie, export) else {
             return Ok(());
@@ -579,7 +585,7 @@ impl MdtOps {
     fn reap_orphans(&self) -> MdtResult<()> {
         let mut last = None;
         loop {
-            let core = self.core.lock();
+            let core = self.core.write();
             let part = core.orphans_after(last, ORPHANS_AT_A_TIME)?;
             for fid in part.iter().filter(|fid| !core.opens.is_open(fid)) {
                 self.reap(&core, fid)?;

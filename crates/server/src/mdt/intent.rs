@@ -3,7 +3,7 @@
 //!
 //! A lock goes with the reply only if it is free: a lock that would have to wait is left out
 //! (status 301) and the client asks again when it wants one. The grant and the reading of what it
-//! covers happen under the core's mutex, so a reply never shows a state older than its lock.
+//! covers happen under the core's lock, so a reply never shows a state older than its lock.
 
 use bytes::Bytes;
 use coral_wire::layout::Layout;
@@ -175,7 +175,7 @@ impl Ctx {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD,
             ..IntentOutcome::default()
         };
-        let core = self.core();
+        let core = self.reading();
         let found = if name.is_empty() {
             Ok(Some(if b.fid2.is_zero() { b.fid1 } else { b.fid2 }))
         } else {
@@ -256,7 +256,7 @@ impl Ctx {
         };
         // the lock is given and the layout read together; another change may have come between,
         // the client then gets the newer layout
-        let core = self.core();
+        let core = self.reading();
         let lov = match core.store.find(&fid)? {
             Some(ino) => ino.lov,
             None if done => Bytes::new(),
@@ -358,7 +358,7 @@ impl Ctx {
     /// IT_GETXATTR: every attribute with its value, and the XATTR lock.
     fn intent_getxattr(&self, req: &LdlmRequest) -> MdtResult<Answer> {
         let b = self.body(3)?;
-        let core = self.core();
+        let core = self.reading();
         let ino = core.store.inode(&b.fid1)?;
         let lock = self.give_lock(req, &b.fid1, Ibits::XATTR, Ibits(0));
         let (mut names, mut values, mut lens) = (Vec::new(), Vec::new(), Vec::new());

@@ -2,7 +2,7 @@
 //! (`lustre/mdt/mdt_reint.c`).
 //!
 //! * A directory whose entries change is locked CW on UPDATE: changers of one directory do not
-//!   exclude each other (the core's mutex orders them), readers' PR locks are called back.
+//!   exclude each other (the core's lock orders them), readers' PR locks are called back.
 //! * An object that changes is locked EX on the bits its change touches.
 //! * A FID that is both in one operation (`mv a/x a`, a link to a directory) has one lock, EX on all bits.
 //!
@@ -19,7 +19,7 @@
 //! round. A client in the circle gives its granted lock up when it is asked, without waiting for a lock of this server, or is
 //! evicted; its cancels and the writes before them are served in lanes of their own ([`coral_ptlrpc::Service`]).
 //! Whoever finds out late what it must lock lets go of all it holds and starts over; that it looked up before it locked is
-//! looked up again under the core's mutex.
+//! looked up again under the core's lock.
 //! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs.
 //!
 //! Every place where a server waits for a lock:

@@ -35,7 +35,7 @@ impl Ctx {
         self.rq.target.sync().await?;
         let fid = self.body(1).map(|b| b.fid1).unwrap_or_default();
         let mut a = self.answer(0);
-        let body = match self.core().store.find(&fid)? {
+        let body = match self.reading().store.find(&fid)? {
             Some(ino) => self.pack(&fid, &ino),
             None => MdtBody::default(),
         };
@@ -51,7 +51,7 @@ impl Ctx {
             Question::Usage => {
                 let id = quota::id_here(&self.view, &asked);
                 let data = self.ops.data.used(asked.r#type, id).await?;
-                let names = self.core().store.usage().of_id(asked.r#type, id);
+                let names = self.reading().store.usage().of_id(asked.r#type, id);
                 quota::usage(
                     &asked,
                     Used {
@@ -183,7 +183,7 @@ impl Ctx {
 
     /// Path number `linkno` of `fid` below `root`, or below the nearest directory above that lies on another MDT.
     fn path_of(&self, fid: &Fid, linkno: u32, root: &Fid) -> MdtResult<Path> {
-        let core = self.core();
+        let core = self.reading();
         let ino = core.store.inode(fid)?;
         if fid == root {
             return Ok(Path {
@@ -219,7 +219,7 @@ impl Ctx {
     /// MDS_HSM_STATE_GET: never archived.
     pub fn hsm_state(&self) -> MdtResult<Answer> {
         let fid = self.body(1)?.fid1;
-        self.core().store.inode(&fid)?;
+        self.reading().store.inode(&fid)?;
         let mut a = self.answer(0);
         a.msg
             .push(&MdtBody::default())

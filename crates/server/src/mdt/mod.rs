@@ -12,7 +12,7 @@
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
 //! after the locks of clients that cache what it changes have been called back. No lock of the
-//! lock manager is released and no request sent while the core's mutex is held.
+//! lock manager is released and no request sent while the core's lock is held. What only reads shares it.
 //! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: striped directories,
 //! directories moved over MDTs, HSM, limits of quotas, changelogs, FLR writes.
 

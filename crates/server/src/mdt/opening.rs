@@ -331,7 +331,7 @@ impl Ctx {
         self.give_lock(req, fid, bits, Ibits(Ibits::UPDATE.0 | Ibits::LAYOUT.0))
     }
 
-    /// A lock given with a reply that will not be sent. Later: the core's mutex is held.
+    /// A lock given with a reply that will not be sent. Later: the core's lock is held.
     fn take_back(&self, lock: Option<u64>) {
         let (ldlm, exp) = (self.ops.ldlm.clone(), self.exp());
         if let Some(cookie) = lock {

@@ -138,7 +138,7 @@ pub(super) async fn stopped(ops: &MdtOps, target: &LuTarget) -> Result<(), OsdEr
     if target.in_recovery() || !ops.search.is_done() {
         return Ok(());
     }
-    let kv = ops.core.lock().store.kv().clone();
+    let kv = ops.core.read().store.kv().clone();
     let mut b = Batch::new();
     b.put(
         table::META,
@@ -203,7 +203,7 @@ fn runs(ids: &BTreeSet<u64>, max: u64) -> Vec<(u64, u64)> {
 impl MdtOps {
     /// One pass over the files, and over the data of the MDT.
     async fn search_pass(&self) -> MdtResult<()> {
-        let store = self.core.lock().store.clone();
+        let store = self.core.read().store.clone();
         let (parts, data) = {
             let left = self.search.left.lock();
             let part = |r: &Range<u64>| r.start..r.end.min(r.start + PASS_IDS);
@@ -231,13 +231,13 @@ impl MdtOps {
             self.give_up_data(&lost)?;
             self.search.left.lock().data = !all;
         }
-        self.core.lock().ids.settled = self.search.left.lock().ids.is_empty();
+        self.core.write().ids.settled = self.search.left.lock().ids.is_empty();
         Ok(())
     }
 
     /// Has these objects of an OST destroyed; all below `upto` are looked through then.
     fn give_up(&self, ost: u32, mut ids: BTreeSet<u64>, upto: u64) -> MdtResult<()> {
-        let core = self.core.lock();
+        let core = self.core.write();
         // A row that is there stays as it is: its OST may have been asked already.
         let first = ids.first().copied().unwrap_or(upto);
         let (from, to) = (
@@ -298,7 +298,7 @@ impl MdtOps {
         if lost.is_empty() {
             return Ok(());
         }
-        let core = self.core.lock();
+        let core = self.core.write();
         let mut b = Batch::new();
         for fid in lost {
             if core.store.find(fid)?.is_none() {

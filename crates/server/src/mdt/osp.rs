@@ -83,7 +83,7 @@ impl Osp {
 
     /// Starts the background tasks.
     pub fn start(self: &Arc<Self>, target: &Arc<LuTarget>, ops: &Arc<MdtOps>) {
-        let defaults = ops.core.lock().defaults;
+        let defaults = ops.core.read().defaults;
         // Set before a task runs, which may be at once on another thread: a task that finds no target ends.
         let mut st = self.state.lock();
         st.defaults = defaults;

@@ -183,7 +183,7 @@ impl Out {
 impl MdtOps {
     /// Takes up what was prepared before the start, and begins to ask about it. No client is here yet.
     pub(super) fn start_out(self: &Arc<Self>, target: &Arc<LuTarget>) -> MdtResult<()> {
-        let store = self.core.lock().store.clone();
+        let store = self.core.read().store.clone();
         for (id, raw) in stored(&**store.kv())? {
             let updates = Update::decode_all(&raw).map_err(|_| torn(&Fid::ZERO))?;
             let mut locks = HeldLocks::default();
@@ -413,7 +413,7 @@ impl MdtOps {
     /// The coordinator has decided: the part is made, once.
     fn commit_part(&self, id: &OpId) -> MdtResult<()> {
         {
-            let core = self.core.lock();
+            let core = self.core.write();
             if let Some(raw) = core.store.kv().get(table::PREPARED, &id.key())? {
                 let updates = Update::decode_all(&raw).map_err(|_| torn(&Fid::ZERO))?;
                 let mut t = Txn::new(&core.store);
@@ -434,7 +434,7 @@ impl MdtOps {
     fn give_up_part(&self, id: &OpId) {
         let part = {
             // prepare takes the same mutex
-            let _core = self.core.lock();
+            let _core = self.core.write();
             let mut parts = self.out.parts.lock();
             match parts.by_id.get(id).is_some_and(|p| p.doubt.is_none()) {
                 true => parts.by_id.remove(id),
@@ -449,7 +449,7 @@ impl MdtOps {
     /// The operation will not be.
     fn abort_part(&self, id: &OpId) -> MdtResult<()> {
         let part = {
-            let core = self.core.lock();
+            let core = self.core.write();
             if core.store.kv().get(table::PREPARED, &id.key())?.is_some() {
                 let mut t = Txn::new(&core.store);
                 t.del(table::PREPARED, id.key().to_vec());

@@ -1,6 +1,6 @@
 //! MDS_REINT: everything that changes the name space or attributes (`lustre/mdt/mdt_reint.c`).
 //!
-//! Each operation: early cancels, server locks, then under the core's mutex the transaction and
+//! Each operation: early cancels, server locks, then under the core's lock the transaction and
 //! its commit, then the reply. What was looked up to know what to lock is looked up again under
 //! the mutex; if it changed meanwhile, the operation starts over.
 
@@ -195,8 +195,8 @@ impl Ctx {
             let child = match dots {
                 true => None,
                 // whether the directory is the one of then is seen first
-                false if self.rq.is_replay() => self.core().store.lookup(&at.parent, at.name)?,
-                false => namespace::lookup(&mut Txn::new(&self.core().store), &cred, at)?,
+                false if self.rq.is_replay() => self.reading().store.lookup(&at.parent, at.name)?,
+                false => namespace::lookup(&mut Txn::new(&self.reading().store), &cred, at)?,
             };
             let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();
             let _locks = self.ops.lock(&[at.parent], &objects, self.own()).await;
@@ -278,7 +278,7 @@ impl Ctx {
         };
         for _ in 0..RETRIES {
             let (child, target) = {
-                let core = self.core();
+                let core = self.reading();
                 (look(&core.store, src)?, look(&core.store, dst)?)
             };
             let all = [src.parent, dst.parent];

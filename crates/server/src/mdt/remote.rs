@@ -34,7 +34,7 @@ const GOES: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0;
 impl MdtOps {
     /// Which MDT holds that sequence; EIO when nobody does.
     pub(super) async fn range_of(&self, seq: u64) -> MdtResult<LuSeqRange> {
-        let store = self.core.lock().store.clone();
+        let store = self.core.read().store.clone();
         if let Some(range) = store.fld().range_of(seq) {
             return Ok(range);
         }
@@ -79,12 +79,12 @@ pub(super) fn elsewhere(fid: Fid) -> MdtBody {
 impl Ctx {
     /// Whether the object lies here.
     pub(super) fn is_here(&self, fid: &Fid) -> bool {
-        self.core().store.is_here(fid)
+        self.reading().store.is_here(fid)
     }
 
     /// Whether all of these lie here.
     pub(super) fn all_here<'a>(&self, fids: impl IntoIterator<Item = &'a Fid>) -> bool {
-        let store: Store = self.core().store.clone();
+        let store: Store = self.reading().store.clone();
         fids.into_iter().all(|f| store.is_here(f))
     }
 

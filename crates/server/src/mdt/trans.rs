@@ -79,7 +79,7 @@ pub(super) fn stored(kv: &dyn Kv) -> Result<BTreeMap<OpId, BTreeSet<u32>>, OsdEr
 impl Trans {
     /// Takes up what was decided before the start, which is on disk.
     pub(super) fn start(&self, ops: &Arc<MdtOps>, target: &LuTarget) -> MdtResult<()> {
-        let kv = ops.core.lock().store.kv().clone();
+        let kv = ops.core.read().store.kv().clone();
         let mut st = self.state.lock();
         st.instance = target.instance();
         st.decided = stored(&*kv)?;
@@ -123,7 +123,7 @@ impl Trans {
         if self.state.lock().active.contains(id) {
             return Err(Errno::EAGAIN.into());
         }
-        let kv = ops.core.lock().store.kv().clone();
+        let kv = ops.core.read().store.kv().clone();
         match kv.get(table::DECIDED, &id.key())? {
             Some(_) => Ok(()),
             None => Err(Errno::ENOENT.into()),
@@ -189,7 +189,7 @@ impl Trans {
             }
             st.decided.remove(&id);
         }
-        let core = ops.core.lock();
+        let core = ops.core.write();
         let mut t = Txn::new(&core.store);
         t.del(table::DECIDED, id.key().to_vec());
         if let Err(error) = ops.commit_own(&core.store, t.finish()) {
@@ -266,7 +266,7 @@ impl Op {
     pub async fn look(&mut self, dir: Fid, name: &Bytes) -> MdtResult<Option<Fid>> {
         let mdt = self.ops.home(&dir).await?;
         if mdt == self.ops.mdts.index() {
-            return self.ops.core.lock().store.lookup(&dir, name);
+            return self.ops.core.read().store.lookup(&dir, name);
         }
         let looks = vec![Look {
             dir,
@@ -287,7 +287,7 @@ impl Op {
     pub fn is_dir(&self, fid: &Fid) -> MdtResult<bool> {
         match self.away.get(fid) {
             Some(away) => Ok(away.ino.is_dir()),
-            None => Ok(self.ops.core.lock().store.inode(fid)?.is_dir()),
+            None => Ok(self.ops.core.read().store.inode(fid)?.is_dir()),
         }
     }
 

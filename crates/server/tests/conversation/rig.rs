@@ -100,7 +100,7 @@ impl Rig {
 
     /// New files get their objects on these OSTs; on any when there are none.
     pub fn place(&self, osts: &[u32]) {
-        for o in &mut self.mdt().ops.core.lock().osts {
+        for o in &mut self.mdt().ops.core.write().osts {
             o.active = osts.is_empty() || osts.contains(&o.index);
         }
     }

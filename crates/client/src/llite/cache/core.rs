@@ -371,6 +371,10 @@ impl Core {
             out.inodes.push(fid);
         }
         out.entries = links.into_vec();
+        if lost & Ibits::LOOKUP.bits() != 0 && out.entries.is_empty() {
+            // names that a listing brought are not kept here, but may be remembered above us
+            out.entries.push((fid, Bytes::new()));
+        }
         out
     }
 

@@ -261,6 +261,6 @@ pub(super) async fn show_spaces(osp: Weak<Osp>, ops: Weak<MdtOps>, changed: Arc<
             return;
         };
         let spaces = osp.spaces();
-        ops.core.lock().osts = spaces;
+        ops.core.write().osts = spaces;
     }
 }

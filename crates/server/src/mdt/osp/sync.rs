@@ -38,7 +38,7 @@ impl Osp {
     /// be more to do right away.
     async fn destroy_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
         let (mut rounds, mut failed) = (Vec::new(), None);
-        let Some(kv) = ops.upgrade().map(|ops| ops.core.lock().store.kv().clone()) else {
+        let Some(kv) = ops.upgrade().map(|ops| ops.core.read().store.kv().clone()) else {
             return Ok(false);
         };
         let Some(target) = self.target() else {
@@ -98,7 +98,7 @@ impl Osp {
 
     /// Tells owners, at most one round of every OST that answers. Returns whether there may be more to do right away.
     async fn owner_round(&self, ops: &Weak<MdtOps>) -> Result<bool, OsdError> {
-        let Some(store) = ops.upgrade().map(|ops| ops.core.lock().store.clone()) else {
+        let Some(store) = ops.upgrade().map(|ops| ops.core.read().store.clone()) else {
             return Ok(false);
         };
         let Some(target) = self.target() else {
@@ -141,7 +141,7 @@ impl Osp {
 
     /// Forgets the rows of what was told, but where the owner changed since.
     fn forget_told(&self, ops: &MdtOps, ost: u32, ids: &[u64]) -> Result<(), OsdError> {
-        let core = ops.core.lock();
+        let core = ops.core.write();
         let mut done = Batch::new();
         for &id in ids {
             let Some(told) = self.told.lock().remove(&(ost, id)) else {

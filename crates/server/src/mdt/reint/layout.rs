@@ -57,7 +57,7 @@ impl Ctx {
                 .push_empty()
                 .push_empty();
         };
-        let ino = self.core().store.inode(&r.fid)?;
+        let ino = self.reading().store.inode(&r.fid)?;
         if !ino.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }

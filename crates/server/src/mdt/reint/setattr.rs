@@ -61,7 +61,7 @@ impl Ctx {
         }
         let mut set = self.setattr_of(r);
         if let Ok(epoch) = self.rq.rq.msg.get::<MdtIoepoch>(3) {
-            let core = self.core();
+            let core = self.reading();
             let open = core
                 .opens
                 .current(epoch.open_handle, self.exp())
@@ -168,7 +168,7 @@ impl Ctx {
     /// Whether the object has file capabilities.
     fn has_capabilities(&self, fid: &Fid) -> MdtResult<bool> {
         Ok(self
-            .core()
+            .reading()
             .store
             .find(fid)?
             .is_some_and(|i| i.xattr(xattr::CAPABILITY).is_some()))
@@ -179,7 +179,7 @@ impl Ctx {
     async fn lock_attributes(&self, fid: &Fid, bits: Ibits, sized: bool) -> MdtResult<HeldLocks> {
         let lacks = sized
             && self
-                .core()
+                .reading()
                 .store
                 .find(fid)?
                 .is_some_and(|i| i.is_reg() && i.lov.is_empty());
