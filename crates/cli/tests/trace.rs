@@ -121,6 +121,7 @@ fn an_operation_is_taken_apart_over_a_router_and_three_processes() {
             );
             // Three clocks, each with its uncertainty; they are the same machine's, so no lead may be beyond it.
             assert_eq!(j.clocks.len(), 2);
+            assert_eq!(j.conflict_ns, 0, "stamps contradict each other");
             let total: i64 = of("CREATE").map(|o| o.ns()).sum();
             let missing: i64 = of("CREATE").map(|o| o.in_segment(NotPlaced)).sum();
             println!(

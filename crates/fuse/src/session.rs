@@ -175,10 +175,10 @@ fn request<F: FileSystem>(
         Started::Future(mut fut) => {
             let watch = shared.fs.stopwatch().and_then(|s| s.begin());
             match poll_once(&mut fut, watch.as_ref(), begun) {
-                Poll::Ready(r) => {
+                Poll::Ready((r, polled)) => {
                     answer(shared, dev, &h, &r);
                     let ended = shared.stats.done_inline(h.opcode, begun);
-                    keep(shared, watch.as_ref(), &h, (begun, ended));
+                    keep(shared, watch.as_ref(), &h, (begun, polled, ended));
                 }
                 Poll::Pending => wait(shared, dev, &h, (fut, watch), (begun, ends)),
             }
@@ -186,16 +186,17 @@ fn request<F: FileSystem>(
     }
 }
 
-/// Where the time of an answered request went.
+/// Where the time of an answered request went: it began, its last poll ended, it was answered.
 fn keep<F: FileSystem>(
     shared: &Shared<F>,
     watch: Option<&Arc<Watch>>,
     h: &InHeader,
-    span: (Instant, Instant),
+    (begun, polled, ended): (Instant, Instant, Instant),
 ) {
     if let (Some(watch), Some(stopwatch)) = (watch, shared.fs.stopwatch()) {
         let fid = shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
-        stopwatch.operation_ended(watch, op::name(h.opcode), fid, span);
+        watch.ran(ended - polled);
+        stopwatch.operation_ended(watch, op::name(h.opcode), fid, (begun, ended));
     }
 }
 
@@ -204,14 +205,14 @@ fn poll_once(
     fut: &mut BoxFuture<'static, reply::Reply>,
     watch: Option<&Arc<Watch>>,
     begun: Instant,
-) -> Poll<reply::Reply> {
+) -> Poll<(reply::Reply, Instant)> {
     let cx = &mut Context::from_waker(Waker::noop());
     let poll = || match watch {
-        Some(watch) => coral_stopwatch::first_poll(watch, begun, fut.as_mut(), cx).map(|(r, _)| r),
-        None => fut.as_mut().poll(cx),
+        Some(watch) => coral_stopwatch::first_poll(watch, begun, fut.as_mut(), cx),
+        None => fut.as_mut().poll(cx).map(|r| (r, begun)),
     };
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll))
-        .unwrap_or_else(|_| Poll::Ready(Err(OpError::Panicked)))
+        .unwrap_or_else(|_| Poll::Ready((Err(OpError::Panicked), begun)))
 }
 
 /// Lets a request that has to wait go on in the runtime, when it is woken.
@@ -234,10 +235,11 @@ fn wait<F: FileSystem>(
             Some(watch) => coral_stopwatch::watched(watch.clone(), r).await,
             None => r.await,
         };
+        let polled = Instant::now();
         shared.waiting.done(h.unique);
         answer(&shared, &dev, &h, &r.unwrap_or(Err(OpError::Panicked)));
         let ended = shared.stats.done(h.opcode, begun);
-        keep(&shared, watch.as_ref(), &h, (begun, ended));
+        keep(&shared, watch.as_ref(), &h, (begun, polled, ended));
     };
     exec::wait(&waits, Box::pin(request));
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// Records of each kind that a node keeps; the oldest go. With all kinds full that is some 4 MiB.
+/// Records of each kind that a node keeps; the oldest go. With all kinds full that is some 5 MB.
 pub const KEPT: usize = 8192;
 const SHARDS: usize = 8;
 

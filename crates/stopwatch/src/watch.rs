@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -69,6 +70,12 @@ impl Watch {
         if waits.len() < WAITS_KEPT {
             waits.push((what, from, to));
         }
+    }
+
+    /// It ran outside its polls, such as to give its answer.
+    pub fn ran(&self, time: Duration) {
+        self.run_ns
+            .fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// What it has seen; it begins anew.
@@ -206,7 +213,6 @@ pub async fn waits<F: Future>(what: Wait, fut: F) -> F::Output {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
     async fn waits_belong_to_the_watch_that_is_polled() {
