@@ -46,6 +46,10 @@ pub(crate) enum Command {
     History(History),
     /// What the nodes of a running process have counted, as text for Prometheus.
     Metrics(Metrics),
+    /// Single operations with the segments of their time: queues, network, locks, processors, storage.
+    Trace(Trace),
+    /// What limits a run: a verdict with figures, from where the time of operations went.
+    Explain(Explain),
     /// The lfs command (also as a program of its own name).
     #[command(disable_help_flag = true)]
     Lfs {
@@ -176,6 +180,63 @@ pub(crate) struct Metrics {
     /// Print JSON, with quantiles of histograms.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// Mount points, directories or pids of running processes: clients, servers, routers; default: all of this user.
+    #[arg(value_name = "MOUNT|DIR")]
+    pub places: Vec<PathBuf>,
+    /// Only operations that took so long at least, as in 10ms.
+    #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
+    pub slow: Option<i64>,
+    /// Only operations on this file.
+    #[arg(long, value_name = "FID")]
+    pub fid: Option<coral_wire::fid::Fid>,
+    /// Only operations of this name, such as GETATTR on a mount, stat in the library.
+    #[arg(long)]
+    pub op: Option<String>,
+    /// Print so many, the slowest.
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    pub most: usize,
+    /// Also write them to a file that Perfetto (ui.perfetto.dev) opens.
+    #[arg(long, value_name = "FILE")]
+    pub perfetto: Option<PathBuf>,
+    /// Print all records as JSON instead, for `coral explain FILE`.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// Mount points, directories or pids of running processes, or one run of the laboratory or file of `coral trace --json`; default: all processes of this user.
+    #[arg(value_name = "MOUNT|DIR|RUN")]
+    pub places: Vec<PathBuf>,
+    /// Watch this machine's processors and memory for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub watch: f64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A time such as 10ms, as nanoseconds.
+fn nanoseconds(text: &str) -> Result<i64, String> {
+    let end = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let unit = match unit {
+        "ns" => 1.0,
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return Err("expected a number with ns, us, ms or s, as in 10ms".to_owned()),
+    };
+    match number.parse::<f64>() {
+        Ok(n) if (0.0..1e9).contains(&n) => Ok((n * unit) as i64),
+        _ => Err(format!("'{number}' is no time")),
+    }
 }
 
 fn seconds(text: &str) -> Result<usize, String> {

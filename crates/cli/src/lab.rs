@@ -121,6 +121,7 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
         ask: Arc::new(|dir| {
             control::ask(dir, Ask::Status).map_err(|e| format!("'{}': {e}", dir.display()))
         }),
+        trace: Arc::new(crate::trace::ask_all),
         command_line: std::env::args().collect(),
         stop,
         say: Arc::new(|line| eprintln!("{line}")),

@@ -26,6 +26,7 @@ mod rundir;
 mod serve;
 mod servers;
 mod status;
+mod trace;
 mod up;
 
 use args::{Cli, Command};
@@ -118,6 +119,8 @@ fn main() -> ExitCode {
         Command::History(a) => history::run(a),
         Command::Lab(a) => lab::run(a),
         Command::Metrics(a) => metrics::run(a),
+        Command::Trace(a) => trace::run(a),
+        Command::Explain(a) => trace::explain(a),
         Command::Lfs { args } => return lfs::main(args),
         Command::Lst { .. } => Ok(()),
         Command::Lnetctl { args } => return lnetctl::main(args, false),

@@ -5,12 +5,14 @@
 //! a program that is being killed.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_client::llite::types::{
     Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
 };
+use coral_stopwatch::Stopwatch;
 use coral_wire::fid::Fid;
 
 use crate::error::OpError;
@@ -44,6 +46,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Whether requests may wait long because a server cannot be reached: a program that is being killed need not wait for them.
     fn is_cut_off(&self) -> bool {
         false
+    }
+
+    /// Where the time of its operations is kept, if anywhere.
+    fn stopwatch(&self) -> Option<&Arc<Stopwatch>> {
+        None
     }
 
     /// FID of the mounted directory.

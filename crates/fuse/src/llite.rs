@@ -72,6 +72,10 @@ impl FileSystem for LliteFs {
         self.llite.is_cut_off()
     }
 
+    fn stopwatch(&self) -> Option<&Arc<coral_stopwatch::Stopwatch>> {
+        Some(self.llite.node().stopwatch())
+    }
+
     fn root(&self) -> Fid {
         self.llite.root()
     }

@@ -15,7 +15,10 @@ use std::task::{Context, Poll, Waker};
 
 use coral_client::ErrorLog;
 use coral_lnet::exec::{self, Inline};
+use coral_stopwatch::Watch;
+use coral_wire::fid::Fid;
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use rustix::io::Errno as SysErrno;
 use tokio::time::Instant;
 use zerocopy::FromBytes;
@@ -169,23 +172,47 @@ fn request<F: FileSystem>(
             answer(shared, dev, &h, &r);
             shared.stats.done_inline(h.opcode, begun);
         }
-        Started::Future(mut fut) => match poll_once(&mut fut) {
-            Poll::Ready(r) => {
-                answer(shared, dev, &h, &r);
-                shared.stats.done_inline(h.opcode, begun);
+        Started::Future(mut fut) => {
+            let watch = shared.fs.stopwatch().and_then(|s| s.begin());
+            match poll_once(&mut fut, watch.as_ref(), begun) {
+                Poll::Ready((r, polled)) => {
+                    answer(shared, dev, &h, &r);
+                    let ended = shared.stats.done_inline(h.opcode, begun);
+                    keep(shared, watch.as_ref(), &h, (begun, polled, ended));
+                }
+                Poll::Pending => wait(shared, dev, &h, (fut, watch), (begun, ends)),
             }
-            Poll::Pending => wait(shared, dev, &h, fut, (begun, ends)),
-        },
+        }
+    }
+}
+
+/// Where the time of an answered request went: it began, its last poll ended, it was answered.
+fn keep<F: FileSystem>(
+    shared: &Shared<F>,
+    watch: Option<&Arc<Watch>>,
+    h: &InHeader,
+    (begun, polled, ended): (Instant, Instant, Instant),
+) {
+    if let (Some(watch), Some(stopwatch)) = (watch, shared.fs.stopwatch()) {
+        let fid = shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
+        watch.ran(ended - polled);
+        stopwatch.operation_ended(watch, op::name(h.opcode), fid, (begun, ended));
     }
 }
 
 /// One poll on this stack. A panic in the file system is EIO to the caller, not the end of the mount.
 fn poll_once(
-    fut: &mut futures_util::future::BoxFuture<'static, reply::Reply>,
-) -> Poll<reply::Reply> {
-    let poll = || fut.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    fut: &mut BoxFuture<'static, reply::Reply>,
+    watch: Option<&Arc<Watch>>,
+    begun: Instant,
+) -> Poll<(reply::Reply, Instant)> {
+    let cx = &mut Context::from_waker(Waker::noop());
+    let poll = || match watch {
+        Some(watch) => coral_stopwatch::first_poll(watch, begun, fut.as_mut(), cx),
+        None => fut.as_mut().poll(cx).map(|r| (r, begun)),
+    };
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll))
-        .unwrap_or_else(|_| Poll::Ready(Err(OpError::Panicked)))
+        .unwrap_or_else(|_| Poll::Ready((Err(OpError::Panicked), begun)))
 }
 
 /// Lets a request that has to wait go on in the runtime, when it is woken.
@@ -193,7 +220,7 @@ fn wait<F: FileSystem>(
     shared: &Arc<Shared<F>>,
     dev: &Arc<OwnedFd>,
     h: &InHeader,
-    fut: futures_util::future::BoxFuture<'static, reply::Reply>,
+    (fut, watch): (BoxFuture<'static, reply::Reply>, Option<Arc<Watch>>),
     (begun, ends): (Instant, Ends),
 ) {
     shared.stats.spawned.inc();
@@ -203,10 +230,16 @@ fn wait<F: FileSystem>(
     let request = async move {
         let cut_off = || shared.fs.is_cut_off();
         let driven = interrupt::drive(fut, interrupted, ends, h.pid, cut_off);
-        let r = std::panic::AssertUnwindSafe(driven).catch_unwind().await;
+        let r = std::panic::AssertUnwindSafe(driven).catch_unwind();
+        let r = match &watch {
+            Some(watch) => coral_stopwatch::watched(watch.clone(), r).await,
+            None => r.await,
+        };
+        let polled = Instant::now();
         shared.waiting.done(h.unique);
         answer(&shared, &dev, &h, &r.unwrap_or(Err(OpError::Panicked)));
-        shared.stats.done(h.opcode, begun);
+        let ended = shared.stats.done(h.opcode, begun);
+        keep(&shared, watch.as_ref(), &h, (begun, polled, ended));
     };
     exec::wait(&waits, Box::pin(request));
 }

@@ -44,16 +44,18 @@ impl FuseStats {
         Instant::now()
     }
 
-    /// It was answered.
-    pub(crate) fn done(&self, opcode: u32, begun: Instant) {
-        let took = begun.elapsed();
-        self.answered.at(opcode as usize).record_time(took);
+    /// It was answered, now.
+    pub(crate) fn done(&self, opcode: u32, begun: Instant) -> Instant {
+        let now = Instant::now();
+        let answered = self.answered.at(opcode as usize);
+        answered.record_time(now - begun);
+        now
     }
 
     /// It was answered on the stack that read it.
-    pub(crate) fn done_inline(&self, opcode: u32, begun: Instant) {
+    pub(crate) fn done_inline(&self, opcode: u32, begun: Instant) -> Instant {
         self.inline.at(opcode as usize).inc();
-        self.done(opcode, begun);
+        self.done(opcode, begun)
     }
 
     /// Requests of all kinds.

@@ -2,6 +2,7 @@
 //!
 //! It runs beside real time and real systems, so the clock here is the machine's and ranks are threads and processes.
 
+pub mod attribution;
 mod clock;
 pub mod collect;
 pub mod experiment;
@@ -9,3 +10,4 @@ pub mod load;
 pub mod report;
 pub mod stats;
 pub mod study;
+pub mod verdict;

@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
-use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr};
+use coral_stopwatch::{Kind, Passing};
+use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr, LnetMsg};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::msg::Msg;
 use crate::path::Route;
@@ -40,10 +42,42 @@ pub(crate) fn judge(local: Nid, dest: Nid, ours: &[Nid], routing: bool) -> Verdi
 pub(crate) struct Transit {
     pub(crate) raw: [u8; LNET_HDR_SIZE],
     pub(crate) credits: Credits,
+    /// When its header was here, and when it had its credits.
+    pub(crate) stamps: (Instant, Instant),
     /// It goes on when it is complete; else it is dropped.
     pub(crate) forward: bool,
     /// Share of the address it came from in the connects for others.
     pub(crate) origin: Arc<Semaphore>,
+}
+
+/// What the stopwatch is to be told of a message that is here whole.
+fn passing(msg: &Msg, transit: Option<&Transit>) -> Passing {
+    let whole = Instant::now();
+    let (arrived, admitted) = transit.map_or((whole, whole), |t| t.stamps);
+    let (kind, portal, mbits) = match msg.kind {
+        LnetMsg::Put {
+            ptl_index,
+            match_bits,
+            ..
+        } => (Kind::Put, ptl_index, match_bits),
+        LnetMsg::Get {
+            ptl_index,
+            match_bits,
+            ..
+        } => (Kind::Get, ptl_index, match_bits),
+        LnetMsg::Ack { .. } | LnetMsg::Reply { .. } => (Kind::Answer, 0, 0),
+    };
+    Passing {
+        from: msg.src.0,
+        to: msg.dest.0,
+        kind,
+        portal,
+        mbits,
+        bytes: msg.payload.len() as u64,
+        arrived,
+        admitted,
+        whole,
+    }
 }
 
 impl Node {
@@ -79,9 +113,12 @@ impl Node {
             tracing::debug!(node = %self.nid(), %from, src = %msg.src, dest = %msg.dest, "no route: message dropped");
             return stats.no_route.inc();
         };
+        let done = Done::Forwarded(
+            self.stats_arc(),
+            Box::new((self.stopwatch().clone(), passing(&msg, transit.as_ref()))),
+        );
         stats.routed.inc();
         stats.routed_bytes.add(msg.payload.len() as u64);
-        let done = Done::Forwarded(self.stats_arc());
         match (path.route, transit) {
             (Route::Sock(peer), Some(t)) => {
                 peer.count_sent(&msg.kind);

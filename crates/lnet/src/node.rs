@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use coral_buffers::Payload;
 use coral_metrics::Registry;
+use coral_stopwatch::Stopwatch;
 use coral_wire::lnet::{LNET_NI_STATUS_DOWN, feat};
 use parking_lot::{Mutex, MutexGuard};
 use rand::{RngCore, SeedableRng};
@@ -188,6 +189,7 @@ pub struct Node {
     handovers: Inline,
     metrics: Registry,
     stats: Arc<NodeStats>,
+    stopwatch: Arc<Stopwatch>,
     runtime: tokio::runtime::Handle,
     down: AtomicBool,
     /// The same, to wait for.
@@ -280,6 +282,7 @@ impl Node {
             handovers: Inline::default(),
             metrics: Registry::default(),
             stats,
+            stopwatch: Arc::default(),
             runtime: tokio::runtime::Handle::current(),
             down: AtomicBool::new(false),
             ended: tokio::sync::watch::Sender::new(false),
@@ -305,6 +308,11 @@ impl Node {
     /// All NIDs, primary first, without `0@lo`.
     pub fn nids(&self) -> &[Nid] {
         &self.nids
+    }
+
+    /// Where the time of its operations and requests went.
+    pub fn stopwatch(&self) -> &Arc<Stopwatch> {
+        &self.stopwatch
     }
 
     /// Whose connections it takes.

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, Waker};
 use coral_buffers::Payload;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::{KnownBy, Nid, Node, SendError};
 
@@ -39,6 +40,8 @@ pub struct PutEvent {
     pub data: Payload,
     /// How the node is known that brought it: the sender, or the router it came by.
     pub known_by: KnownBy,
+    /// When it was here.
+    pub at: Instant,
 }
 
 /// Takes the PUTs of a request portal.
@@ -323,6 +326,7 @@ mod tests {
             offset: 0,
             data: Payload::new(),
             known_by: KnownBy::Process,
+            at: Instant::now(),
         }
     }
 

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use coral_stopwatch::{Wait, waits};
+
 use crate::OsdError;
 
 /// The answer of a storage call. The call is under way when this is made, in the order in which calls were made; whoever drops
@@ -27,7 +29,7 @@ impl<T> Io<T> {
 
     /// An answer to come.
     pub fn later(answer: impl Future<Output = Result<T, OsdError>> + Send + 'static) -> Io<T> {
-        Io(IoState::Later(Box::pin(answer)))
+        Io(IoState::Later(Box::pin(waits(Wait::Storage, answer))))
     }
 
     /// The answer, where it is there; else the call, to be awaited.

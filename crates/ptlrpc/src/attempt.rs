@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, Sleep};
 
 use crate::import::{Conn, Phase};
-use crate::request::Bulk;
+use crate::request::{Bulk, Stamps};
 use crate::watched::Watched;
 use crate::{Reply, Request, RpcStats};
 
@@ -195,12 +195,13 @@ impl Attempt<'_> {
             Ok(Err(e)) => return Outcome::Unsent(e),
             Err(end) => return end,
         }
+        let taken = Instant::now();
         let mut done = loop {
             let ev = match wait.on(reply.recv()).await {
                 Ok(ev) => ev,
                 Err(end) => return end,
             };
-            match self.take_reply(ev, &mut wait) {
+            match self.take_reply(ev, (taken, reply_mbits), &mut wait) {
                 Ok(Some(r)) => break r,
                 Ok(None) => continue,
                 Err(e) => return Outcome::Garbage(e),
@@ -218,7 +219,14 @@ impl Attempt<'_> {
     }
 
     /// A PUT on the reply portal: the final reply, or an early one, which only extends the deadline.
-    fn take_reply(&self, ev: PutEvent, wait: &mut Wait) -> Result<Option<Reply>, String> {
+    /// `sent`, `mbits`: when the LND had taken the request, and the match bits of its reply.
+    fn take_reply(
+        &self,
+        ev: PutEvent,
+        (sent, mbits): (Instant, u64),
+        wait: &mut Wait,
+    ) -> Result<Option<Reply>, String> {
+        let arrived = ev.at;
         let msg = Message::decode(ev.data.copy_to_bytes()).map_err(|e| e.to_string())?;
         let body = msg.body().map_err(|e| e.to_string())?;
         if self.at && ev.offset == 0 && msg.encoded_len() <= BODY_ONLY_SIZE {
@@ -237,6 +245,12 @@ impl Attempt<'_> {
             bulk: Vec::new(),
             body,
             msg,
+            stamps: Stamps {
+                sending: wait.sent,
+                sent,
+                arrived,
+                mbits,
+            },
         }))
     }
 }

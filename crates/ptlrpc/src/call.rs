@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use coral_lnet::Nid;
+use coral_stopwatch::{self as stopwatch, RpcEnd, Wait};
 use coral_wire::errno::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::nid::NET_LO;
@@ -88,9 +90,30 @@ impl Import {
         }
     }
 
-    /// The call proper. Says `sent` before the first message leaves.
+    /// The call, with its stopwatch.
     async fn run(self: &Arc<Self>, rq: Request, progress: &Progress) -> Result<Reply, RpcError> {
         let begun = Instant::now();
+        let Some(watch) = self.node.stopwatch().part() else {
+            return self.run_from(begun, None, rq, progress).await;
+        };
+        // A server that asks another one waits for it.
+        let handled = stopwatch::current().filter(|w| w.id() == 0);
+        let done = self.run_from(begun, Some(&watch), rq, progress);
+        let done = stopwatch::watched(watch.clone(), done).await;
+        if let Some(handled) = handled {
+            handled.waited(Wait::Server, begun, Instant::now());
+        }
+        done
+    }
+
+    /// The call proper. Says `sent` before the first message leaves.
+    async fn run_from(
+        self: &Arc<Self>,
+        begun: Instant,
+        watch: Option<&Arc<stopwatch::Watch>>,
+        rq: Request,
+        progress: &Progress,
+    ) -> Result<Reply, RpcError> {
         let born = rq.generation.unwrap_or_else(|| self.phase.now().generation);
         // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
         let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
@@ -108,9 +131,12 @@ impl Import {
         let mut mbits = own.xid;
         let mut flags = 0;
         let mut pause = INPROGRESS_PAUSE;
+        let mut attempts = 0;
         loop {
             progress.xid.store(own.xid, Ordering::Relaxed);
-            let conn = self.wait_full(born, &rq, own.xid).await?;
+            let full = self.wait_full(born, &rq, own.xid);
+            let conn = stopwatch::waits(Wait::Connection, full).await?;
+            attempts += 1;
             progress.sent.store(true, Ordering::Relaxed);
             let tag = slot
                 .as_ref()
@@ -133,7 +159,7 @@ impl Import {
             {
                 Outcome::Done(r) if is_not_connected(&r) => self.connection_lost(conn.conn_cnt),
                 Outcome::Done(r) if r.status == Errno::EINPROGRESS.status() => {
-                    tokio::time::sleep(pause).await;
+                    stopwatch::waits(Wait::Pause, tokio::time::sleep(pause)).await;
                     pause = (pause * 2).min(INPROGRESS_PAUSE_MAX);
                     own = self.new_xid();
                     mbits = own.xid;
@@ -144,6 +170,10 @@ impl Import {
                     let now = Instant::now();
                     self.keep(&rq, &attempt.body(), &r, now);
                     self.answered(&rq, &r, now - begun);
+                    if let Some(watch) = watch {
+                        let end = self.rpc_end(&rq, &r, conn.nid, (begun, now), attempts);
+                        self.node.stopwatch().rpc_ended(watch, end);
+                    }
                     return Ok(*r);
                 }
                 Outcome::Garbage(what) => {
@@ -274,7 +304,7 @@ impl Import {
             Some(s) => s,
             None => {
                 let begun = Instant::now();
-                let slot = slots.acquire().await;
+                let slot = stopwatch::waits(Wait::Slot, slots.acquire()).await;
                 self.stats.slot_wait.record_time(begun.elapsed());
                 slot
             }
@@ -322,6 +352,41 @@ impl Import {
         let mut inner = self.inner.lock();
         inner.replay.committed(r.body.last_committed);
         inner.replay.seen(r.transno);
+    }
+
+    /// What the stopwatch keeps of a request that was answered.
+    fn rpc_end(
+        &self,
+        rq: &Request,
+        r: &Reply,
+        nid: Nid,
+        (begun, ended): (Instant, Instant),
+        attempts: u32,
+    ) -> RpcEnd {
+        let offered = match &rq.bulk {
+            Some(Bulk::Source { data, .. }) => data.iter().map(|d| d.len() as u64).sum(),
+            _ => 0,
+        };
+        let got: u64 = r.bulk.iter().map(|d| d.len() as u64).sum();
+        RpcEnd {
+            peer: nid.0,
+            target: self.target.clone(),
+            xid: r.xid,
+            reply_mbits: r.stamps.mbits,
+            opc: rq.opc,
+            fid: rq.fid(),
+            begun,
+            sending: r.stamps.sending,
+            sent: r.stamps.sent,
+            reply: r.stamps.arrived,
+            ended,
+            attempts,
+            bulk_bytes: offered + got,
+            in_flight: (
+                self.stats.in_flight.value() as u32,
+                self.in_flight.limit().into(),
+            ),
+        }
     }
 
     /// Counts a request that was answered.

@@ -234,6 +234,11 @@ impl Import {
         self.observer.lock().clone()
     }
 
+    /// The in-flight limit.
+    pub fn max_in_flight(&self) -> u16 {
+        self.in_flight.limit()
+    }
+
     /// Sets the in-flight limit.
     pub fn set_max_in_flight(&self, n: usize) {
         self.in_flight

@@ -10,6 +10,7 @@ use coral_lnet::Nid;
 use coral_wire::Wire;
 use coral_wire::fid::Fid;
 use coral_wire::ptlrpc::{Message, PtlrpcBody, opc, portal};
+use tokio::time::Instant;
 
 /// Memory of a kept request besides its data, bytes.
 const KEPT_OVERHEAD_BYTES: usize = 1024;
@@ -256,6 +257,20 @@ pub struct Reply {
     pub transno: u64,
     /// Server's service time in seconds.
     pub service_time_s: u32,
+    pub(crate) stamps: Stamps,
+}
+
+/// When what happened of the attempt that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stamps {
+    /// Its sending began.
+    pub(crate) sending: Instant,
+    /// The LND had taken it.
+    pub(crate) sent: Instant,
+    /// The reply was here.
+    pub(crate) arrived: Instant,
+    /// Match bits of the reply.
+    pub(crate) mbits: u64,
 }
 
 /// Which request it was, for messages and logs. Cheap to make: nothing is allocated.

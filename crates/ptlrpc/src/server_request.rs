@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use coral_buffers::Payload;
 use coral_lnet::{KnownBy, Nid, Node, PutEvent, SendError};
+use coral_stopwatch::{self as stopwatch, ServedEnd, Wait, Watch};
 use coral_wire::ptlrpc::{
     BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT,
     MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR, PtlrpcBody, portal,
@@ -83,6 +84,8 @@ pub struct ServerRequest {
     pub arrived: Instant,
     /// How long it waited in the queue of its service.
     pub(crate) waited: Duration,
+    /// Where its time goes.
+    pub(crate) watch: Option<Arc<Watch>>,
     service: Arc<Service>,
     control: Control,
 }
@@ -120,7 +123,8 @@ impl ServerRequest {
         body: PtlrpcBody,
         ev: &PutEvent,
     ) -> ServerRequest {
-        let arrived = Instant::now();
+        let arrived = ev.at;
+        let watch = node.stopwatch().handling();
         let shared = Shared {
             service: Arc::downgrade(&service),
             to: ev.from,
@@ -148,6 +152,7 @@ impl ServerRequest {
             portal: ev.portal,
             arrived,
             waited: Duration::ZERO,
+            watch,
             service,
             control,
         }
@@ -215,7 +220,8 @@ impl ServerRequest {
                 }),
             }
         });
-        let data = self.control.limited(try_join_all(gets)).await?;
+        let data = self.control.limited(try_join_all(gets));
+        let data = stopwatch::waits(Wait::Bulk, data).await?;
         let bytes = data.iter().map(|d| d.len() as u64).sum();
         self.service.stats().bulk_write.add(bytes);
         Ok(data)
@@ -240,7 +246,8 @@ impl ServerRequest {
                 .await
                 .map_err(BulkError::from)
         });
-        self.control.limited(try_join_all(puts)).await?;
+        let sent = self.control.limited(try_join_all(puts));
+        stopwatch::waits(Wait::Bulk, sent).await?;
         self.service.stats().bulk_read.add(bytes);
         Ok(())
     }
@@ -273,6 +280,7 @@ impl ServerRequest {
         let now = Instant::now();
         let took = now - self.arrived;
         let served = took.saturating_sub(self.waited);
+        let ran = self.watch.as_ref().map(|w| w.take_at(now));
         let stats = self.service.stats();
         stats.served.at(place(self.body.opc)).record_time(served);
         // What waits for other clients' recovery, or was sent again, says nothing of how long requests take here.
@@ -311,6 +319,19 @@ impl ServerRequest {
             .await
         {
             tracing::debug!(xid = self.xid, nid = %self.from, error = %e, "reply not sent");
+        }
+        if let Some(ran) = ran {
+            let end = ServedEnd {
+                client: self.from.0,
+                xid: self.xid,
+                opc: self.body.opc,
+                service: self.service.name().clone(),
+                arrived: self.arrived,
+                begun: self.arrived + self.waited,
+                replying: now,
+                replied: Instant::now(),
+            };
+            shared.node.stopwatch().served(ran, end);
         }
     }
 }

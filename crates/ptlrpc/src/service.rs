@@ -13,12 +13,14 @@
 //! - A handler runs to its end or, at [`Service::stop`], is dropped at an await point.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use coral_lnet::exec::run_inline;
 use coral_lnet::{Node, PortalHandler, PutEvent};
+use coral_stopwatch::{self as stopwatch, Watch};
 use coral_wire::ost::{NiobufRemote, ObdFlags, Obdo, brw, md};
 use coral_wire::ptlrpc::{Message, PTL_RPC_MSG_REQUEST, opc};
 use futures_util::future::BoxFuture;
@@ -83,6 +85,7 @@ pub struct Service {
     idle: tokio::sync::Notify,
     pub(crate) stats: Arc<ServiceStats>,
     estimate: Mutex<Estimate>,
+    name: Arc<str>,
 }
 
 /// Requests that wait for no others but those of their lane.
@@ -146,6 +149,7 @@ impl Service {
             idle: tokio::sync::Notify::new(),
             stats: Arc::default(),
             estimate: Mutex::default(),
+            name: cfg.name.as_str().into(),
             cfg,
         });
         svc.show();
@@ -178,6 +182,11 @@ impl Service {
             }
             idle.await;
         }
+    }
+
+    /// Its name, for records.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
     }
 
     /// Counters.
@@ -273,8 +282,11 @@ impl Service {
             svc: self.clone(),
             control,
         };
+        let watch = rq.watch.clone();
+        let begun = rq.arrived + rq.waited;
         let handler = self.handler.clone().handle(rq);
-        run_inline(self.node.handovers(), Box::pin(drive(running, handler)));
+        let driven = drive(running, watch, begun, handler);
+        run_inline(self.node.handovers(), Box::pin(driven));
     }
 
     /// A request of the lane is done: the next one of its queue takes its place.
@@ -320,7 +332,23 @@ impl Drop for Running {
 }
 
 /// Runs a handler; when it waits, sends early replies before the client's deadline.
-async fn drive(running: Running, mut handler: BoxFuture<'static, ()>) {
+async fn drive(
+    running: Running,
+    watch: Option<Arc<Watch>>,
+    mut begun: Instant,
+    mut handler: BoxFuture<'static, ()>,
+) {
+    // The first poll counts from the arrival, each later one from its own beginning.
+    let mut first = true;
+    let mut handler = poll_fn(move |cx| {
+        let Some(watch) = &watch else {
+            return handler.as_mut().poll(cx);
+        };
+        if !std::mem::take(&mut first) {
+            begun = Instant::now();
+        }
+        stopwatch::first_poll(watch, begun, handler.as_mut(), cx).map(|((), _)| ())
+    });
     if futures_util::poll!(&mut handler).is_ready() {
         return;
     }

@@ -1,5 +1,6 @@
 //! The node's side of lnetctl: what a running process answers on its control socket about its LNet nodes.
 
+use coral_lab::verdict::{RouterBuffers, Seen};
 use coral_lnet::faults::{FaultAction, FaultRule, FaultStat, HealthError, NidMatch, Side, Strike};
 use coral_lnet::history::History;
 use coral_lnet::{Nid, Node, PoolSizes, RouteSpec};
@@ -31,6 +32,8 @@ pub(crate) enum Act {
     History { seconds: usize },
     /// What is counted, of all nodes unless one is named: as JSON, or else Prometheus's text.
     Metrics { json: bool },
+    /// Where the time of requests went, of all nodes unless one is named.
+    Stopwatch,
     /// Adds a route.
     RouteAdd {
         net: String,
@@ -214,6 +217,9 @@ impl Agent {
         if let (Act::Metrics { json }, None) = (&ask.act, &ask.node) {
             return metrics(nodes.iter().map(|(node, _)| node), *json);
         }
+        if let (Act::Stopwatch, None) = (&ask.act, &ask.node) {
+            return stopwatches(nodes.iter().map(|(node, _)| node));
+        }
         let found = match &ask.node {
             None => nodes.first(),
             Some(name) => nodes
@@ -250,6 +256,30 @@ fn metrics<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>, json: bool) -> Value 
     }
 }
 
+/// The stopwatches of nodes, on the one clock of this process, with their routers' buffers.
+fn stopwatches<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Value {
+    let base = tokio::time::Instant::now();
+    // A pid alone may be another process's in another namespace.
+    let clock = format!("{}-{:?}", std::process::id(), base);
+    let mut seen = Seen::default();
+    for node in nodes {
+        let mut dump = node.stopwatch().dump(&clock, base);
+        dump.nids = node.nids().iter().map(|n| n.0).collect();
+        dump.names = node.nids().iter().map(Nid::to_string).collect();
+        seen.dumps.push(dump);
+        let routing = node.routing();
+        if routing.enabled {
+            seen.routers.push(RouterBuffers {
+                name: node.nid().to_string(),
+                buffers: routing.large.nbuffers as u64,
+                least_free: routing.large.mincredits as u64,
+                wait_s: 0.0,
+            });
+        }
+    }
+    json!(seen)
+}
+
 type Done = Result<Value, (i32, String)>;
 
 fn invalid(why: impl ToString) -> (i32, String) {
@@ -270,7 +300,6 @@ fn net(text: &str) -> Result<u32, (i32, String)> {
 }
 
 async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
-    let ok = json!({ "ok": true });
     match act {
         Act::Show => return Ok(show(node)),
         Act::Ping {
@@ -279,6 +308,7 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
         } => return ping(node, nid(&text)?, limit_ms).await,
         Act::History { seconds } => return Ok(last(node, history, seconds)),
         Act::Metrics { json } => return Ok(metrics(std::iter::once(node), json)),
+        Act::Stopwatch => return Ok(stopwatches(std::iter::once(node))),
         Act::RouteAdd {
             net: name,
             gateway,
@@ -377,7 +407,7 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
             return Ok(json!({ "rules": rules }));
         }
     }
-    Ok(ok)
+    Ok(json!({ "ok": true }))
 }
 
 async fn ping(node: &Arc<Node>, to: Nid, limit_ms: u64) -> Done {

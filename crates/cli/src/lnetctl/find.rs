@@ -218,6 +218,24 @@ fn running_in(dir: &Path) -> Vec<Running> {
     out
 }
 
+/// The sockets of the processes that are named, each as [`socket`] takes it; of all of this user, when none is.
+pub(crate) fn sockets(which: &[PathBuf], how: &str) -> Result<Vec<PathBuf>, String> {
+    if which.is_empty() {
+        let all = running();
+        return match all.is_empty() {
+            true => Err(format!(
+                "no Coral node of this user runs here; start one, or say which, with {how}"
+            )),
+            false => Ok(all.into_iter().map(|r| r.socket).collect()),
+        };
+    }
+    let named = which.iter().map(|w| socket(Some(w), None, how));
+    let mut all: Vec<PathBuf> = named.collect::<Result<_, _>>()?;
+    all.sort();
+    all.dedup();
+    Ok(all)
+}
+
 /// The socket to ask: that given, that of the process which `which` names (by its directory, its mount point or its pid), else
 /// the only one there is. `how`: how the user says which.
 pub(crate) fn socket(

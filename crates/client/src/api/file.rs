@@ -128,6 +128,12 @@ impl File {
         }
     }
 
+    /// `call` under the stopwatch.
+    async fn timed<F: Future>(&self, op: &'static str, call: F) -> F::Output {
+        let stopwatch = self.fs.llite.node().stopwatch();
+        stopwatch.operation(op, self.handle.fid(), call).await
+    }
+
     fn told<T>(&self, op: &'static str, done: Result<T, Error>) -> Result<T, PathError> {
         self.fs.told(op, &self.path, done)
     }
@@ -156,7 +162,8 @@ impl File {
     async fn read_payload(&self, offset: u64, len_bytes: usize) -> Result<Payload, PathError> {
         let len = len_bytes.min(READ_MAX) as u32;
         let read = self.fs.llite.read(&self.handle, offset, len);
-        self.told("read", read.await)
+        let read = self.timed("read", read).await;
+        self.told("read", read)
     }
 
     /// Writes all of `data` at `offset`, or at the end when opened to append; bytes written. They are dirty for a while:
@@ -170,14 +177,16 @@ impl File {
     pub async fn write_bytes_at(&self, data: Bytes, offset: u64) -> Result<usize, PathError> {
         let data = Payload::from(data);
         let written = self.fs.llite.write(&self.cred, &self.handle, offset, data);
-        self.told("write", written.await)
+        let written = self.timed("write", written).await;
+        self.told("write", written)
     }
 
     /// Attributes.
     pub async fn stat(&self) -> Result<Attr, PathError> {
         let fid = self.handle.fid();
         let found = self.fs.llite.getattr(&self.cred, fid, Some(&self.handle));
-        Ok(self.told("stat", found.await)?.attr)
+        let found = self.timed("stat", found).await;
+        Ok(self.told("stat", found)?.attr)
     }
 
     /// Changes attributes; answers the new ones.
@@ -187,7 +196,8 @@ impl File {
             .fs
             .llite
             .setattr(&self.cred, fid, set, Some(&self.handle));
-        Ok(self.told("set_attr", changed.await)?.attr)
+        let changed = self.timed("set_attr", changed).await;
+        Ok(self.told("set_attr", changed)?.attr)
     }
 
     /// Cuts or extends the file to `size` bytes.
@@ -201,7 +211,8 @@ impl File {
 
     /// Data and metadata are on disk when this returns. Fails when data written before could not be stored.
     pub async fn sync(&self) -> Result<(), PathError> {
-        let done = self.fs.llite.fsync(&self.handle, false).await;
+        let done = self.fs.llite.fsync(&self.handle, false);
+        let done = self.timed("sync", done).await;
         self.told("sync", done)
     }
 

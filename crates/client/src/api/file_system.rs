@@ -122,7 +122,8 @@ impl FileSystem {
     /// Opens a file. EISDIR for a directory.
     pub async fn open(&self, path: impl AsRef<[u8]>, how: &OpenOptions) -> Result<File, PathError> {
         let path = path.as_ref();
-        self.told("open", path, self.open_at(path, how).await)
+        let opened = self.timed("open", self.open_at(path, how)).await;
+        self.told("open", path, opened)
     }
 
     fn told<T>(
@@ -132,6 +133,12 @@ impl FileSystem {
         done: Result<T, Error>,
     ) -> Result<T, PathError> {
         self.mounted.told(op, path.as_ref(), done)
+    }
+
+    /// `call` under the stopwatch. The files of paths are known to nobody here.
+    async fn timed<F: Future>(&self, op: &'static str, call: F) -> F::Output {
+        let stopwatch = self.llite().node().stopwatch();
+        stopwatch.operation(op, Fid::ZERO, call).await
     }
 
     async fn open_at(&self, path: &[u8], how: &OpenOptions) -> Result<File, Error> {
@@ -169,13 +176,14 @@ impl FileSystem {
 
     /// Attributes of what a path leads to.
     pub async fn stat(&self, path: impl AsRef<[u8]>) -> Result<Attr, PathError> {
-        let found = self.find(path.as_ref(), true).await;
+        let found = self.timed("stat", self.find(path.as_ref(), true)).await;
         self.told("stat", path, found)
     }
 
     /// Attributes of what a path names, of a symbolic link itself.
     pub async fn symlink_stat(&self, path: impl AsRef<[u8]>) -> Result<Attr, PathError> {
-        let found = self.find(path.as_ref(), false).await;
+        let found = self.find(path.as_ref(), false);
+        let found = self.timed("symlink_stat", found).await;
         self.told("symlink_stat", path, found)
     }
 
@@ -186,7 +194,8 @@ impl FileSystem {
             let changed = self.llite().setattr(&self.cred, fid, set, None);
             Ok(changed.await?.attr)
         };
-        self.told("set_attr", &path, change.await)
+        let done = self.timed("set_attr", change).await;
+        self.told("set_attr", &path, done)
     }
 
     /// Cuts or extends a file to `size` bytes.
@@ -200,7 +209,7 @@ impl FileSystem {
 
     /// The whole listing of a directory, without "." and "..", in the order of the directory.
     pub async fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Vec<DirEntry>, PathError> {
-        let found = self.list(path.as_ref()).await;
+        let found = self.timed("read_dir", self.list(path.as_ref())).await;
         self.told("read_dir", path, found)
     }
 
@@ -229,7 +238,8 @@ impl FileSystem {
             let (dir, name) = self.parent(path.as_ref()).await?;
             self.llite().mkdir(&self.cred, dir, name, mode).await
         };
-        self.told("mkdir", &path, make.await.map(drop))
+        let done = self.timed("mkdir", make).await;
+        self.told("mkdir", &path, done.map(drop))
     }
 
     /// Makes an empty regular file with these permission bits, less the umask, without opening it.
@@ -239,7 +249,8 @@ impl FileSystem {
             let mode = libc::S_IFREG | mode & 0o7777;
             self.llite().mknod(&self.cred, dir, name, mode, 0).await
         };
-        self.told("mknod", &path, make.await.map(drop))
+        let done = self.timed("mknod", make).await;
+        self.told("mknod", &path, done.map(drop))
     }
 
     /// Sets an extended attribute of what a path leads to; `flags` as setxattr(2) has them.
@@ -255,7 +266,8 @@ impl FileSystem {
             let (name, fs) = (name.as_ref(), self.llite());
             fs.setxattr(&self.cred, fid, name, value, flags).await
         };
-        self.told("set_xattr", &path, set.await)
+        let done = self.timed("set_xattr", set).await;
+        self.told("set_xattr", &path, done)
     }
 
     /// Makes a symbolic link at `path` that says `target`.
@@ -269,7 +281,8 @@ impl FileSystem {
             let made = self.llite().symlink(&self.cred, dir, name, target.as_ref());
             made.await
         };
-        self.told("symlink", &path, make.await.map(drop))
+        let done = self.timed("symlink", make).await;
+        self.told("symlink", &path, done.map(drop))
     }
 
     /// What a symbolic link says.
@@ -281,7 +294,8 @@ impl FileSystem {
                 false => Err(Refusal::NotALink.into()),
             }
         };
-        self.told("read_link", &path, read.await)
+        let done = self.timed("read_link", read).await;
+        self.told("read_link", &path, done)
     }
 
     /// Gives a file a further name.
@@ -295,7 +309,8 @@ impl FileSystem {
             let (dir, name) = self.parent(new_path.as_ref()).await?;
             self.llite().link(&self.cred, fid, dir, name).await
         };
-        self.told("hard_link", &path, link.await.map(drop))
+        let done = self.timed("hard_link", link).await;
+        self.told("hard_link", &path, done.map(drop))
     }
 
     /// Removes a name that is not a directory.
@@ -304,7 +319,8 @@ impl FileSystem {
             let (dir, name) = self.parent(path.as_ref()).await?;
             self.llite().unlink(&self.cred, dir, name).await
         };
-        self.told("unlink", &path, remove.await)
+        let done = self.timed("unlink", remove).await;
+        self.told("unlink", &path, done)
     }
 
     /// Removes an empty directory.
@@ -313,7 +329,8 @@ impl FileSystem {
             let (dir, name) = self.parent(path.as_ref()).await?;
             self.llite().rmdir(&self.cred, dir, name).await
         };
-        self.told("rmdir", &path, remove.await)
+        let done = self.timed("rmdir", remove).await;
+        self.told("rmdir", &path, done)
     }
 
     /// Gives what `path` names the name `new_path`, in the place of what had that.
@@ -328,7 +345,8 @@ impl FileSystem {
             let done = self.llite().rename(&self.cred, from, name, to, new_name, 0);
             done.await
         };
-        self.told("rename", &path, rename.await)
+        let done = self.timed("rename", rename).await;
+        self.told("rename", &path, done)
     }
 
     /// Space and inodes, sums over the targets.

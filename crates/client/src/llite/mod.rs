@@ -464,6 +464,7 @@ impl Llite {
     }
 
     /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves);
+    /// `osc.NAME.max_rpcs_in_flight` to a number of RPCs, 1 to 256 (until a server joins or leaves);
     /// `osc.NAME.active` to 0, so that the OST is left and what needs it fails, or 1;
     /// `osc.NAME.idle_timeout` to seconds without use after which the OST is left, 0 (never) to 50;
     /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks

@@ -16,6 +16,8 @@ use super::servers::Servers;
 use crate::error::{Error, Refusal};
 use crate::osc::Osc;
 
+/// Most RPCs to an OST at once (`OSC_MAX_RIF_MAX`, lustre/include/obd.h).
+const IN_FLIGHT_MAX: usize = 256;
 const MIB: usize = 1 << 20;
 /// Longest time without use before an OST is left (`CONNECTION_SWITCH_MAX`), seconds.
 const IDLE_TIMEOUT_MAX_S: u64 = 50;
@@ -144,6 +146,7 @@ impl Tunables {
             add("cur_grant_bytes", osc.grant().held());
             add("max_dirty_mb", osc.grant().max_dirty() >> 20);
             add("idle_timeout", osc.import().idle_timeout().as_secs());
+            add("max_rpcs_in_flight", osc.import().max_in_flight().into());
             let kept = osc.kept_bytes();
             let value = format!(
                 "unstable_pages: {}\nunstable_mb: {}\n",
@@ -186,6 +189,7 @@ impl Tunables {
     }
 
     /// Changes a parameter: `osc.NAME.max_dirty_mb` to a number of MiB, 1 to 2000 (until a server joins or leaves);
+    /// `osc.NAME.max_rpcs_in_flight` to a number of RPCs, 1 to 256 (until a server joins or leaves);
     /// `osc.NAME.active` to 0, so that the OST is left and what needs it fails, or 1;
     /// `osc.NAME.idle_timeout` to seconds without use after which the OST is left, 0 (never) to 50;
     /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
@@ -203,6 +207,19 @@ impl Tunables {
                 .filter(|mb| (1..=2000).contains(mb))
                 .ok_or(Refusal::BadParam)?;
             osc.grant().set_max_dirty(mb << 20);
+            return Ok(());
+        }
+        if let Some((_, osc)) = self
+            .osc_names()
+            .into_iter()
+            .find(|(n, _)| name == format!("osc.{n}.max_rpcs_in_flight"))
+        {
+            let n = value
+                .parse::<usize>()
+                .ok()
+                .filter(|n| (1..=IN_FLIGHT_MAX).contains(n))
+                .ok_or(Refusal::BadParam)?;
+            osc.import().set_max_in_flight(n);
             return Ok(());
         }
         if let Some((_, osc)) = self

@@ -568,7 +568,7 @@ where
     let mut set = tokio::task::JoinSet::new();
     let mut count = 0;
     for (i, job) in jobs.enumerate() {
-        set.spawn(async move { (i, job.await) });
+        set.spawn(coral_stopwatch::carried(async move { (i, job.await) }));
         count = i + 1;
     }
     let mut out: Vec<Option<T>> = (0..count).map(|_| None).collect();

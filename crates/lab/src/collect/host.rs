@@ -269,6 +269,12 @@ fn disks(diskstats: &str) -> Vec<Reading> {
     out
 }
 
+/// Pages that came back from swap, in /proc/vmstat.
+fn swap_in(vmstat: &str) -> Option<Reading> {
+    let pages = vmstat.lines().find_map(|l| l.strip_prefix("pswpin "))?;
+    Some(Reading::counter("swap_in", "pages", pages.parse().ok()?))
+}
+
 /// `some avg10=… total=MICROSECONDS`: the share of the time in which someone waited.
 fn pressure(what: &str, text: &str) -> Option<Reading> {
     let some = text.lines().find(|l| l.starts_with("some "))?;
@@ -337,6 +343,7 @@ impl Source for Host {
                 .map(|v| Reading::gauge("busiest_thread", "of a core", v)),
         );
         out.extend(memory(&self.file("meminfo", missing)));
+        out.extend(swap_in(&self.file("vmstat", missing)));
         out.extend(network(&self.file("net/dev", missing)));
         out.extend(disks(&self.file("diskstats", missing)));
         for what in ["cpu", "io", "memory"] {

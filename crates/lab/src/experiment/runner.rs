@@ -8,6 +8,7 @@ use super::rig_spec::system_names;
 use super::step::{Runner, Stop};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
+use crate::verdict::Seen;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,9 @@ use std::time::Duration;
 
 /// Asks the Coral process with this directory for its status.
 pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
+
+/// Reads the stopwatches of the processes at these places.
+pub type Trace = Arc<dyn Fn(&[PathBuf]) -> Result<Seen, String> + Send + Sync>;
 
 /// What a run needs besides its plan.
 #[derive(Clone)]
@@ -30,6 +34,8 @@ pub struct Settings {
     pub scratch: Option<PathBuf>,
     /// How Coral processes are asked.
     pub ask: Ask,
+    /// How the stopwatches of processes are read, by their directories and mount points.
+    pub trace: Trace,
     /// The command line, for the record.
     pub command_line: Vec<String>,
     /// Set to end the run: what runs then is killed, and the run is incomplete.

@@ -10,8 +10,9 @@ use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use crate::clock;
 use crate::collect::{Host, KernelLustre, Node, Processes, Sampler, Samples, Source};
+use crate::verdict::{STOPWATCHES, explain};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use toml::Table;
 
 /// Most of a command's output that is read; the file has all of it.
@@ -47,6 +48,7 @@ impl Runner<'_> {
             sums: vec![],
             overlap: None,
             samples: None,
+            verdict: None,
             error: None,
         };
         let made = std::fs::create_dir_all(self.run.path().join(&raw))
@@ -100,6 +102,7 @@ impl Runner<'_> {
         let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids));
         if let Some(s) = sampler {
             let samples: Samples = s.stop();
+            record.verdict = self.verdict(&samples);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
             record.samples = Some(name);
@@ -337,6 +340,31 @@ impl Runner<'_> {
         Ok(did)
     }
 
+    /// What limited the commands that have just ended; None: no Coral processes are known here. All records go into the run, for
+    /// `coral explain`: those of the last step stay.
+    fn verdict(&self, samples: &Samples) -> Option<String> {
+        let mounts = match &self.rig {
+            Some(r) => r.mounts(),
+            None => self.settings.mounts.clone(),
+        };
+        let mut places: Vec<PathBuf> = mounts.into_values().flatten().collect();
+        if let Some(rig) = &self.rig {
+            places.extend(rig.servers().iter().map(|(_, dir)| dir.clone()));
+        }
+        if places.is_empty() {
+            return None;
+        }
+        let seen = (self.settings.trace)(&places).and_then(|mut seen| {
+            seen.hosts.push(host_of(samples));
+            let kept = self.run.write(STOPWATCHES, &seen);
+            kept.map(|()| seen).map_err(|e| e.to_string())
+        });
+        Some(match seen {
+            Ok(seen) => explain(&seen.facts(&seen.joined())).to_string(),
+            Err(why) => format!("verdict: unknown: {why}\n"),
+        })
+    }
+
     /// Starts sampling; without a sampler the step has no series, which its record shows.
     fn sampler(&self, roles: &[Role], pids: &[u32]) -> Option<Sampler> {
         let mut processes: Vec<(String, u32)> = roles
@@ -361,6 +389,25 @@ impl Runner<'_> {
             sources.push(Box::new(lustre));
         }
         Sampler::start(sources, self.plan.spec.run.sample).ok()
+    }
+}
+
+/// This machine in the means of a step.
+fn host_of(samples: &Samples) -> crate::verdict::Host {
+    let mean = |name: &str| {
+        samples
+            .series
+            .get(name)
+            .and_then(|s| s.mean())
+            .unwrap_or(0.0)
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    crate::verdict::Host {
+        name: "this machine".to_owned(),
+        busiest_core: mean("host/busiest_core"),
+        cores: mean("host/cpu_busy") / cores as f64,
+        core_count: cores as u32,
+        swap_in_per_s: mean("host/swap_in"),
     }
 }
 

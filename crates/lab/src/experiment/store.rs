@@ -114,6 +114,9 @@ pub struct Record {
     pub overlap: Option<f64>,
     /// What was sampled, in the run directory.
     pub samples: Option<String>,
+    /// What limited it, as the stopwatches tell; or why they do not.
+    #[serde(default)]
+    pub verdict: Option<String>,
     /// Why it failed.
     pub error: Option<String>,
 }
@@ -393,6 +396,7 @@ mod tests {
             }],
             overlap: None,
             samples: None,
+            verdict: None,
             error: None,
         }
     }

@@ -1,7 +1,7 @@
 //! The page: everything of a run that a reader needs, in one file.
 
 use super::analysis::{Analysis, Row};
-use super::tables::{is_main, verdict};
+use super::tables::{is_main, verdict, verdicts as told_verdicts};
 use super::{escape, figure, short};
 use crate::collect::Samples;
 use crate::experiment::{Cache, Order, RunDir, applies};
@@ -57,6 +57,7 @@ pub(crate) fn page(a: &Analysis) -> String {
     for (i, f) in spec.figures.iter().enumerate() {
         out += &figure::html(a, f, &format!("f{i}"));
     }
+    verdicts(&mut out, a);
     published(&mut out, a);
     failures(&mut out, a);
     method(&mut out, a);
@@ -408,6 +409,18 @@ fn collectors(out: &mut String, a: &Analysis) {
             items.len(),
             items.join("")
         );
+    }
+}
+
+/// What limited each point, in its last step.
+fn verdicts(out: &mut String, a: &Analysis) {
+    let told = told_verdicts(a);
+    if !told.is_empty() {
+        *out += "<h2>What limits it</h2>\n<p>Where the time of operations went, of the last step of each point; the rings of the nodes hold the last thousands of operations.</p>\n";
+    }
+    for (point, text) in told {
+        let (point, text) = (escape(&point), escape(text));
+        *out += &format!("<h3>{point}</h3>\n<pre>{text}</pre>\n");
     }
 }
 

@@ -127,6 +127,22 @@ pub(crate) fn verdict(v: Verdict) -> &'static str {
     }
 }
 
+/// What limited each point, as its last step has it: the point's label and the verdict.
+pub(crate) fn verdicts(a: &Analysis) -> Vec<(String, &str)> {
+    let points = a.plan.points.iter();
+    let last = |id: &str| {
+        let of = a.measured(id).into_iter().rev();
+        of.into_iter().find_map(|r| r.verdict.as_deref())
+    };
+    points
+        .filter_map(|p| {
+            let row = a.rows.iter().find(|r| r.point == p.id);
+            let label = row.map_or(p.id.clone(), |r| r.label.clone());
+            Some((label, last(&p.id)?))
+        })
+        .collect()
+}
+
 /// The summary for a terminal.
 pub(crate) fn text(a: &Analysis) -> String {
     let rows: Vec<&Row> = a.rows.iter().filter(|r| is_main(a, &r.measure)).collect();
@@ -174,6 +190,10 @@ pub(crate) fn text(a: &Analysis) -> String {
             c.pairs,
             verdict(c.verdict)
         );
+    }
+    for (point, text) in verdicts(a) {
+        let said = text.lines().find(|l| l.starts_with("verdict: "));
+        let _ = writeln!(out, "{point}: {}", said.unwrap_or("verdict: unknown"));
     }
     if let Some(why) = a.incomplete() {
         let _ = writeln!(out, "incomplete: {why}");

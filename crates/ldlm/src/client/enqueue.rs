@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use coral_ptlrpc::{Reply, Request, RpcError};
+use coral_stopwatch::{Wait, waits};
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy,
     ResId,
@@ -202,7 +203,7 @@ impl ClientNamespace {
         if let Some(rx) = rx {
             enq.waiting = true;
             let begun = Instant::now();
-            let _ = rx.await;
+            let _ = waits(Wait::Lock, rx).await;
             self.stats.wait.record_time(begun.elapsed());
         }
         let refused = {

@@ -2,6 +2,7 @@
 //!
 //! Lustre: `ofd_intent_policy` in `lustre/ofd/ofd_dlm.c`, `ofd_lvbo_update` in `ofd_lvb.c`.
 
+use coral_stopwatch::{Wait, waits};
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId,
 };
@@ -63,7 +64,7 @@ impl LdlmServer {
             return stored;
         }
         let asked = writers.into_iter().map(|l| self.ask_size(l));
-        let answers = futures_util::future::join_all(asked).await;
+        let answers = waits(Wait::Lock, futures_util::future::join_all(asked)).await;
         // A holder that had no answer has written its data meanwhile: the stored value is read again.
         let mut lvb = self.stored_lvb(res).await;
         for a in answers.into_iter().flatten() {

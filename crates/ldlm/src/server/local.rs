@@ -1,5 +1,6 @@
 //! Server-side locks: what a target takes around its own operations, and hands to clients with intents.
 
+use coral_stopwatch::{Wait, waits};
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,11 +116,11 @@ impl LdlmServer {
                 Ok((lock, Some(granted))) => {
                     // The sender lives in the server's table as long as the lock waits.
                     let begun = Instant::now();
-                    let _ = granted.await;
+                    let _ = waits(Wait::Lock, granted).await;
                     self.stats.wait.record_time(begun.elapsed());
                     return lock;
                 }
-                Err(Refused::TooMany) => tokio::time::sleep(FULL_RETRY).await,
+                Err(Refused::TooMany) => waits(Wait::Lock, tokio::time::sleep(FULL_RETRY)).await,
                 Err(e) => panic!("server-side lock {want:?}: {e:?}"),
             }
         }

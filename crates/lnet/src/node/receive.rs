@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use coral_buffers::Payload;
 use coral_wire::lnet::{LnetMsg, WireHandle};
+use tokio::time::Instant;
 
 use super::Node;
 use crate::faults::{Side, Verdict};
@@ -128,6 +129,7 @@ impl Node {
                     offset,
                     data: msg.payload,
                     known_by: msg.known_by,
+                    at: Instant::now(),
                 };
                 self.on_put(hop, msg.dest, msg.src, ev, ack);
             }

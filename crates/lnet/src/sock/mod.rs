@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use coral_stopwatch::{Wait, waits};
 use coral_wire::Wire;
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
@@ -305,7 +306,7 @@ impl SockNet {
         // Perhaps they are with what this stack holds back.
         cork::flush();
         let begun = Instant::now();
-        let credit = of.clone().acquire_owned().await;
+        let credit = waits(Wait::Credit, of.clone().acquire_owned()).await;
         self.stats.credit_wait.record_time(begun.elapsed());
         credit.map_err(|_| SendError::Shutdown)
     }

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use coral_buffers::Payload;
+use coral_stopwatch::{Passing, Stopwatch};
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr, LnetMsg, WireHandle};
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -31,13 +32,13 @@ pub(crate) enum Done {
     /// The owner of the bulk source this is the REPLY from.
     Offer(Arc<GetSlot>),
     /// Nobody here: it is forwarded for others. A failure is counted.
-    Forwarded(Arc<NodeStats>),
+    Forwarded(Arc<NodeStats>, Box<(Arc<Stopwatch>, Passing)>),
 }
 
 impl Done {
     /// Not a message of ours: it counts as routed, not as sent (`lnet_msg_decommit_tx`).
     pub(crate) fn is_forwarded(&self) -> bool {
-        matches!(self, Done::Forwarded(_))
+        matches!(self, Done::Forwarded(..))
     }
 
     /// `hop`: whom it was given to, or was to be.
@@ -52,11 +53,10 @@ impl Done {
                 Err(e) => drop(pending.complete(wmd, Err(e))),
             },
             Done::Offer(slot) => slot.finish(result),
-            Done::Forwarded(stats) => {
-                if result.is_err() {
-                    stats.route_failed.inc();
-                }
-            }
+            Done::Forwarded(stats, passing) => match result {
+                Ok(()) => passing.0.passed(passing.1),
+                Err(_) => stats.route_failed.inc(),
+            },
         }
     }
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use coral_ldlm::{AstPeer, AstPeers, EvictReason, LdlmServer, PtlrpcAsts};
 use coral_lnet::Node;
 use coral_osd::{Batch, Device, OsdError};
+use coral_stopwatch::{Wait, waits};
 use coral_wire::ObdConnectData;
 use coral_wire::connect::CLAIMED;
 use coral_wire::ptlrpc::Message;
@@ -330,7 +331,7 @@ impl LuTarget {
 
     /// Waits until what was done before this is on its way to survive the end of the process: clients are told of nothing else.
     pub(crate) async fn stored(&self) -> Result<(), OsdError> {
-        self.kv.stored().await
+        waits(Wait::Storage, self.kv.stored()).await
     }
 
     /// Last sync, timers stopped. Exports stay known: the clients come back after a restart.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use coral_stopwatch::{Wait, waits};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// How far syncs have come, in tickets. A ticket is covered by a sync that began after it was drawn.
@@ -30,7 +31,7 @@ impl SyncGroup {
     pub(super) async fn enter(&self, data: bool) -> SyncTurn<'_> {
         let ticket = self.drawn.fetch_add(1, Ordering::SeqCst) + 1;
         SyncTurn {
-            done: self.done.lock().await,
+            done: waits(Wait::Storage, self.done.lock()).await,
             ticket,
             data,
         }

@@ -9,6 +9,7 @@ use coral_buffers::Payload;
 use coral_wire::lnet::{LNET_HDR_SIZE, LnetHdr};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 use tokio::io::Interest;
+use tokio::time::Instant;
 
 use super::{CloseOnDrop, CloseReason, Conn};
 use crate::Node;
@@ -137,6 +138,7 @@ impl Conn {
         hdr: &LnetHdr,
         raw: Box<[u8; LNET_HDR_SIZE]>,
     ) -> Result<Option<Transit>, BadBytes> {
+        let arrived = Instant::now();
         match forward::judge(
             self.peer.local,
             hdr.dest_nid,
@@ -150,18 +152,20 @@ impl Conn {
             Verdict::Drop | Verdict::Refuse => Ok(Some(Transit {
                 raw: *raw,
                 credits: Credits::new(),
+                stamps: (arrived, arrived),
                 forward: false,
                 origin: self.origin.clone(),
             })),
             Verdict::Forward => {
                 let mut admitted = std::pin::pin!(node.admit_transit(&self.peer, hdr));
-                let credits = match futures_util::poll!(&mut admitted) {
-                    Poll::Ready(credits) => credits,
+                let (credits, since) = match futures_util::poll!(&mut admitted) {
+                    Poll::Ready(credits) => (credits, arrived),
                     Poll::Pending => {
                         node.stats().route_waits.inc();
                         // It is we who do not read: that is no reason to call the peer stuck.
                         self.rx_partial.store(false, Ordering::Relaxed);
-                        admitted.await
+                        let credits = admitted.await;
+                        (credits, Instant::now())
                     }
                 };
                 self.last_rx
@@ -169,6 +173,7 @@ impl Conn {
                 Ok(credits.ok().map(|credits| Transit {
                     raw: *raw,
                     credits,
+                    stamps: (arrived, since),
                     forward: true,
                     origin: self.origin.clone(),
                 }))

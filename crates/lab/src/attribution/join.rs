@@ -1,0 +1,374 @@
+//! The dumps of several nodes joined by (client NID, xid).
+
+use std::collections::BTreeMap;
+
+use coral_stopwatch::{Dump, Kind, Op, Passage, Rpc, Served};
+
+use coral_wire::opc;
+
+use super::clocks::{Bounds, Clock};
+use super::line::{Line, Part};
+use super::segment::Segment;
+
+/// Where so much of an operation's time is placed nowhere, it waited for RPCs in the background on the same file.
+const WAITS_SHARE: f64 = 0.02;
+
+/// An RPC with its parts.
+#[derive(Clone, Debug)]
+pub struct JoinedRpc {
+    /// As its client kept it.
+    pub rpc: Rpc,
+    /// Whether its server's record is there.
+    pub is_served: bool,
+    /// Service at the server.
+    pub service: String,
+    /// The target: a place in [`Joined::names`].
+    pub target: usize,
+    /// The client: a place in [`Joined::names`].
+    pub client: usize,
+    /// Its parts on the clock of the client; they fill its span.
+    pub parts: Vec<Part>,
+}
+
+/// An operation with its parts.
+#[derive(Clone, Debug)]
+pub struct JoinedOp {
+    /// As its client kept it.
+    pub op: Op,
+    /// The client: a place in [`Joined::names`].
+    pub client: usize,
+    /// Its parts; they fill its span. Of RPCs side by side those count that it had to wait for.
+    pub parts: Vec<Part>,
+    /// Its RPCs: places in [`Joined::rpcs`].
+    pub rpcs: Vec<usize>,
+}
+
+impl JoinedOp {
+    /// Nanoseconds it took.
+    pub fn ns(&self) -> i64 {
+        self.op.span.1 - self.op.span.0
+    }
+
+    /// Nanoseconds in a segment.
+    pub fn in_segment(&self, s: Segment) -> i64 {
+        self.parts
+            .iter()
+            .filter(|p| p.segment == s)
+            .map(Part::ns)
+            .sum()
+    }
+}
+
+/// What several dumps say together.
+#[derive(Clone, Debug, Default)]
+pub struct Joined {
+    /// Targets, routers and clients.
+    pub names: Vec<String>,
+    /// Operations, by client and beginning.
+    pub ops: Vec<JoinedOp>,
+    /// RPCs, by client and beginning.
+    pub rpcs: Vec<JoinedRpc>,
+    /// Clocks as a client sees them: client, other node, and what is known of its clock.
+    pub clocks: Vec<(String, String, Clock)>,
+    /// Most by which two stamps contradict each other, beyond what clocks explain.
+    pub conflict_ns: i64,
+    /// Locks that clients were asked to give back: the client, and when, on its clock.
+    pub callbacks: Vec<(usize, i64)>,
+    /// Records that had left the rings.
+    pub lost: u64,
+}
+
+impl Joined {
+    fn name(&mut self, name: &str) -> usize {
+        match self.names.iter().position(|n| n == name) {
+            Some(i) => i,
+            None => {
+                self.names.push(name.to_owned());
+                self.names.len() - 1
+            }
+        }
+    }
+}
+
+type ServedAt<'a> = BTreeMap<(u64, u64), Vec<(usize, &'a Served)>>;
+type PassedAt<'a> = BTreeMap<(u64, u64, u64), Vec<(usize, &'a Passage)>>;
+
+/// Records of all dumps by what joins them.
+struct Index<'a> {
+    dumps: &'a [Dump],
+    served: ServedAt<'a>,
+    passed: PassedAt<'a>,
+}
+
+impl<'a> Index<'a> {
+    fn new(dumps: &'a [Dump]) -> Index<'a> {
+        let (mut served, mut passed) = (ServedAt::new(), PassedAt::new());
+        for (d, dump) in dumps.iter().enumerate() {
+            for s in &dump.served {
+                served.entry((s.client, s.xid)).or_default().push((d, s));
+            }
+            for p in dump.passages.iter().filter(|p| p.kind == Kind::Put) {
+                let key = (p.from, p.to, p.mbits);
+                passed.entry(key).or_default().push((d, p));
+            }
+        }
+        Index {
+            dumps,
+            served,
+            passed,
+        }
+    }
+
+    /// The last time it was served: that is what was answered.
+    fn served(&self, client: &Dump, rpc: &Rpc) -> Option<(usize, &'a Served)> {
+        let of = |nid: &u64| self.served.get(&(*nid, rpc.xid));
+        let found = client.nids.iter().filter_map(of).flatten();
+        found
+            .filter(|(_, s)| s.opc == rpc.opc)
+            .max_by_key(|(_, s)| s.arrived)
+            .copied()
+    }
+
+    /// Routers on the way of a PUT, in the order in which it passed them.
+    fn passed(&self, from: &[u64], to: &[u64], mbits: u64) -> Vec<(usize, &'a Passage)> {
+        let pairs = from.iter().flat_map(|f| to.iter().map(move |t| (*f, *t)));
+        let mut last: BTreeMap<usize, &Passage> = BTreeMap::new();
+        for (d, p) in pairs
+            .filter_map(|(f, t)| self.passed.get(&(f, t, mbits)))
+            .flatten()
+        {
+            last.insert(*d, p);
+        }
+        last.into_iter().collect()
+    }
+}
+
+/// One RPC with the records that belong to it.
+struct Whole<'a> {
+    rpc: &'a Rpc,
+    served: Option<(usize, &'a Served)>,
+    there: Vec<(usize, &'a Passage)>,
+    back: Vec<(usize, &'a Passage)>,
+}
+
+/// Joins what nodes gave out.
+pub fn join(dumps: &[Dump]) -> Joined {
+    let index = Index::new(dumps);
+    let mut out = Joined {
+        lost: dumps.iter().map(|d| d.lost).sum(),
+        ..Joined::default()
+    };
+    for (c, dump) in dumps.iter().enumerate() {
+        if dump.ops.is_empty() && dump.rpcs.is_empty() {
+            continue;
+        }
+        let wholes: Vec<Whole> = dump.rpcs.iter().map(|r| whole(&index, dump, r)).collect();
+        let clocks = clocks(&index, c, &wholes);
+        let me = out.name(primary(dump));
+        for (d, clock) in clocks.iter().enumerate() {
+            if let Some(clock) = clock.filter(|_| d != c && !dump.ops.is_empty()) {
+                let names = (primary(dump).to_owned(), primary(&dumps[d]).to_owned());
+                out.clocks.push((names.0, names.1, clock));
+            }
+        }
+        let asked = dump
+            .served
+            .iter()
+            .filter(|s| s.opc == opc::LDLM_BL_CALLBACK);
+        out.callbacks.extend(asked.map(|s| (me, s.arrived)));
+        let first = out.rpcs.len();
+        for w in &wholes {
+            let rpc = taken_apart(&mut out, &index, me, w, &clocks);
+            out.rpcs.push(rpc);
+        }
+        for op in &dump.ops {
+            let op = operation(op, me, first, &out.rpcs);
+            out.ops.push(op);
+        }
+    }
+    out
+}
+
+fn primary(dump: &Dump) -> &str {
+    dump.names.first().map_or("?", String::as_str)
+}
+
+fn whole<'a>(index: &Index<'a>, client: &Dump, rpc: &'a Rpc) -> Whole<'a> {
+    let served = index.served(client, rpc);
+    let server: &[u64] = match served {
+        Some((d, _)) => &index.dumps[d].nids,
+        None => std::slice::from_ref(&rpc.peer),
+    };
+    let mut there = index.passed(&client.nids, server, rpc.xid);
+    let mut back = index.passed(server, &client.nids, rpc.reply_mbits);
+    // Bulk data have match bits near these, on portals of their own: only the reply has just these and comes last.
+    there.sort_by_key(|(_, p)| p.arrived);
+    back.sort_by_key(|(_, p)| p.arrived);
+    Whole {
+        rpc,
+        served,
+        there,
+        back,
+    }
+}
+
+/// The clocks of all dumps as the client `c` sees them.
+fn clocks(index: &Index, c: usize, wholes: &[Whole]) -> Vec<Option<Clock>> {
+    let mut bounds = vec![Bounds::default(); index.dumps.len()];
+    let mut seen = vec![false; index.dumps.len()];
+    for w in wholes {
+        if let Some((d, s)) = w.served {
+            seen[d] = true;
+            bounds[d].there(w.rpc.sending, s.arrived);
+            bounds[d].back(s.replying, w.rpc.reply);
+        }
+        for (d, p) in &w.there {
+            seen[*d] = true;
+            bounds[*d].there(w.rpc.sending, p.arrived);
+        }
+        for (d, p) in &w.back {
+            seen[*d] = true;
+            bounds[*d].back(p.whole, w.rpc.reply);
+        }
+    }
+    let same = |d: usize| index.dumps[d].clock == index.dumps[c].clock;
+    (0..index.dumps.len())
+        .map(|d| match same(d) {
+            true => Some(Clock::SAME),
+            false => seen[d].then(|| bounds[d].clock()),
+        })
+        .collect()
+}
+
+fn taken_apart(
+    out: &mut Joined,
+    index: &Index,
+    client: usize,
+    w: &Whole,
+    clocks: &[Option<Clock>],
+) -> JoinedRpc {
+    let r = w.rpc;
+    let target = out.name(r.target.trim_end_matches("_UUID"));
+    let mut line = Line::new(r.span.0, r.span.1);
+    let before = match r.attempts {
+        0 | 1 => Segment::Send,
+        _ => Segment::Resend,
+    };
+    let all = (before, i64::MAX / 4);
+    line.waits_until(&r.waits, 0, all, target, (r.sending, 0));
+    let clock = |d: usize| clocks[d].unwrap_or(Clock::SAME);
+    let routers = |out: &mut Joined, line: &mut Line, way: &[(usize, &Passage)]| {
+        for (d, p) in way {
+            let (c, name) = (clock(*d), out.name(primary(&index.dumps[*d])));
+            let (at, sure) = (|t: i64| t - c.offset_ns, c.sure());
+            line.until(Segment::Network, target, at(p.arrived), sure);
+            line.until(Segment::RouterQueue, name, at(p.admitted), sure);
+            // Its last byte may be there before the router hears that it was taken.
+            line.until(Segment::Router, name, at(p.whole), sure);
+        }
+    };
+    // Where it arrives next: the sender may hear of it later.
+    let next = w
+        .there
+        .first()
+        .map(|(d, p)| p.arrived - clock(*d).offset_ns);
+    let arrived = w.served.map(|(d, s)| s.arrived - clock(d).offset_ns);
+    let sent = [next, arrived].into_iter().flatten().fold(r.sent, i64::min);
+    let sent = sent.max(r.sending);
+    let all = (Segment::Send, i64::MAX / 4);
+    line.waits_until(&r.waits, 0, all, target, (sent, 0));
+    let service = match w.served {
+        None => {
+            line.until(Segment::Remote, target, r.reply, 0);
+            String::new()
+        }
+        Some((d, s)) => {
+            let c = clock(d);
+            let (at, sure) = (|t: i64| t - c.offset_ns, c.sure());
+            routers(out, &mut line, &w.there);
+            line.until(Segment::Network, target, at(s.arrived), sure);
+            line.until(Segment::ServerQueue, target, at(s.begun), sure);
+            let run = (Segment::ServerCpu, s.run_ns as i64);
+            let ready = (at(s.replying), sure);
+            line.waits_until(&s.waits, c.offset_ns, run, target, ready);
+            let next = w.back.first().map(|(d, p)| p.arrived - clock(*d).offset_ns);
+            let out_by = next.unwrap_or(r.reply).min(at(s.replied));
+            line.until(Segment::ReplyOut, target, out_by.max(at(s.replying)), sure);
+            routers(out, &mut line, &w.back);
+            line.until(Segment::Network, target, r.reply, sure);
+            s.service.to_string()
+        }
+    };
+    line.until(Segment::WakeUp, client, r.span.1, 0);
+    out.conflict_ns = out.conflict_ns.max(line.conflict);
+    JoinedRpc {
+        rpc: r.clone(),
+        is_served: w.served.is_some(),
+        service,
+        target,
+        client,
+        parts: line.parts,
+    }
+}
+
+/// An operation: from its end back, always with the RPC that ended last.
+fn operation(op: &Op, client: usize, first: usize, all: &[JoinedRpc]) -> JoinedOp {
+    let (begin, end) = op.span;
+    let rpcs = &all[first..];
+    let overlaps = |r: &Rpc| r.span.0 < end && r.span.1 > begin;
+    let own: Vec<usize> = (0..rpcs.len())
+        .filter(|i| rpcs[*i].rpc.op == op.id && overlaps(&rpcs[*i].rpc))
+        .collect();
+    let mut line = chain(op, client, rpcs, &own);
+    let mut mine = own.clone();
+    let is = |p: &&Part| p.segment == Segment::NotPlaced && p.at == client;
+    let missing: i64 = line.iter().filter(is).map(Part::ns).sum();
+    if missing as f64 > WAITS_SHARE * (end - begin) as f64 && op.fid.0 != 0 {
+        let same = |r: &Rpc| r.op == 0 && r.fid == op.fid && overlaps(r);
+        mine.extend((0..rpcs.len()).filter(|i| same(&rpcs[*i].rpc)));
+        line = chain(op, client, rpcs, &mine);
+    }
+    JoinedOp {
+        op: op.clone(),
+        client,
+        parts: line,
+        rpcs: mine.into_iter().map(|i| first + i).collect(),
+    }
+}
+
+/// The parts of an operation that had these RPCs.
+fn chain(op: &Op, client: usize, rpcs: &[JoinedRpc], of: &[usize]) -> Vec<Part> {
+    let (begin, mut t) = op.span;
+    // Stretches with the RPC that was waited for, from the last to the first.
+    let mut stretches: Vec<(usize, i64, i64)> = Vec::new();
+    while t > begin {
+        let last = of.iter().filter(|i| rpcs[**i].rpc.span.0 < t);
+        let last = last.max_by_key(|i| (rpcs[**i].rpc.span.1.min(t), -rpcs[**i].rpc.span.0));
+        let Some(i) = last else { break };
+        let (from, to) = rpcs[*i].rpc.span;
+        let (from, to) = (from.max(begin), to.min(t));
+        if to <= from {
+            break;
+        }
+        stretches.push((*i, from, to));
+        t = from;
+    }
+    let mut line = Line::new(begin, op.span.1);
+    let mut budget = op.run_ns as i64;
+    let mut own = |line: &mut Line, to: i64| {
+        let before = line.parts.len();
+        let run = (Segment::ClientCpu, budget);
+        line.waits_until(&op.waits, 0, run, client, (to, 0));
+        let ran = line.parts[before.saturating_sub(1)..].iter();
+        let ran = ran.filter(|p| p.segment == Segment::ClientCpu);
+        budget -= ran.map(Part::ns).sum::<i64>().min(budget);
+    };
+    for (i, from, to) in stretches.into_iter().rev() {
+        own(&mut line, from);
+        for p in rpcs[i].parts.iter().filter(|p| p.to > from && p.from < to) {
+            line.until(p.segment, p.at, p.to.min(to), 0);
+        }
+    }
+    own(&mut line, op.span.1);
+    line.parts
+}

@@ -1,0 +1,301 @@
+//! What was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coral_wire::opc;
+use serde::{Deserialize, Serialize};
+
+use crate::attribution::{Joined, JoinedRpc, Part, Segment};
+
+/// Moments at which it is counted how many operations are under way.
+const SAMPLES: i64 = 500;
+
+/// RPCs of all clients to one target.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Path {
+    /// The target.
+    pub target: String,
+    /// RPCs.
+    pub rpcs: u64,
+    /// Seconds from the slot to the reply, all RPCs together.
+    pub service_s: f64,
+    /// Seconds by segment, all RPCs together.
+    pub seconds: BTreeMap<Segment, f64>,
+    /// Least time on the way there and back, seconds.
+    pub rtt_s: f64,
+    /// RPCs that waited for storage.
+    pub storage_rpcs: u64,
+    /// Bytes of bulk data.
+    pub bytes: u64,
+    /// RPCs with bulk data.
+    pub bulk_rpcs: u64,
+    /// Seconds of those with bulk data, from the slot to the reply.
+    pub bulk_s: f64,
+    /// Most RPCs a client may have in flight.
+    pub in_flight_max: u32,
+    /// Mean of those in flight when one was sent that needs a slot.
+    pub in_flight: f64,
+    /// Storage seconds of an RPC, mean over the first and over the second half of the time.
+    pub storage_halves_s: (f64, f64),
+}
+
+impl Path {
+    /// Mean seconds that storage takes, of RPCs that wait for it.
+    pub fn storage_s(&self) -> f64 {
+        let all = self.seconds.get(&Segment::Storage).copied();
+        all.unwrap_or(0.0) / self.storage_rpcs.max(1) as f64
+    }
+
+    /// Mean seconds of an RPC in a segment.
+    pub fn mean_s(&self, s: Segment) -> f64 {
+        self.seconds.get(&s).copied().unwrap_or(0.0) / self.rpcs.max(1) as f64
+    }
+
+    /// Whether it is an OST.
+    pub fn is_ost(&self) -> bool {
+        self.target.contains("-OST")
+    }
+}
+
+/// Operations of one name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OpKind {
+    /// Its name.
+    pub op: String,
+    /// How many.
+    pub count: u64,
+    /// Seconds of all together.
+    pub seconds: f64,
+}
+
+/// A machine, as the collectors see it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// Share of the time that its busiest core was busy, 0 to 1.
+    pub busiest_core: f64,
+    /// The same of all its cores, in the mean.
+    pub cores: f64,
+    /// Number of cores.
+    pub core_count: u32,
+    /// Pages read from swap in a second.
+    pub swap_in_per_s: f64,
+}
+
+/// Large buffers of a router.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RouterBuffers {
+    /// Its name.
+    pub name: String,
+    /// Buffers there are.
+    pub buffers: u64,
+    /// Fewest that were free.
+    pub least_free: u64,
+    /// Seconds that operations waited for one.
+    #[serde(default)]
+    pub wait_s: f64,
+}
+
+/// A file whose lock several clients want.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Contended {
+    /// It.
+    pub fid: (u64, u32, u32),
+    /// Clients that waited.
+    pub clients: u32,
+    /// Seconds they waited.
+    pub wait_s: f64,
+    /// Times.
+    pub waits: u64,
+}
+
+/// What was seen of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// Seconds from the first operation's beginning to the last one's end.
+    pub window_s: f64,
+    /// Operations by name.
+    pub ops: Vec<OpKind>,
+    /// Operations under way, counted at moments evenly spread over the window.
+    pub under_way: f64,
+    /// Seconds of operations by segment, and by target, router or client.
+    pub seconds: BTreeMap<(Segment, String), f64>,
+    /// By target.
+    pub paths: Vec<Path>,
+    /// Files whose locks were waited for, the worst first.
+    pub contended: Vec<Contended>,
+    /// Locks that clients were asked to give back, and clients that were.
+    pub callbacks: (u64, u32),
+    /// LDLM_ENQUEUEs within operations, and their seconds.
+    pub enqueues: (u64, f64),
+    /// Machines.
+    pub hosts: Vec<Host>,
+    /// Routers.
+    pub routers: Vec<RouterBuffers>,
+    /// Writes that had to be synchronous for want of a grant, and all writes.
+    pub grantless: (u64, u64),
+    /// Records had left the rings.
+    pub lost: u64,
+    /// Most by which stamps contradict each other, seconds.
+    pub conflict_s: f64,
+}
+
+fn seconds(ns: i64) -> f64 {
+    ns as f64 / 1e9
+}
+
+impl Facts {
+    /// What stopwatches tell.
+    pub fn of(j: &Joined) -> Facts {
+        let mut f = Facts {
+            lost: j.lost,
+            conflict_s: seconds(j.conflict_ns),
+            ..Facts::default()
+        };
+        let from = j.ops.iter().map(|o| o.op.span.0).min().unwrap_or(0);
+        let to = j.ops.iter().map(|o| o.op.span.1).max().unwrap_or(0);
+        f.window_s = seconds(to - from);
+        let mut kinds: BTreeMap<&str, OpKind> = BTreeMap::new();
+        for o in &j.ops {
+            let k = kinds.entry(&o.op.op).or_default();
+            k.op = o.op.op.to_string();
+            k.count += 1;
+            k.seconds += seconds(o.ns());
+            for p in &o.parts {
+                let at = (p.segment, j.names[p.at].clone());
+                *f.seconds.entry(at).or_default() += seconds(p.ns());
+            }
+        }
+        f.ops = kinds.into_values().collect();
+        f.ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        let moments = (0..SAMPLES).map(|i| from + (to - from) * (2 * i + 1) / (2 * SAMPLES));
+        let is_on = |t: i64| {
+            j.ops
+                .iter()
+                .filter(|o| o.op.span.0 <= t && t < o.op.span.1)
+                .count()
+        };
+        f.under_way = moments.map(is_on).sum::<usize>() as f64 / SAMPLES as f64;
+        f.paths = paths(j, (from, to));
+        f.contended = contended(j);
+        let clients: BTreeSet<usize> = j.ops.iter().map(|o| o.client).collect();
+        let counts = |(c, at): &&(usize, i64)| clients.contains(c) && (from..to).contains(at);
+        let asked = j.callbacks.iter().filter(counts);
+        let who: BTreeSet<usize> = asked.clone().map(|(c, _)| *c).collect();
+        f.callbacks = (asked.count() as u64, who.len() as u32);
+        for r in j
+            .rpcs
+            .iter()
+            .filter(|r| r.rpc.op != 0 && r.rpc.opc == opc::LDLM_ENQUEUE)
+        {
+            f.enqueues.0 += 1;
+            f.enqueues.1 += seconds(r.rpc.span.1 - r.rpc.span.0);
+        }
+        f
+    }
+
+    /// Seconds of all operations together.
+    pub fn op_s(&self) -> f64 {
+        self.ops.iter().map(|o| o.seconds).sum()
+    }
+
+    /// Operations.
+    pub fn count(&self) -> u64 {
+        self.ops.iter().map(|o| o.count).sum()
+    }
+
+    /// Share of the operations' time in a segment at a place; none: at all.
+    pub fn share(&self, s: Segment, at: Option<&str>) -> f64 {
+        let of = (self.seconds.iter())
+            .filter(|((seg, name), _)| *seg == s && at.is_none_or(|a| a == name));
+        of.map(|(_, v)| v).sum::<f64>() / self.op_s().max(1e-12)
+    }
+}
+
+/// A path with storage seconds and RPCs of each half, and the sum and number of slots in use.
+type Gathered = (Path, [(f64, u64); 2], (u64, u64));
+
+/// What went on in the window; RPCs of before it, such as those of the mount, say nothing of the load.
+fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
+    let half = from + (to - from) / 2;
+    let mut all: BTreeMap<usize, Gathered> = BTreeMap::new();
+    // A server's own RPCs to others are no way of a client.
+    let clients: BTreeSet<usize> = j.ops.iter().map(|o| o.client).collect();
+    let inside = |r: &&JoinedRpc| {
+        let (begun, ended) = r.rpc.span;
+        clients.contains(&r.client) && ended > begun && (from..to).contains(&begun)
+    };
+    for r in j.rpcs.iter().filter(inside) {
+        let (p, halves, slotted) = all.entry(r.target).or_default();
+        let in_segment = |s| -> i64 {
+            let of = r.parts.iter().filter(|p| p.segment == s);
+            of.map(Part::ns).sum()
+        };
+        for part in &r.parts {
+            *p.seconds.entry(part.segment).or_default() += seconds(part.ns());
+        }
+        let queued = in_segment(Segment::ClientQueue);
+        let served = seconds(r.rpc.span.1 - r.rpc.span.0 - queued);
+        if p.rpcs == 0 {
+            p.rtt_s = f64::INFINITY;
+        }
+        p.rtt_s = p.rtt_s.min(rtt(r));
+        p.rpcs += 1;
+        p.service_s += served;
+        slotted.0 += u64::from(r.rpc.in_flight);
+        slotted.1 += u64::from(r.rpc.in_flight > 0);
+        p.in_flight_max = p.in_flight_max.max(r.rpc.in_flight_max);
+        if r.rpc.bulk_bytes > 0 {
+            p.bytes += r.rpc.bulk_bytes;
+            p.bulk_rpcs += 1;
+            p.bulk_s += served;
+        }
+        p.storage_rpcs += u64::from(in_segment(Segment::Storage) > 0);
+        let h = &mut halves[usize::from(r.rpc.span.0 >= half)];
+        h.0 += seconds(in_segment(Segment::Storage));
+        h.1 += 1;
+    }
+    let done = all.into_iter().map(|(target, (mut p, halves, slotted))| {
+        p.target = j.names[target].clone();
+        p.in_flight = slotted.0 as f64 / slotted.1.max(1) as f64;
+        let mean = |(s, n): (f64, u64)| s / n.max(1) as f64;
+        p.storage_halves_s = (mean(halves[0]), mean(halves[1]));
+        p
+    });
+    done.collect()
+}
+
+/// Time on the way there and back; with the server's own, where that is not known.
+fn rtt(r: &JoinedRpc) -> f64 {
+    let way = [
+        Segment::Network,
+        Segment::Router,
+        Segment::RouterQueue,
+        Segment::Remote,
+    ];
+    let on_it = r.parts.iter().filter(|p| way.contains(&p.segment));
+    seconds(on_it.map(Part::ns).sum())
+}
+
+fn contended(j: &Joined) -> Vec<Contended> {
+    let mut all: BTreeMap<(u64, u32, u32), (Contended, BTreeSet<usize>)> = BTreeMap::new();
+    for o in j.ops.iter().filter(|o| o.op.fid.0 != 0) {
+        let waited = o.in_segment(Segment::LockWait);
+        if waited > 0 {
+            let (c, clients) = all.entry(o.op.fid).or_default();
+            c.wait_s += seconds(waited);
+            c.waits += 1;
+            clients.insert(o.client);
+        }
+    }
+    let mut all: Vec<Contended> = (all.into_iter())
+        .map(|(fid, (c, clients))| Contended {
+            fid,
+            clients: clients.len() as u32,
+            ..c
+        })
+        .collect();
+    all.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
+    all
+}

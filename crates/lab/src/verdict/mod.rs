@@ -1,0 +1,22 @@
+//! What limits a run: facts in, verdict out. Pure: who collects the facts is beside it.
+//!
+//! - [`Facts`]: what was seen. [`Facts::of`] reads most of it off joined stopwatches.
+//! - [`explain`]: Little's law first, then the causes that account for a share of the operations' time, with figures.
+//!
+//! # Invariants
+//! - A cause is named only with a share of the time, a figure and a rule that this figure breaks; what is merely the largest
+//!   segment is told as such, and accuses nobody.
+//! - Where the stamps do not account for the time the verdict is 'unknown'.
+
+/// The file of a run that has the records of its last step.
+pub const STOPWATCHES: &str = "stopwatches.json";
+
+mod explain;
+mod facts;
+mod rules;
+mod seen;
+
+pub use explain::{Little, Verdict, explain};
+pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers};
+pub use rules::{Cause, CauseKind};
+pub use seen::{Seen, this_host};

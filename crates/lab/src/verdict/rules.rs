@@ -1,0 +1,413 @@
+//! The causes, each with the rule by which it is named.
+//!
+//! A target is slow when its peers are not, or, where it has none, when it is slower than solid-state storage or a network within
+//! a building is. The limits stand at the top, each with its reason.
+
+use crate::attribution::Segment;
+
+use super::facts::{Facts, Path};
+
+/// Share of the operations' time below which nobody is accused.
+pub(super) const SHARE_LEAST: f64 = 0.2;
+/// A target is slow that takes so many times the median of its peers.
+const TIMES_PEERS: f64 = 3.0;
+/// Seconds more than its peers below which it does not matter.
+const MORE_LEAST_S: f64 = 0.000_5;
+/// Seconds of storage an RPC may take where there are no peers: what a solid-state disk's sync takes, five times over.
+const STORAGE_ALONE_S: f64 = 0.005;
+/// Seconds there and back within a building; more is distance.
+const RTT_NEAR_S: f64 = 0.002;
+/// Bytes of an RPC up to which its bytes do not matter on the way, only the distance does.
+const SMALL_BYTES: f64 = 65_536.0;
+/// RPCs in flight that Lustre has by default.
+const IN_FLIGHT_DEFAULT: u32 = 8;
+/// Locks given back in an operation, from which on clients take them from each other.
+const CALLBACKS_LEAST: f64 = 0.2;
+/// A core so busy has no room.
+const CORE_BUSY: f64 = 0.95;
+/// Pages from swap in a second that tell of too little memory.
+const SWAP_LEAST: f64 = 100.0;
+/// Share of the writes without a grant.
+const GRANTLESS_SHARE: f64 = 0.25;
+/// A cache warms that answers so many times faster in the second half.
+const WARMS_TIMES: f64 = 3.0;
+
+/// What may limit a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CauseKind {
+    /// The storage of one target.
+    SlowStorage,
+    /// The way to one server.
+    SlowLink,
+    /// Too few RPCs in flight.
+    Window,
+    /// Clients take locks from each other.
+    LockPingPong,
+    /// One core has no room.
+    BusyCore,
+    /// A router has too few buffers.
+    RouterBuffers,
+    /// Distance, with small requests one after the other.
+    FixedConcurrency,
+    /// A client has too little memory.
+    Swap,
+    /// Writes without a grant go out one by one.
+    Grants,
+    /// A cache is cold at first.
+    ColdCache,
+}
+
+impl CauseKind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            CauseKind::SlowStorage => "slow storage",
+            CauseKind::SlowLink => "slow link",
+            CauseKind::Window => "RPCs in flight",
+            CauseKind::LockPingPong => "lock ping-pong",
+            CauseKind::BusyCore => "busy core",
+            CauseKind::RouterBuffers => "router buffers",
+            CauseKind::FixedConcurrency => "fixed concurrency",
+            CauseKind::Swap => "swapping",
+            CauseKind::Grants => "grants",
+            CauseKind::ColdCache => "cold cache",
+        }
+    }
+}
+
+/// A cause with what speaks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    /// Which.
+    pub kind: CauseKind,
+    /// Where: a target, a router, a machine or a file.
+    pub subject: String,
+    /// Share of the operations' time that it accounts for, 0 to 1.
+    pub share: f64,
+    /// The figure.
+    pub figure: String,
+    /// What it comes to, where that can be said: the ceiling.
+    pub ceiling: Option<String>,
+    /// The one change that would show it.
+    pub change: String,
+}
+
+/// All causes that break a rule, in no order.
+pub(super) fn causes(f: &Facts) -> Vec<Cause> {
+    let mut out = Vec::new();
+    for p in &f.paths {
+        out.extend(slow_storage(f, p));
+        out.extend(slow_link(f, p));
+    }
+    out.extend(window(f));
+    out.extend(fixed_concurrency(f));
+    out.extend(lock_ping_pong(f));
+    out.extend(hosts(f));
+    out.extend(router_buffers(f));
+    out.extend(grants(f));
+    out.extend(cold_cache(f));
+    out
+}
+
+pub(super) fn ms(s: f64) -> String {
+    crate::attribution::time((s * 1e9) as i64)
+}
+
+fn rate(bytes_per_s: f64) -> String {
+    match bytes_per_s {
+        b if b < 1e6 => format!("{:.1} kB/s", b / 1e3),
+        b => format!("{:.1} MB/s", b / 1e6),
+    }
+}
+
+fn median(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len().checked_sub(1)? / 2).copied()
+}
+
+/// The median of what other targets of the same kind have that did something alike.
+fn peers(f: &Facts, of: &Path, what: impl Fn(&Path) -> f64) -> Option<f64> {
+    let alike = |p: &&Path| p.target != of.target && p.is_ost() == of.is_ost() && p.rpcs > 0;
+    median(f.paths.iter().filter(alike).map(what).collect())
+}
+
+/// Waits for slots of a target, which are those of whatever its RPCs spend their time on: `what`, seconds of them.
+fn queued_for(f: &Facts, p: &Path, what: f64) -> f64 {
+    f.share(Segment::ClientQueue, Some(&p.target)) * what / p.service_s.max(1e-12)
+}
+
+fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
+    let mean = p.storage_s();
+    let own = p.seconds.get(&Segment::Storage).copied().unwrap_or(0.0);
+    let share = f.share(Segment::Storage, Some(&p.target)) + queued_for(f, p, own);
+    let peers = peers(f, p, Path::storage_s);
+    let (is_slow, against) = match peers {
+        Some(m) => (
+            mean > TIMES_PEERS * m && mean - m > MORE_LEAST_S,
+            format!("its peers {}", ms(m)),
+        ),
+        None => (
+            mean > STORAGE_ALONE_S,
+            format!("{} are usual at most", ms(STORAGE_ALONE_S)),
+        ),
+    };
+    (is_slow && share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::SlowStorage,
+        subject: p.target.clone(),
+        share,
+        figure: format!("storage takes {} an RPC, {against}", ms(mean)),
+        ceiling: None,
+        change: format!("leave {} out, or give it a faster disk", p.target),
+    })
+}
+
+fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
+    let way = |p: &Path| p.mean_s(Segment::Network) + p.mean_s(Segment::Bulk);
+    let parts = [Segment::Network, Segment::Bulk];
+    let own: f64 = parts.iter().filter_map(|s| p.seconds.get(s)).sum();
+    let at = |s: &Segment| f.share(*s, Some(&p.target));
+    let share = parts.iter().map(at).sum::<f64>() + queued_for(f, p, own);
+    let nearest = f.paths.iter().filter(|o| o.target != p.target);
+    let nearest = nearest.map(|o| o.rtt_s).fold(f64::INFINITY, f64::min);
+    let far =
+        nearest.is_finite() && p.rtt_s > TIMES_PEERS * nearest && p.rtt_s - nearest > MORE_LEAST_S;
+    let peers = peers(f, p, way);
+    let slow = peers.is_some_and(|m| way(p) > TIMES_PEERS * m && way(p) - m > MORE_LEAST_S);
+    ((far || slow) && share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::SlowLink,
+        subject: p.target.clone(),
+        share,
+        figure: format!(
+            "{} on the way an RPC, {} at least there and back; {}",
+            ms(way(p)),
+            ms(p.rtt_s),
+            match (far, peers) {
+                (false, Some(m)) => format!("its peers {}", ms(m)),
+                _ => format!("the nearest server {}", ms(nearest)),
+            }
+        ),
+        ceiling: None,
+        change: format!("measure the way to {} alone with `lst`", p.target),
+    })
+}
+
+fn window(f: &Facts) -> Option<Cause> {
+    let share = f.share(Segment::ClientQueue, None);
+    // The path whose slots were waited for most.
+    let most = |p: &&Path| p.seconds.get(&Segment::ClientQueue).copied().unwrap_or(0.0);
+    let p = f.paths.iter().max_by(|a, b| most(a).total_cmp(&most(b)))?;
+    let mean = p.service_s / p.rpcs.max(1) as f64;
+    // Where the slots are those of Lustre, they are too few only when what fills them is distance.
+    let is_few =
+        p.in_flight_max < IN_FLIGHT_DEFAULT || (p.rtt_s > RTT_NEAR_S && p.rtt_s > mean / 2.0);
+    let is_full = p.in_flight >= 0.7 * f64::from(p.in_flight_max);
+    let (ceiling, size) = match p.bulk_rpcs {
+        0 => (
+            format!(
+                "{} in flight / {} = {:.0} RPCs/s a client",
+                p.in_flight_max,
+                ms(mean),
+                f64::from(p.in_flight_max) / mean
+            ),
+            String::new(),
+        ),
+        n => {
+            let (size, mean) = (p.bytes as f64 / n as f64, p.bulk_s / n as f64);
+            (
+                format!(
+                    "{} in flight x {:.0} KiB / {} = {} a client and target",
+                    p.in_flight_max,
+                    size / 1024.0,
+                    ms(mean),
+                    rate(f64::from(p.in_flight_max) * size / mean)
+                ),
+                format!(" of {:.0} KiB", size / 1024.0),
+            )
+        }
+    };
+    (share >= SHARE_LEAST && is_few && is_full).then(|| Cause {
+        kind: CauseKind::Window,
+        subject: p.target.clone(),
+        share,
+        figure: format!(
+            "{:.1} RPCs{size} in flight, {} may be; {} waiting for a slot an RPC",
+            p.in_flight,
+            p.in_flight_max,
+            ms(p.mean_s(Segment::ClientQueue))
+        ),
+        ceiling: Some(ceiling),
+        change: format!(
+            "lctl set_param osc.*.max_rpcs_in_flight={}",
+            (p.in_flight_max * 2).max(IN_FLIGHT_DEFAULT)
+        ),
+    })
+}
+
+fn fixed_concurrency(f: &Facts) -> Option<Cause> {
+    let share = f.share(Segment::Network, None) + f.share(Segment::Bulk, None);
+    let used: Vec<&Path> = f.paths.iter().filter(|p| p.rpcs > 0).collect();
+    let of = |s| -> f64 {
+        let of = (f.seconds.iter())
+            .filter(|((seg, at), _)| *seg == s && used.iter().any(|p| p.target == *at));
+        of.map(|(_, v)| *v).sum()
+    };
+    let on_way = of(Segment::Network) + of(Segment::Bulk);
+    let rpcs: u64 = used.iter().map(|p| p.rpcs).sum();
+    let rtt = used.iter().map(|p| p.rtt_s * p.rpcs as f64).sum::<f64>() / rpcs.max(1) as f64;
+    // Distance to all of them: else it is one link.
+    let nearest = used.iter().map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
+    let bytes: u64 = used.iter().map(|p| p.bytes).sum();
+    let size = bytes as f64 / used.iter().map(|p| p.bulk_rpcs).sum::<u64>().max(1) as f64;
+    let n = f.op_s() / f.window_s.max(1e-12);
+    let r = f.op_s() / f.count().max(1) as f64;
+    let is_far = nearest > RTT_NEAR_S && on_way > 0.0;
+    (share >= 0.5 && is_far && size <= SMALL_BYTES).then(|| Cause {
+        kind: CauseKind::FixedConcurrency,
+        subject: "the programs".to_owned(),
+        share,
+        figure: format!(
+            "{n:.1} operations under way, {} each, of which there and back {}",
+            ms(r),
+            ms(rtt)
+        ),
+        ceiling: Some(format!("{n:.1} / {} = {:.0} operations/s", ms(r), n / r)),
+        change: "more operations at once: twice as many programs give twice as much".to_owned(),
+    })
+}
+
+/// A lock that is taken away costs the wait of whoever wants it, and an enqueue of whoever had it.
+fn lock_ping_pong(f: &Facts) -> Option<Cause> {
+    let (asked, clients) = f.callbacks;
+    let (enqueues, enqueue_s) = f.enqueues;
+    let again = enqueue_s * (asked as f64 / enqueues.max(1) as f64).min(1.0);
+    let share = f.share(Segment::LockWait, None) + again / f.op_s().max(1e-12);
+    let per_op = asked as f64 / f.count().max(1) as f64;
+    let worst = f.contended.iter().find(|c| c.clients > 1)?;
+    let (seq, oid, ver) = worst.fid;
+    let named = share >= SHARE_LEAST && clients > 1 && per_op >= CALLBACKS_LEAST;
+    named.then(|| Cause {
+        kind: CauseKind::LockPingPong,
+        subject: format!("[{seq:#x}:{oid:#x}:{ver:#x}]"),
+        share: share.min(1.0),
+        figure: format!(
+            "{clients} clients gave {asked} locks back, {per_op:.2} an operation; {} waited for its lock {} times, {} each",
+            worst.clients,
+            worst.waits,
+            ms(worst.wait_s / worst.waits.max(1) as f64)
+        ),
+        ceiling: None,
+        change: "give each client a file or a directory of its own".to_owned(),
+    })
+}
+
+/// What happens on processors, or where somebody waits for one.
+fn of_processors(f: &Facts) -> f64 {
+    let all = [
+        Segment::ClientCpu,
+        Segment::ServerCpu,
+        Segment::ServerQueue,
+        Segment::Send,
+        Segment::ReplyOut,
+        Segment::WakeUp,
+        Segment::NotPlaced,
+    ];
+    all.iter().map(|s| f.share(*s, None)).sum()
+}
+
+fn hosts(f: &Facts) -> Vec<Cause> {
+    let share = of_processors(f);
+    let mut out = Vec::new();
+    for h in &f.hosts {
+        let swaps = h.swap_in_per_s >= SWAP_LEAST;
+        if swaps && share >= SHARE_LEAST {
+            out.push(Cause {
+                kind: CauseKind::Swap,
+                subject: h.name.clone(),
+                share,
+                figure: format!("{:.0} pages/s come back from swap", h.swap_in_per_s),
+                ceiling: None,
+                change: format!("give {} more memory, or its client less to cache", h.name),
+            });
+        }
+        if h.busiest_core >= CORE_BUSY && share >= SHARE_LEAST && !swaps {
+            out.push(Cause {
+                kind: CauseKind::BusyCore,
+                subject: h.name.clone(),
+                share,
+                figure: format!(
+                    "its busiest core {:.0}% busy, {} cores {:.0}% in the mean",
+                    100.0 * h.busiest_core,
+                    h.core_count,
+                    100.0 * h.cores
+                ),
+                ceiling: Some(format!(
+                    "{:.0} operations/s, as long as one core does it",
+                    f.count() as f64 / f.window_s.max(1e-12) / h.busiest_core
+                )),
+                change: format!("see which thread fills a core of {}", h.name),
+            });
+        }
+    }
+    out
+}
+
+fn router_buffers(f: &Facts) -> Vec<Cause> {
+    let of = f.routers.iter().filter_map(|r| {
+        let waited = r.wait_s / f.op_s().max(1e-12);
+        let share = f.share(Segment::RouterQueue, Some(&r.name)).max(waited);
+        (r.least_free == 0 && share >= SHARE_LEAST).then(|| Cause {
+            kind: CauseKind::RouterBuffers,
+            subject: r.name.clone(),
+            share,
+            figure: format!("all of its {} large buffers were taken", r.buffers),
+            ceiling: Some(format!("{} messages of up to 1 MiB at once", r.buffers)),
+            change: format!(
+                "lnetctl set large_buffers {} on {}",
+                4 * r.buffers.max(256),
+                r.name
+            ),
+        })
+    });
+    of.collect()
+}
+
+fn grants(f: &Facts) -> Option<Cause> {
+    let (without, all) = f.grantless;
+    let part = without as f64 / all.max(1) as f64;
+    let writes = f.ops.iter().filter(|o| o.op.eq_ignore_ascii_case("write"));
+    let share = writes.map(|o| o.seconds).sum::<f64>() / f.op_s().max(1e-12) * part;
+    (part >= GRANTLESS_SHARE && share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::Grants,
+        subject: "the OSTs".to_owned(),
+        share,
+        figure: format!("{without} of {all} writes had no grant and went out at once"),
+        ceiling: None,
+        change: "free space on the OSTs, or fewer clients".to_owned(),
+    })
+}
+
+fn cold_cache(f: &Facts) -> Option<Cause> {
+    let warms = |p: &&Path| {
+        let (first, second) = p.storage_halves_s;
+        p.is_ost() && first > WARMS_TIMES * second && first - second > MORE_LEAST_S
+    };
+    let osts = f.paths.iter().filter(|p| p.is_ost() && p.rpcs > 0).count();
+    let warm: Vec<&Path> = f.paths.iter().filter(warms).collect();
+    let share: f64 = warm
+        .iter()
+        .map(|p| f.share(Segment::Storage, Some(&p.target)))
+        .sum();
+    let p = warm.first()?;
+    (2 * warm.len() > osts && share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::ColdCache,
+        subject: "the servers".to_owned(),
+        share,
+        figure: format!(
+            "storage took {} an RPC in the first half, {} in the second",
+            ms(p.storage_halves_s.0),
+            ms(p.storage_halves_s.1)
+        ),
+        ceiling: None,
+        change: "read all once before, and measure then".to_owned(),
+    })
+}

@@ -1,0 +1,109 @@
+//! What running processes give out, as it is kept in a file.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use coral_stopwatch::Dump;
+
+use super::facts::{Facts, Host, RouterBuffers};
+use crate::attribution::{Joined, join};
+use crate::collect::{Host as Machine, Source};
+
+/// A grant below which an OST gives hardly any: one RPC of Lustre's.
+const GRANT_LEAST_BYTES: u64 = 4 << 20;
+
+/// Stopwatches of several nodes with what else a verdict needs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Stopwatches.
+    pub dumps: Vec<Dump>,
+    /// Routers.
+    #[serde(default)]
+    pub routers: Vec<RouterBuffers>,
+    /// Bytes that clients may have dirty, by target; the least of all clients.
+    #[serde(default)]
+    pub grants: Vec<(String, u64)>,
+    /// Machines.
+    #[serde(default)]
+    pub hosts: Vec<Host>,
+}
+
+impl Seen {
+    /// Takes in what a process answered: stopwatches and routers.
+    pub fn take(&mut self, answer: &Value) -> Result<(), String> {
+        if let Some(why) = answer["error"].as_str() {
+            return Err(why.to_owned());
+        }
+        let more: Seen = serde_json::from_value(answer.clone())
+            .map_err(|e| format!("odd answer of a Coral process: {e}"))?;
+        self.dumps.extend(more.dumps);
+        self.routers.extend(more.routers);
+        self.hosts.extend(more.hosts);
+        self.grants.extend(more.grants);
+        Ok(())
+    }
+
+    /// The stopwatches joined.
+    pub fn joined(&self) -> Joined {
+        join(&self.dumps)
+    }
+
+    /// All that a verdict needs of it.
+    pub fn facts(&self, joined: &Joined) -> Facts {
+        let mut f = Facts::of(joined);
+        f.hosts = self.hosts.clone();
+        f.routers = self.routers.clone();
+        let few = |t: &str| (self.grants.iter()).any(|(of, b)| of == t && *b < GRANT_LEAST_BYTES);
+        for o in &joined.ops {
+            if o.op.op.eq_ignore_ascii_case("write") {
+                f.grantless.1 += 1;
+                let mut rpcs = o.rpcs.iter().map(|i| &joined.rpcs[*i]);
+                let at_once = rpcs.any(|r| r.rpc.op == o.op.id && few(&joined.names[r.target]));
+                f.grantless.0 += u64::from(at_once);
+            }
+        }
+        f
+    }
+}
+
+/// This machine, watched while `wait` waits.
+pub fn this_host(wait: impl FnOnce()) -> Host {
+    let mut machine = Machine::new(false);
+    let mut missing = Vec::new();
+    let begun = crate::clock::now();
+    let before = machine.read(&mut missing);
+    wait();
+    let after = machine.read(&mut missing);
+    let s = crate::clock::now().duration_since(begun).as_secs_f64();
+    let value = |of: &[crate::collect::Reading], name: &str| {
+        of.iter().find(|r| r.name == name).map_or(0.0, |r| r.value)
+    };
+    let rate = |name: &str| (value(&after, name) - value(&before, name)) / s.max(1e-9);
+    let count = std::thread::available_parallelism().map_or(1, usize::from);
+    Host {
+        name: "this machine".to_owned(),
+        busiest_core: value(&after, "busiest_core"),
+        cores: rate("cpu_busy") / count as f64,
+        core_count: count as u32,
+        swap_in_per_s: rate("swap_in"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_taken_in_and_errors_told() {
+        let mut seen = Seen::default();
+        let answer = serde_json::json!({ "dumps": [Dump::default()], "routers": [
+            { "name": "r", "buffers": 2, "least_free": 0 } ] });
+        seen.take(&answer).unwrap();
+        assert_eq!((seen.dumps.len(), seen.routers[0].buffers), (1, 2));
+        let refused = seen.take(&serde_json::json!({ "error": "no such node" }));
+        assert_eq!(refused, Err("no such node".to_owned()));
+        assert!(seen.take(&serde_json::json!({ "dumps": 3 })).is_err());
+        let host = this_host(|| {});
+        assert!(host.core_count > 0 && host.swap_in_per_s >= 0.0);
+    }
+}

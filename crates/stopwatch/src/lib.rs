@@ -1,0 +1,24 @@
+//! The stopwatch of a request: each segment of its time is stamped where it happens, and kept in a bounded ring of the node.
+//!
+//! Nothing of it goes on the wire. Records of several nodes are joined afterwards, by the client's NID and the xid.
+//!
+//! - [`Stopwatch`]: the rings of one node, and its clock.
+//! - [`Watch`]: one operation, RPC or request being handled. While its future is polled it is the current one of the thread, so
+//!   that whoever waits below can say for what ([`waits`]) without being handed anything.
+//! - [`Dump`]: what a node gives out.
+//!
+//! # Invariants
+//! - Time is tokio's clock: under a paused clock the stamps are exact.
+//! - Memory is bounded: [`KEPT`] records of each kind, and [`WAITS_KEPT`] waits of each.
+//! - A future that does not wait reads no clock here but where it begins and ends.
+#![warn(missing_docs)]
+
+mod record;
+mod ring;
+mod stopwatch;
+mod watch;
+
+pub use record::{Dump, Kind, Op, Passage, Rpc, Served, Wait, Waited, Waits};
+pub use ring::KEPT;
+pub use stopwatch::{Passing, RpcEnd, ServedEnd, Stopwatch};
+pub use watch::{Ran, WAITS_KEPT, Watch, carried, current, first_poll, waits, watched};

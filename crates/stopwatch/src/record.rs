@@ -1,0 +1,173 @@
+//! What a node keeps of operations, RPCs, requests and messages passed on, and gives out as JSON.
+//!
+//! Moments are nanoseconds since a moment that the dump chooses; all nodes of one process have the same.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+/// For what is waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wait {
+    /// A slot of modifying requests, or a place of `max_rpcs_in_flight`.
+    Slot,
+    /// A connection in use, or the end of a recovery.
+    Connection,
+    /// The pause before a request goes out again that was answered with EINPROGRESS.
+    Pause,
+    /// An LNet send credit.
+    Credit,
+    /// A lock of the DLM.
+    Lock,
+    /// A storage call that was not answered at once.
+    Storage,
+    /// Bulk data on their way.
+    Bulk,
+    /// Another server, which is asked on the way.
+    Server,
+}
+
+/// One wait: for what, from when, to when.
+pub type Waited = (Wait, i64, i64);
+/// Waits of one record.
+pub type Waits = Vec<Waited>;
+
+/// An operation of a client: a system call, or a call of the library.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Op {
+    /// Its number on its node, from 1.
+    pub id: u64,
+    /// What it is.
+    pub op: Cow<'static, str>,
+    /// The file, as sequence, object id and version; zeros: unknown.
+    pub fid: (u64, u32, u32),
+    /// When it began and ended.
+    pub span: (i64, i64),
+    /// Nanoseconds on a processor, RPCs excluded; with preemption.
+    pub run_ns: u64,
+    /// Waits outside RPCs.
+    pub waits: Waits,
+}
+
+/// An RPC at its client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rpc {
+    /// The operation it is part of; 0: none, such as write-out in the background.
+    pub op: u64,
+    /// NID of the server.
+    pub peer: u64,
+    /// The target.
+    pub target: Cow<'static, str>,
+    /// Its xid.
+    pub xid: u64,
+    /// Match bits of the reply.
+    pub reply_mbits: u64,
+    /// Opcode.
+    pub opc: u32,
+    /// The file, as sequence, object id and version; zeros: unknown.
+    pub fid: (u64, u32, u32),
+    /// When it was called, and when its caller had the reply.
+    pub span: (i64, i64),
+    /// When its last sending began.
+    pub sending: i64,
+    /// When the LND had taken that.
+    pub sent: i64,
+    /// When the reply was here.
+    pub reply: i64,
+    /// Times it was sent.
+    pub attempts: u32,
+    /// Bytes of bulk data.
+    pub bulk_bytes: u64,
+    /// RPCs of the import in flight when it was sent, itself included.
+    pub in_flight: u32,
+    /// How many there may be.
+    pub in_flight_max: u32,
+    /// Waits.
+    pub waits: Waits,
+}
+
+/// An RPC at its server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Served {
+    /// NID of the client.
+    pub client: u64,
+    /// Its xid.
+    pub xid: u64,
+    /// Opcode.
+    pub opc: u32,
+    /// The service.
+    pub service: Cow<'static, str>,
+    /// When it was here.
+    pub arrived: i64,
+    /// When it left the queue of its service.
+    pub begun: i64,
+    /// When its reply was ready.
+    pub replying: i64,
+    /// When the LND had taken that.
+    pub replied: i64,
+    /// Nanoseconds on a processor up to the reply, with preemption and storage calls that do not wait.
+    pub run_ns: u64,
+    /// Waits up to the reply.
+    pub waits: Waits,
+}
+
+/// What passes a router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A PUT: a request, a reply or bulk data.
+    Put,
+    /// A GET: it asks for bulk data.
+    Get,
+    /// An ACK or a REPLY, without match bits.
+    Answer,
+}
+
+/// A message at a router.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Passage {
+    /// From this NID.
+    pub from: u64,
+    /// To this one.
+    pub to: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Portal; 0 of an answer.
+    pub portal: u32,
+    /// Match bits; 0 of an answer.
+    pub mbits: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// When its header was here.
+    pub arrived: i64,
+    /// When it had a router credit and a buffer.
+    pub admitted: i64,
+    /// When it was here whole.
+    pub whole: i64,
+    /// When it was written to the next hop.
+    pub passed: i64,
+}
+
+/// What a node gives out.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Dump {
+    /// Dumps with the same name here have the same clock; others are to be compared by what they tell.
+    pub clock: String,
+    /// NIDs of the node, primary first.
+    pub nids: Vec<u64>,
+    /// Their names.
+    pub names: Vec<String>,
+    /// When it was made, on that clock.
+    pub now: i64,
+    /// Records that the rings no longer had.
+    pub lost: u64,
+    /// Operations.
+    pub ops: Vec<Op>,
+    /// RPCs of its clients.
+    pub rpcs: Vec<Rpc>,
+    /// RPCs of its servers.
+    pub served: Vec<Served>,
+    /// Messages it has passed on.
+    pub passages: Vec<Passage>,
+}

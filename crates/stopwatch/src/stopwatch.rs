@@ -1,0 +1,334 @@
+//! The rings of a node.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use coral_wire::fid::Fid;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Wait, Waits};
+use crate::ring::Ring;
+use crate::watch::{Interval, Ran, Watch, current, watched};
+
+/// A moment in a ring: nanoseconds since the node's start.
+type Ns = u64;
+/// Waits as they are kept: most have none or one.
+type Kept = SmallVec<[(Wait, Ns, Ns); 1]>;
+
+#[derive(Clone, Debug)]
+struct KeptOp {
+    id: u64,
+    op: &'static str,
+    fid: Fid,
+    span: (Ns, Ns),
+    run_ns: u64,
+    waits: Kept,
+}
+
+/// What is known of an RPC when its reply is there.
+#[derive(Clone, Debug)]
+pub struct RpcEnd {
+    /// NID of the server.
+    pub peer: u64,
+    /// The target.
+    pub target: Arc<str>,
+    /// Its xid.
+    pub xid: u64,
+    /// Match bits of the reply.
+    pub reply_mbits: u64,
+    /// Opcode.
+    pub opc: u32,
+    /// The file.
+    pub fid: Fid,
+    /// Called.
+    pub begun: Instant,
+    /// Its last sending began.
+    pub sending: Instant,
+    /// The LND had taken it.
+    pub sent: Instant,
+    /// The reply was here.
+    pub reply: Instant,
+    /// The caller has it.
+    pub ended: Instant,
+    /// Times it was sent.
+    pub attempts: u32,
+    /// Bytes of bulk data.
+    pub bulk_bytes: u64,
+    /// RPCs in flight when it was sent, and how many there may be.
+    pub in_flight: (u32, u32),
+}
+
+/// What is known of a request when it was answered.
+#[derive(Clone, Debug)]
+pub struct ServedEnd {
+    /// NID of the client.
+    pub client: u64,
+    /// Its xid.
+    pub xid: u64,
+    /// Opcode.
+    pub opc: u32,
+    /// The service.
+    pub service: Arc<str>,
+    /// It was here.
+    pub arrived: Instant,
+    /// It left the queue.
+    pub begun: Instant,
+    /// Its reply was ready.
+    pub replying: Instant,
+    /// The LND had taken that.
+    pub replied: Instant,
+}
+
+/// A message on its way through a router.
+#[derive(Clone, Debug)]
+pub struct Passing {
+    /// From this NID.
+    pub from: u64,
+    /// To this one.
+    pub to: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Portal.
+    pub portal: u32,
+    /// Match bits.
+    pub mbits: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+    /// Its header was here.
+    pub arrived: Instant,
+    /// It had a router credit and a buffer.
+    pub admitted: Instant,
+    /// It was here whole.
+    pub whole: Instant,
+}
+
+/// The stopwatch of a node: its clock, and what it keeps.
+#[derive(Debug)]
+pub struct Stopwatch {
+    epoch: Instant,
+    on: AtomicBool,
+    last_op: AtomicU64,
+    ops: Ring<KeptOp>,
+    rpcs: Ring<(u64, RpcEnd, Kept)>,
+    served: Ring<(ServedEnd, u64, Kept)>,
+    passages: Ring<(Passing, Instant)>,
+}
+
+impl Default for Stopwatch {
+    fn default() -> Self {
+        Stopwatch {
+            epoch: Instant::now(),
+            on: AtomicBool::new(true),
+            last_op: AtomicU64::new(0),
+            ops: Ring::default(),
+            rpcs: Ring::default(),
+            served: Ring::default(),
+            passages: Ring::default(),
+        }
+    }
+}
+
+impl Stopwatch {
+    /// Whether it keeps anything: always, unless a measurement of its own cost says otherwise.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Turns it off or on, to measure what it costs.
+    pub fn turn(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// The watch of an operation that begins now; None: it is off.
+    pub fn begin(&self) -> Option<Arc<Watch>> {
+        self.is_on()
+            .then(|| Watch::new(self.last_op.fetch_add(1, Ordering::Relaxed) + 1, 0))
+    }
+
+    /// The watch of an RPC, part of the operation that is current; None: it is off.
+    pub fn part(&self) -> Option<Arc<Watch>> {
+        self.is_on()
+            .then(|| Watch::new(0, current().map_or(0, |w| w.id())))
+    }
+
+    /// The watch of a request being handled; None: it is off.
+    pub fn handling(&self) -> Option<Arc<Watch>> {
+        self.is_on().then(|| Watch::new(0, 0))
+    }
+
+    /// Runs an operation of a client.
+    pub async fn operation<F: Future>(&self, op: &'static str, fid: Fid, fut: F) -> F::Output {
+        let Some(watch) = self.begin() else {
+            return fut.await;
+        };
+        let begun = Instant::now();
+        let out = watched(watch.clone(), fut).await;
+        self.operation_ended(&watch, op, fid, (begun, Instant::now()));
+        out
+    }
+
+    /// An operation has ended.
+    pub fn operation_ended(
+        &self,
+        watch: &Watch,
+        op: &'static str,
+        fid: Fid,
+        (begun, ended): (Instant, Instant),
+    ) {
+        let Ran { run_ns, waits } = watch.take();
+        self.ops.push(KeptOp {
+            id: watch.id(),
+            op,
+            fid,
+            span: (self.ns(begun), self.ns(ended)),
+            run_ns,
+            waits: self.kept(waits),
+        });
+    }
+
+    /// An RPC was answered.
+    pub fn rpc_ended(&self, watch: &Watch, end: RpcEnd) {
+        let waits = self.kept(watch.take().waits);
+        self.rpcs.push((watch.parent(), end, waits));
+    }
+
+    /// A request was answered. `ran`: up to its reply.
+    pub fn served(&self, ran: Ran, end: ServedEnd) {
+        let waits = self.kept(ran.waits);
+        self.served.push((end, ran.run_ns, waits));
+    }
+
+    /// A message was written to its next hop.
+    pub fn passed(&self, message: Passing) {
+        if self.is_on() {
+            self.passages.push((message, Instant::now()));
+        }
+    }
+
+    fn ns(&self, at: Instant) -> Ns {
+        at.saturating_duration_since(self.epoch).as_nanos() as Ns
+    }
+
+    fn kept(&self, waits: Vec<Interval>) -> Kept {
+        let kept = waits.iter();
+        kept.map(|(w, a, b)| (*w, self.ns(*a), self.ns(*b)))
+            .collect()
+    }
+
+    /// What is kept, with moments counted from `base`, on a clock of that name.
+    pub fn dump(&self, clock: &str, base: Instant) -> Dump {
+        let at = |i: Instant| match i.checked_duration_since(base) {
+            Some(after) => after.as_nanos() as i64,
+            None => -(base.saturating_duration_since(i).as_nanos() as i64),
+        };
+        let epoch = at(self.epoch);
+        let ns = |n: Ns| epoch + n as i64;
+        let span = |(a, b): (Ns, Ns)| (ns(a), ns(b));
+        let waits =
+            |kept: Kept| -> Waits { kept.iter().map(|w| (w.0, ns(w.1), ns(w.2))).collect() };
+        let fid = |f: Fid| (f.seq, f.oid, f.ver);
+        let name = |n: &Arc<str>| Cow::Owned(n.to_string());
+        let mut dump = Dump {
+            clock: clock.to_owned(),
+            now: at(Instant::now()),
+            lost: [
+                self.ops.lost(),
+                self.rpcs.lost(),
+                self.served.lost(),
+                self.passages.lost(),
+            ]
+            .iter()
+            .sum(),
+            ..Dump::default()
+        };
+        dump.ops = (self.ops.all().into_iter())
+            .map(|o| Op {
+                id: o.id,
+                op: Cow::Borrowed(o.op),
+                fid: fid(o.fid),
+                span: span(o.span),
+                run_ns: o.run_ns,
+                waits: waits(o.waits),
+            })
+            .collect();
+        dump.rpcs = (self.rpcs.all().into_iter())
+            .map(|(op, e, kept)| Rpc {
+                op,
+                peer: e.peer,
+                target: name(&e.target),
+                xid: e.xid,
+                reply_mbits: e.reply_mbits,
+                opc: e.opc,
+                fid: fid(e.fid),
+                span: (at(e.begun), at(e.ended)),
+                sending: at(e.sending),
+                sent: at(e.sent),
+                reply: at(e.reply),
+                attempts: e.attempts,
+                bulk_bytes: e.bulk_bytes,
+                in_flight: e.in_flight.0,
+                in_flight_max: e.in_flight.1,
+                waits: waits(kept),
+            })
+            .collect();
+        dump.served = (self.served.all().into_iter())
+            .map(|(e, run_ns, kept)| Served {
+                client: e.client,
+                xid: e.xid,
+                opc: e.opc,
+                service: name(&e.service),
+                arrived: at(e.arrived),
+                begun: at(e.begun),
+                replying: at(e.replying),
+                replied: at(e.replied),
+                run_ns,
+                waits: waits(kept),
+            })
+            .collect();
+        dump.passages = (self.passages.all().into_iter())
+            .map(|(p, passed)| Passage {
+                from: p.from,
+                to: p.to,
+                kind: p.kind,
+                portal: p.portal,
+                mbits: p.mbits,
+                bytes: p.bytes,
+                arrived: at(p.arrived),
+                admitted: at(p.admitted),
+                whole: at(p.whole),
+                passed: at(passed),
+            })
+            .collect();
+        dump.ops.sort_by_key(|o| (o.span.0, o.id));
+        dump.rpcs.sort_by_key(|r| (r.span.0, r.xid));
+        dump.served.sort_by_key(|s| (s.arrived, s.xid));
+        dump.passages.sort_by_key(|p| (p.arrived, p.mbits));
+        dump
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_is_dumped_and_read_again() {
+        let s = Stopwatch::default();
+        let base = Instant::now();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let wait = crate::waits(Wait::Lock, tokio::time::sleep(Duration::from_millis(2)));
+        s.operation("getattr", Fid::ZERO, wait).await;
+        let dump = s.dump("here", base);
+        let op = &dump.ops[0];
+        assert_eq!((op.id, op.span), (1, (1_000_000, 3_000_000)));
+        assert_eq!(op.waits, [(Wait::Lock, 1_000_000, 3_000_000)]);
+        let text = serde_json::to_string(&dump).unwrap();
+        assert_eq!(serde_json::from_str::<Dump>(&text).unwrap(), dump);
+        s.turn(false);
+        s.operation("getattr", Fid::ZERO, async {}).await;
+        assert_eq!(s.dump("here", base).ops.len(), 1, "it is off");
+    }
+}
