@@ -6,7 +6,7 @@
 //! hand-overs per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
 
 mod profile;
-mod served;
+pub(crate) mod served;
 mod work;
 
 use crate::{setup, step};
