@@ -2,9 +2,11 @@
 //!
 //! Each row runs the same work first on a plain directory (or on the mount of another build), then on the mount, several times in
 //! turn, and prints the medians,
-//! their ratio, the CPU seconds of everything involved (worker processes and the Coral process), and the RPCs and thread
-//! hand-overs per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
+//! their ratio, the CPU seconds of everything involved (worker processes and the Coral process), and the RPCs, thread
+//! hand-overs and wake-ups per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
 
+mod machine;
+pub(crate) mod peers;
 mod profile;
 pub(crate) mod served;
 mod work;
@@ -13,6 +15,8 @@ use crate::{setup, step};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+pub(crate) use machine::process_cpu;
+use machine::{children_cpu, compact_memory, drop_caches};
 use served::{Served, status};
 pub(crate) use work::worker;
 
@@ -328,6 +332,7 @@ struct Measured {
     cpu_seconds: f64,
     rpcs: u64,
     handovers: u64,
+    wakeups: u64,
 }
 
 /// One side of the comparison.
@@ -405,8 +410,16 @@ fn measure(sides: &[Side; 2], asked: &Asked<'_>) -> Result<(), String> {
     };
     let mut reads = 0.0;
     println!(
-        "{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9}",
-        "", beside, "coral", "ratio", "CPU s there", "CPU s coral", "RPC/op", "hand-o/op  floor"
+        "{:<34} {:>12} {:>12} {:>6}  {:>11} {:>11}  {:>8} {:>9} {:>7}",
+        "",
+        beside,
+        "coral",
+        "ratio",
+        "CPU s there",
+        "CPU s coral",
+        "RPC/op",
+        "hand-o/op",
+        "wake/op  floor"
     );
     let wanted =
         |r: &&Row| rows.is_none_or(|list| list.split(',').any(|part| r.name.contains(part)));
@@ -550,6 +563,7 @@ fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
         cpu_seconds: children_cpu() - cpu_before + after.cpu_seconds - before.cpu_seconds,
         rpcs: after.rpcs - before.rpcs,
         handovers: after.handovers - before.handovers,
+        wakeups: after.wakeups.saturating_sub(before.wakeups),
     })
 }
 
@@ -571,12 +585,13 @@ impl Side {
         let Some(served) = &self.coral else {
             return Ok(Measured::default());
         };
-        let (_, rpcs, handovers) = status(&served.coral, &served.data)?;
+        let (_, rpcs, handovers, wakeups) = status(&served.coral, &served.data)?;
         Ok(Measured {
             seconds: 0.0,
             cpu_seconds: process_cpu(served.pid),
             rpcs,
             handovers,
+            wakeups,
         })
     }
 }
@@ -596,7 +611,7 @@ fn print_row(row: &Row, dir: Measured, coral: Measured, reads: f64) -> f64 {
     };
     let r = |m: Measured| rate / m.seconds;
     println!(
-        "{:<34} {:>12.1} {:>12.1} {:>6.2}  {:>11.3} {:>11.3}  {:>8.2} {:>9.2}  {}",
+        "{:<34} {:>12.1} {:>12.1} {:>6.2}  {:>11.3} {:>11.3}  {:>8.2} {:>9.2} {:>7.2}  {}",
         row.name,
         r(dir),
         r(coral),
@@ -605,6 +620,7 @@ fn print_row(row: &Row, dir: Measured, coral: Measured, reads: f64) -> f64 {
         coral.cpu_seconds / per,
         coral.rpcs as f64 / total,
         coral.handovers as f64 / total,
+        coral.wakeups as f64 / total,
         row.floor.map_or(String::new(), |f| f.judge(
             dir.seconds / coral.seconds,
             r(coral),
@@ -628,43 +644,4 @@ impl Floor {
         };
         format!("{}: {text}", if met { "met" } else { "MISSED" })
     }
-}
-
-/// Writes back and drops the page cache; without the right to, rows called cold are warm, and it says so.
-fn drop_caches() {
-    let _ = Command::new("sync").status();
-    if let Err(e) = std::fs::write("/proc/sys/vm/drop_caches", "3") {
-        eprintln!("xtask: cannot drop caches ({e}): the rows called cold are warm");
-    }
-}
-
-/// Drops the page cache and puts free memory together. In what builds and removed files leave of it, a cache with pages of
-/// 4 KiB lies scattered, and is read more slowly, whichever file system it belongs to.
-fn compact_memory() {
-    drop_caches();
-    if let Err(e) = std::fs::write("/proc/sys/vm/compact_memory", "1") {
-        eprintln!("xtask: cannot compact memory ({e}): files read again may lie scattered");
-    }
-}
-
-/// Clock ticks a second in /proc/PID/stat (USER_HZ is 100 on every Linux port we build for).
-const USER_HZ: f64 = 100.0;
-
-/// CPU seconds a process has used.
-pub(crate) fn process_cpu(pid: u32) -> f64 {
-    stat_fields(&format!("/proc/{pid}/stat"), 11..13)
-}
-
-/// CPU seconds of the children this process has waited for.
-fn children_cpu() -> f64 {
-    stat_fields("/proc/self/stat", 13..15)
-}
-
-/// Sum of fields counted from the one after the command name (state is 0), in seconds.
-fn stat_fields(path: &str, fields: std::ops::Range<usize>) -> f64 {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let rest = text.rsplit_once(") ").map_or("", |(_, r)| r);
-    let all: Vec<f64> = rest.split(' ').map(|f| f.parse().unwrap_or(0.0)).collect();
-    all.get(fields)
-        .map_or(0.0, |f| f.iter().sum::<f64>() / USER_HZ)
 }

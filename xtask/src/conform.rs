@@ -118,7 +118,7 @@ fn inside(args: impl IntoIterator<Item = std::ffi::OsString>) -> Result<(), Stri
 }
 
 /// A program that is told to end when this one has, by whatever signal.
-fn ends_with_us(program: impl AsRef<std::ffi::OsStr>) -> Command {
+pub(crate) fn ends_with_us(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM"]).arg(program);
     command

@@ -52,8 +52,9 @@ enum Command {
     Bench {
         /// Instead: `lnet`: the self-test between processes against iperf3, and a router; `router`: one router, six clients, one
         /// and two file systems, with its throughput over time as tables and plots in DIR; `memory`: a client that walks 1,000,000
-        /// names and streams 20 GiB; `scale`: many files: rates, starts, memory of the servers, space.
-        #[arg(value_parser = ["lnet", "memory", "router", "scale"])]
+        /// names and streams 20 GiB; `peers`: Coral over TCP beside GlusterFS, MooseFS, a FUSE passthrough and the directory (root);
+        /// `scale`: many files: rates, starts, memory of the servers, space.
+        #[arg(value_parser = ["lnet", "memory", "peers", "router", "scale"])]
         what: Option<String>,
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
@@ -64,7 +65,8 @@ enum Command {
         /// Only rows with one of these in their name, separated by commas (rows that need what others made need those too).
         #[arg(long)]
         rows: Option<String>,
-        /// Another build of the program `coral`, to measure beside this one instead of the local directory.
+        /// Another build of the program `coral`, to measure beside this one instead of the local directory; with `peers` the one to
+        /// measure, instead of building it.
         #[arg(long, value_name = "FILE")]
         beside: Option<std::path::PathBuf>,
         /// How often the table is measured.
@@ -162,6 +164,13 @@ fn main() -> ExitCode {
         Command::Bench {
             what: Some(what), ..
         } if what == "memory" => long::memory(),
+        Command::Bench {
+            what: Some(what),
+            dir,
+            rows,
+            beside,
+            ..
+        } if what == "peers" => bench::peers::run(&dir, beside.as_deref(), rows.as_deref()),
         Command::Bench {
             what: Some(_),
             profile,

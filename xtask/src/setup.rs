@@ -72,6 +72,18 @@ pub(crate) fn profiler() -> Result<(), String> {
     packages(&[("perf", "linux-perf")])
 }
 
+/// What `bench peers` measures Coral against.
+pub(crate) fn peers() -> Result<(), String> {
+    packages(&[
+        ("bindfs", "bindfs"),
+        ("glusterfsd", "glusterfs-server"),
+        ("glusterfs", "glusterfs-client"),
+        ("mfsmaster", "moosefs-master"),
+        ("mfschunkserver", "moosefs-chunkserver"),
+        ("mfsmount", "moosefs-client"),
+    ])
+}
+
 /// Where the test programs from crates.io are.
 pub(crate) fn tools() -> PathBuf {
     step::target_dir().join("tools")

@@ -421,7 +421,11 @@ async fn serve(
 
 async fn wait(client: &MountedClient, ready: &Result<(), String>) {
     let (_found, mut asked) = Found::new(client.node());
-    let status = || serde_json::json!({ "pid": std::process::id(), "nid": client.node().nid().to_string(), "accept": client.node().accept().name(), "mount": client.mountpoint() });
+    let status = || {
+        let mut answer = serde_json::json!({ "pid": std::process::id(), "nid": client.node().nid().to_string(), "accept": client.node().accept().name(), "mount": client.mountpoint() });
+        crate::counters(None, Some(client)).put_into(&mut answer);
+        answer
+    };
     tokio::select! {
         _ = crate::run_until_stopped(ready, &mut asked, Some(client), None, status) => {}
         () = client.ended() => {}

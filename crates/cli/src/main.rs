@@ -259,16 +259,64 @@ pub(crate) struct Counters {
     pub by_opcode: BTreeMap<String, u64>,
     /// Requests that had to be handed to another thread.
     pub handovers: u64,
+    /// Requests that servers of this process took.
+    pub requests: u64,
+    /// How often a thread of this process slept and was woken.
+    pub wakeups: u64,
+}
+
+/// How often the threads of this process went to sleep, and so were woken: their voluntary switches, as the kernel counts them.
+/// Threads that have ended are not in it.
+fn wakeups() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
+    let of = |status: String| {
+        let line = status
+            .lines()
+            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    threads
+        .flatten()
+        .filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok())
+        .filter_map(of)
+        .sum()
+}
+
+/// Requests that the services of a node have taken since its start.
+fn requests(node: &coral_lnet::Node) -> u64 {
+    let mut all = coral_metrics::Snapshot::default();
+    all.add(node.metrics(), &[]);
+    let series = all.of("coral_ptlrpc_service_requests_total");
+    let counts = series.into_iter().flatten().map(|(_, point)| match point {
+        coral_metrics::Point::Count(n) => *n,
+        coral_metrics::Point::Recorded(_) => 0,
+    });
+    counts.sum()
 }
 
 /// Adds up the counters of a process's nodes and clients.
 pub(crate) fn counters(servers: Option<&Servers>, client: Option<&MountedClient>) -> Counters {
-    let mut sum = Counters::default();
+    let mut sum = Counters {
+        wakeups: wakeups(),
+        ..Counters::default()
+    };
     if let Some(s) = servers {
         sum.handovers += s.node().handovers().spawned.value();
+        sum.requests += requests(s.node());
     }
     if let Some(c) = client {
         c.add_counters(&mut sum);
     }
     sum
+}
+
+impl Counters {
+    /// Puts them into the answer to `coral status`.
+    pub(crate) fn put_into(&self, answer: &mut serde_json::Value) {
+        answer["rpcs"] = self.rpcs.into();
+        answer["rpcs_by_opcode"] = serde_json::json!(self.by_opcode);
+        answer["requests"] = self.requests.into();
+        answer["handovers"] = self.handovers.into();
+        answer["wakeups"] = self.wakeups.into();
+    }
 }

@@ -110,10 +110,12 @@ async fn serve(
         crate::up::waiting_note(&servers::waiting(&servers))
     ));
     let status = || {
-        serde_json::json!({
+        let mut answer = serde_json::json!({
             "pid": std::process::id(), "dir": home, "fsname": servers.fsname(), "nid": nid.to_string(), "nids": servers::nids(&servers), "port": port, "accept": servers.node().accept().name(), "mount": null,
-            "targets": servers::status(&servers), "rpcs": 0, "handovers": servers.node().handovers().spawned.value(),
-        })
+            "targets": servers::status(&servers),
+        });
+        crate::counters(Some(&servers), None).put_into(&mut answer);
+        answer
     };
     let reply = crate::run_until_stopped(&ready, &mut asked, None, Some(&servers), status).await;
     servers.stop().await;

@@ -58,11 +58,21 @@ pub(crate) fn status(s: Status) -> Result<(), String> {
             println!("    trouble: {trouble}");
         }
     }
-    println!(
-        "{} RPCs, {} thread hand-overs",
-        answer["rpcs"], answer["handovers"]
-    );
+    println!("{}", counted(&answer));
     Ok(())
+}
+
+/// What was counted, as one line.
+fn counted(answer: &Value) -> String {
+    let n = |name: &str| answer[name].as_u64().unwrap_or(0);
+    let (rpcs, requests) = (n("rpcs"), n("requests"));
+    // RPCs of a mount to servers of its own process are both
+    let per = n("wakeups") as f64 / rpcs.max(requests).max(1) as f64;
+    format!(
+        "{rpcs} RPCs, {requests} requests served, {} thread hand-overs, {} wake-ups ({per:.1} each)",
+        n("handovers"),
+        n("wakeups")
+    )
 }
 
 /// Refuses what nothing can have been started with.
@@ -161,4 +171,24 @@ fn wait_for_end(pid: Option<u64>) -> Result<(), String> {
     Err(format!(
         "process {pid} has stopped serving but does not end; see its log"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wake_ups_are_shown_per_request() {
+        let of = |rpcs: u64, requests: u64| {
+            counted(&serde_json::json!({
+                "rpcs": rpcs, "requests": requests, "handovers": 3, "wakeups": 25,
+            }))
+        };
+        assert_eq!(
+            of(10, 0),
+            "10 RPCs, 0 requests served, 3 thread hand-overs, 25 wake-ups (2.5 each)"
+        );
+        assert!(of(0, 5).ends_with("(5.0 each)"));
+        assert!(of(0, 0).ends_with("(25.0 each)"));
+    }
 }

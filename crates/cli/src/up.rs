@@ -559,8 +559,7 @@ fn status(
     servers: &Servers,
     client: Option<&MountedClient>,
 ) -> serde_json::Value {
-    let stats = crate::counters(Some(servers), client);
-    serde_json::json!({
+    let mut answer = serde_json::json!({
         "pid": std::process::id(),
         "dir": dir,
         "fsname": config.fsname,
@@ -570,10 +569,9 @@ fn status(
         "accept": servers.node().accept().name(),
         "mount": client.map(|c| c.mountpoint()),
         "targets": servers::status(servers),
-        "rpcs": stats.rpcs,
-        "rpcs_by_opcode": stats.by_opcode,
-        "handovers": stats.handovers,
-    })
+    });
+    crate::counters(Some(servers), client).put_into(&mut answer);
+    answer
 }
 
 #[cfg(test)]

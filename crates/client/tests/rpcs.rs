@@ -61,6 +61,46 @@ async fn open_read_close_of_a_small_file_is_three() {
     c.stop().await;
 }
 
+/// The reply to the cut says what the object's attributes are then.
+#[tokio::test]
+async fn a_truncation_is_two_and_asks_nothing_afterwards() {
+    let (c, u) = warm().await;
+    let f = u.fid("d/first").await.unwrap();
+    let (_, n) = rpcs(&u.fs, async {
+        let how = (libc::O_WRONLY | libc::O_TRUNC) as u32;
+        let fh = u.fs.open(&u.cred, f, how).await.unwrap();
+        u.write(&fh, 0, &[1; 1000]).await.unwrap();
+        u.close(&fh).await.unwrap();
+    })
+    .await;
+    let want = [
+        ("LDLM_ENQUEUE", 1),
+        ("MDS_CLOSE", 1),
+        ("MDS_REINT", 1),
+        ("OST_PUNCH", 1),
+        ("OST_WRITE", 1),
+    ];
+    assert_eq!(n, counts(&want), "open with O_TRUNC, write, close");
+    // what is answered is what another client sees
+    let v = User::root(&c.client().await);
+    for size in [300, 0, 5000] {
+        let set = SetAttr {
+            size: Some(size),
+            ..Default::default()
+        };
+        let (entry, n) = rpcs(&u.fs, u.fs.setattr(&u.cred, f, set, None)).await;
+        let attr = entry.unwrap().attr;
+        assert_eq!(n, counts(&[("MDS_REINT", 1), ("OST_PUNCH", 1)]));
+        let seen = v.stat("d/first").await.unwrap();
+        assert_eq!(attr.size, size);
+        assert_eq!(
+            (attr.size, attr.blocks, attr.mtime, attr.ctime),
+            (seen.size, seen.blocks, seen.mtime, seen.ctime)
+        );
+    }
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_covered_is_not_asked_again() {
     let (c, u) = warm().await;

@@ -51,8 +51,8 @@ pub(crate) fn pid(coral: &Path, data: &Path) -> Result<u32, String> {
     status(coral, data).map(|found| found.0)
 }
 
-/// (pid, RPCs, hand-overs) of the running file system.
-pub(super) fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64), String> {
+/// (pid, RPCs, hand-overs, wake-ups) of the running file system.
+pub(super) fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64, u64), String> {
     let out = Command::new(coral)
         .arg("status")
         .arg(data)
@@ -68,8 +68,10 @@ pub(super) fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64), Strin
             .parse()
             .ok()
     };
+    // an older build, measured beside, may not count wake-ups
+    let wakeups = field("wakeups").unwrap_or(0);
     match (field("pid"), field("rpcs"), field("handovers")) {
-        (Some(pid), Some(r), Some(h)) => Ok((pid as u32, r, h)),
+        (Some(pid), Some(r), Some(h)) => Ok((pid as u32, r, h, wakeups)),
         _ => Err(format!(
             "coral status {} --json printed: {text}{}",
             data.display(),

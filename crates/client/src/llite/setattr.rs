@@ -171,16 +171,18 @@ impl SetAttrs {
         held: &Locks,
     ) -> Result<Option<ObjectAttr>, Error> {
         let fid = md.attr.fid;
-        let mut layout = md.layout.clone();
+        let (mut layout, mut cut) = (md.layout.clone(), None);
         if let Some(size) = set.size {
             let attr = WriteAttr {
                 owner: md.attr.owner(),
                 time: now,
             };
-            layout = self
+            (layout, cut) = self
                 .truncate_objects(fid, layout, size, &attr, held)
                 .await?;
         }
+        // components without objects may have got some elsewhere
+        let whole = !layout.needs_init(0, u64::MAX);
         let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
         let times = ObjectTimes {
             atime: time(set.atime),
@@ -198,10 +200,9 @@ impl SetAttrs {
             if layout.has_dom() {
                 self.changes.data_times_set(fid);
             }
-            // components without objects may have got some elsewhere
-            return Ok(told.filter(|_| !layout.needs_init(0, u64::MAX)));
+            return Ok(told.filter(|_| whole));
         }
-        Ok(None)
+        Ok(cut.filter(|_| whole))
     }
 
     async fn truncate_objects(
@@ -211,13 +212,13 @@ impl SetAttrs {
         size: u64,
         attr: &WriteAttr,
         held: &Locks,
-    ) -> Result<Arc<FileLayout>, Error> {
+    ) -> Result<(Arc<FileLayout>, Option<ObjectAttr>), Error> {
         let mut layout = self.layouts.settled(fid, layout).await?;
         layout.check()?;
         let from = size.saturating_sub(1);
         if layout.needs_intent(from, size) {
             if size == 0 && layout.form == Form::None {
-                return Ok(layout);
+                return Ok((layout, None));
             }
             layout = self
                 .layouts
@@ -240,7 +241,8 @@ impl SetAttrs {
             false => Locks::default(),
         };
         let held = if own.held.is_empty() { held } else { &own };
-        self.servers
+        let cut = self
+            .servers
             .lov
             .truncate(&layout, fid, size, attr, held)
             .await?;
@@ -248,7 +250,7 @@ impl SetAttrs {
         if let Some(open) = self.open.of(fid) {
             open.set_size(size);
         }
-        Ok(layout)
+        Ok((layout, cut))
     }
 
     /// O_TRUNC, after the open succeeded.

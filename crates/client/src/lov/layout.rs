@@ -163,11 +163,16 @@ impl FileLayout {
     }
 
     /// Every stripe of every instantiated component.
-    pub fn stripes(&self) -> impl Iterator<Item = Stripe<'_>> {
-        self.parts
+    ///
+    /// Their number is known: a join of futures whose number is not known wakes its own task at every poll.
+    pub fn stripes(&self) -> impl ExactSizeIterator<Item = Stripe<'_>> {
+        let all: Vec<_> = self
+            .parts
             .iter()
             .filter(|p| p.init)
             .flat_map(|part| (0..part.md.objects.len()).map(move |index| Stripe { part, index }))
+            .collect();
+        all.into_iter()
     }
 
     /// Some component in `start..end` has no objects yet, so a write there needs a layout intent first.
@@ -295,6 +300,28 @@ mod tests {
                 ost_idx: i,
             })
             .collect()
+    }
+
+    /// A join over the stripes rests until one of them is woken: it neither wakes its own task nor is polled twice.
+    #[test]
+    fn a_join_over_stripes_does_not_wake_itself() {
+        struct Count(std::sync::atomic::AtomicUsize);
+        impl std::task::Wake for Count {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let l = FileLayout::decode(&LovMd::new(65536, objects(3)).encode()).unwrap();
+        assert_eq!(l.stripes().len(), 3);
+        let jobs = l
+            .stripes()
+            .map(|_| std::future::pending::<Result<(), ()>>());
+        let mut all = std::pin::pin!(futures_util::future::try_join_all(jobs));
+        let wakes = std::sync::Arc::new(Count(Default::default()));
+        let waker = std::task::Waker::from(wakes.clone());
+        let mut cx = std::task::Context::from_waker(&waker);
+        assert!(all.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(wakes.0.load(std::sync::atomic::Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -412,7 +412,8 @@ impl Lov {
         }
     }
 
-    /// Makes the file `size` bytes long. The component that holds `size` must be instantiated when the file grows.
+    /// Makes the file `size` bytes long. The component that holds `size` must be instantiated when the file grows. Size, blocks and
+    /// newest times over all objects, if all were cut and told.
     pub async fn truncate(
         &self,
         layout: &FileLayout,
@@ -420,7 +421,7 @@ impl Lov {
         size: u64,
         attr: &WriteAttr,
         lock: &Locks,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<ObjectAttr>, Error> {
         let from = size.saturating_sub(1);
         // behind the component that holds the end, objects are empty: they must not say a size of their own
         let size_in = |s: &Stripe<'_>| {
@@ -444,10 +445,13 @@ impl Lov {
             async move {
                 let (lock, _pin) = lock.of(&object);
                 let store = self.store(&s, fid).await?;
-                Ok::<_, Error>(store.truncate(&object, object_size, attr, lock).await?)
+                let told = store.truncate(&object, object_size, attr, lock).await?;
+                Ok::<_, Error>(told.map(|a| (s.file_size(a.size), a)))
             }
         });
-        try_join_all(jobs).await.map(drop)
+        let told: Option<Vec<_>> = try_join_all(jobs).await?.into_iter().collect();
+        let all = layout.stripes().len();
+        Ok(told.filter(|t| t.len() == all).map(|t| sum(&t)))
     }
 
     /// Sets times on every object; size, blocks and newest times over all of them, if all told.

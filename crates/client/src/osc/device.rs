@@ -326,14 +326,14 @@ impl Osc {
         Ok(self.target.coral().then(|| self.attr_of(&o)))
     }
 
-    /// Cuts the object at `size` (or extends it to that).
+    /// Cuts the object at `size` (or extends it to that). A Coral server answers what the object's attributes are now.
     pub async fn truncate(
         &self,
         obj: &ObjectRef,
         size: u64,
         w: &WriteAttr,
         lock: IoLock,
-    ) -> Result<(), TargetError> {
+    ) -> Result<Option<ObjectAttr>, TargetError> {
         let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let mut o = Self::locked(obj, lock);
         o.size = size;
@@ -343,7 +343,10 @@ impl Osc {
         let rq = Request::new(self.io_portal(), opc::OST_PUNCH)
             .push(&o)
             .push_bytes(Bytes::new());
-        self.change(obj, Self::under(lock, rq)).await.map(drop)
+        let o = self.change(obj, Self::under(lock, rq)).await?;
+        let all = md::FLSIZE | md::FLBLOCKS | md::FLMTIME | md::FLATIME | md::FLCTIME;
+        let told = self.target.coral() && !self.mdt && o.valid & all == all;
+        Ok(told.then(|| self.attr_of(&o)))
     }
 
     /// fallocate(2) on the object's bytes `start..end`; `mode` of `FALLOC_FL_*`.
