@@ -8,7 +8,7 @@
 mod machine;
 pub(crate) mod peers;
 mod profile;
-mod served;
+pub(crate) mod served;
 mod work;
 
 use crate::{setup, step};

@@ -11,6 +11,7 @@ mod fuzz;
 mod hostile;
 mod long;
 mod power;
+mod scale;
 mod setup;
 mod step;
 mod storm;
@@ -51,8 +52,9 @@ enum Command {
     Bench {
         /// Instead: `lnet`: the self-test between processes against iperf3, and a router; `router`: one router, six clients, one
         /// and two file systems, with its throughput over time as tables and plots in DIR; `memory`: a client that walks 1,000,000
-        /// names and streams 20 GiB; `peers`: Coral over TCP beside GlusterFS, MooseFS, a FUSE passthrough and the directory (root).
-        #[arg(value_parser = ["lnet", "memory", "peers", "router"])]
+        /// names and streams 20 GiB; `peers`: Coral over TCP beside GlusterFS, MooseFS, a FUSE passthrough and the directory (root);
+        /// `scale`: many files: rates, starts, memory of the servers, space.
+        #[arg(value_parser = ["lnet", "memory", "peers", "router", "scale"])]
         what: Option<String>,
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
@@ -70,6 +72,15 @@ enum Command {
         /// How often the table is measured.
         #[arg(long, default_value_t = 1)]
         times: usize,
+        /// With `scale`: how many files, in steps of 100,000.
+        #[arg(long, default_value_t = 1_000_000)]
+        files: u64,
+        /// With `scale`: MDTs.
+        #[arg(long, default_value_t = 1)]
+        mdts: u32,
+        /// With `scale`: every file gets data.
+        #[arg(long)]
+        data: bool,
     },
     /// A file system over a network that loses, delays and resets, through a router that dies: by the machine's clock.
     Chaos {
@@ -138,6 +149,19 @@ fn main() -> ExitCode {
             ..
         } if what == "router" => long::router(&dir),
         Command::Bench {
+            what: Some(what),
+            dir,
+            files,
+            mdts,
+            data,
+            ..
+        } if what == "scale" => scale::run(&scale::Asked {
+            dir: &dir,
+            files,
+            mdts,
+            data,
+        }),
+        Command::Bench {
             what: Some(what), ..
         } if what == "memory" => long::memory(),
         Command::Bench {
@@ -159,6 +183,7 @@ fn main() -> ExitCode {
             rows,
             beside,
             times,
+            ..
         } => bench::run(&bench::Asked {
             dir: &dir,
             beside: beside.as_deref(),

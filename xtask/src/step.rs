@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The clock of this developer tool (the libraries' rule of tokio's clock does not reach here).
 #[expect(
@@ -13,13 +13,18 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Lets a program that was just started get ready.
+/// Lets others go on.
 #[expect(
     clippy::disallowed_methods,
     reason = "a developer tool without a runtime"
 )]
+pub(crate) fn wait(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// The same for a program that was just started, to get ready.
 pub(crate) fn settle() {
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    wait(Duration::from_millis(300));
 }
 
 /// The workspace's root: of the checkout that cargo was called in, also when its target directory came from another one.

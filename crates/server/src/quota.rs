@@ -1,12 +1,13 @@
 //! What is counted for users, groups and projects, and how targets answer for it (`lustre/quota`).
 //!
-//! An OST counts its objects and their space in memory (`ost::usage`), an MDT inodes in its tables (`mdt::usage`). Both count by
-//! all three of an owner's ids at once: a change is one sum more, and a question adds few.
+//! An OST counts its objects and their space (`ost::usage`), an MDT its inodes (`mdt::usage`), both in tables and by all three of
+//! an owner's ids at once: a change is one sum more, and a question adds few.
 //!
 //! Absent: limits. None can be set (EOPNOTSUPP), and whoever asks hears that none are.
 
 use std::collections::BTreeMap;
 
+use coral_osd::{Batch, Kv, OsdError, Table};
 use coral_wire::Errno;
 use coral_wire::quota::{ObdDqblk, ObdQuotactl, cmd, dqb};
 
@@ -105,6 +106,83 @@ impl Sums {
             .iter()
             .filter(|(owner, _)| owner.id(kind) == Some(id));
         mine.fold(Used::default(), |sum, (_, used)| sum.plus(*used))
+    }
+}
+
+/// Rows of sums read at a time.
+const CHUNK: usize = 4096;
+
+/// Key of the row of an owner in a table of sums.
+pub fn owner_key(owner: &Owner) -> Vec<u8> {
+    let ids = [owner.uid, owner.gid, owner.projid];
+    ids.iter().flat_map(|id| id.to_be_bytes()).collect()
+}
+
+/// The owner whose row has this key.
+pub fn owner_of(key: &[u8]) -> Option<Owner> {
+    let id = |i: usize| {
+        Some(u32::from_be_bytes(
+            key.get(4 * i..4 * i + 4)?.try_into().ok()?,
+        ))
+    };
+    Some(Owner {
+        uid: id(0)?,
+        gid: id(1)?,
+        projid: id(2)?,
+    })
+}
+
+/// The owner and the sum in a row.
+pub fn row_of(key: &[u8], val: &[u8]) -> Option<(Owner, Used)> {
+    let word = |i: usize| {
+        Some(u64::from_le_bytes(
+            val.get(8 * i..8 * i + 8)?.try_into().ok()?,
+        ))
+    };
+    Some((
+        owner_of(key)?,
+        Used {
+            inodes: word(0)?,
+            bytes: word(1)?,
+        },
+    ))
+}
+
+/// Changes the row of an owner in a table of sums.
+pub fn put_row(batch: &mut Batch, table: Table, owner: &Owner, used: Used) {
+    let key = owner_key(owner);
+    match used == Used::default() {
+        true => batch.del(table, key),
+        false => {
+            let value = [used.inodes.to_le_bytes(), used.bytes.to_le_bytes()].concat();
+            debug_assert_eq!(row_of(&key, &value), Some((*owner, used)));
+            batch.put(table, key, value)
+        }
+    };
+}
+
+/// What a user (`kind` 0), group (1) or project (2) has in use by a table of sums.
+pub fn used_in(kv: &dyn Kv, table: Table, kind: u32, id: u32) -> Result<Used, OsdError> {
+    let mut used = Used::default();
+    // rows of one user follow each other
+    let (mut from, to) = match kind {
+        0 => (id.to_be_bytes().to_vec(), id.checked_add(1)),
+        _ => (Vec::new(), None),
+    };
+    let to = to.map(u32::to_be_bytes);
+    loop {
+        let rows = kv.range(table, &from, to.as_ref().map(|to| &to[..]), CHUNK)?;
+        for (k, v) in &rows {
+            let (owner, sum) = row_of(k, v)
+                .ok_or_else(|| OsdError::Corrupt(format!("a row of the table {}", table.0)))?;
+            if owner.id(kind) == Some(id) {
+                used = used.plus(sum);
+            }
+        }
+        match rows.last() {
+            Some((k, _)) if rows.len() == CHUNK => from = [k, &[0][..]].concat(),
+            _ => return Ok(used),
+        }
     }
 }
 

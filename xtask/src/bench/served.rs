@@ -46,6 +46,11 @@ impl Served {
     }
 }
 
+/// The process that serves `data`.
+pub(crate) fn pid(coral: &Path, data: &Path) -> Result<u32, String> {
+    status(coral, data).map(|found| found.0)
+}
+
 /// (pid, RPCs, hand-overs, wake-ups) of the running file system.
 pub(super) fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64, u64), String> {
     let out = Command::new(coral)

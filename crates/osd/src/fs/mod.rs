@@ -326,6 +326,9 @@ impl Kv for OsdFs {
         Io::ready(self.tables.commit(b))
     }
     fn sync(&self) -> Io<()> {
+        if self.tables.has_many_removals() {
+            self.compact_later();
+        }
         let (tables, lock) = (self.tables.clone(), self.lock.clone());
         Io::blocking(move || {
             let done = tables.sync();
@@ -368,6 +371,19 @@ impl Room for OsdFs {
 }
 
 impl OsdFs {
+    /// Gives space back that removals left in the tables, on a thread that may wait for the disk.
+    fn compact_later(&self) {
+        let (tables, lock) = (self.tables.clone(), self.lock.clone());
+        drop(Io::blocking(move || {
+            if let Err(error) = tables.compact() {
+                tracing::warn!(%error, "space of what was removed is not given back yet");
+            }
+            drop(tables);
+            drop(lock);
+            Ok(())
+        }));
+    }
+
     /// Makes a call on the objects on a thread that may wait for the disk.
     fn elsewhere<T: Send + 'static>(
         &self,

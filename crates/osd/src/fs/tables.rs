@@ -11,6 +11,7 @@
 //! ([`super::synced`]) and that the lists of files are whole ([`super::manifest`]). The files
 //! themselves have a checksum for each block, which fjall verifies when it reads one.
 
+mod compaction;
 mod syncs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,6 +24,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::IFlags;
 
+use self::compaction::Removed;
 use self::syncs::Syncs;
 use super::space::{Class, SpaceGate};
 use super::synced::{Acked, Promise, SyncedFile};
@@ -32,7 +34,7 @@ use crate::{Batch, Op, OsdError, Table};
 /// Bytes of recent changes held in memory for each table before they are sorted to disk.
 const MEMTABLE_BYTES: u64 = 16 << 20;
 /// Bytes of journals kept on disk before tables are flushed to let them go.
-const JOURNALS_MAX_BYTES: u64 = 256 << 20;
+const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 /// Journal bytes a change takes beside its key and value.
 const CHANGE_OVERHEAD_BYTES: u64 = 64;
 
@@ -54,6 +56,9 @@ pub(super) struct Tables {
     /// Held for writing while the store is opened again.
     store: RwLock<Store>,
     revival: Mutex<Revival>,
+    removed: Removed,
+    /// Held while a table is written anew.
+    compacting: Mutex<()>,
     target: PathBuf,
     limits: Limits,
     space: Arc<SpaceGate>,
@@ -186,6 +191,8 @@ impl Tables {
         Ok(Tables {
             store: RwLock::new(store),
             revival: Mutex::default(),
+            removed: Removed::default(),
+            compacting: Mutex::default(),
             target: target.to_owned(),
             limits,
             space,
@@ -348,6 +355,7 @@ impl Tables {
             return Err(from_fjall(e));
         }
         self.syncs.acked.committed(next);
+        self.removed.note(b);
         self.space.set_unsorted(db.write_buffer_size());
         Ok(())
     }
@@ -396,6 +404,7 @@ impl Tables {
 impl Drop for Tables {
     fn drop(&mut self) {
         if !self.syncs.stuck.load(Ordering::Acquire) {
+            self.store.get_mut().sort_before_close();
             return;
         }
         // What failed, fjall would try to write once more when it is closed. Whoever committed it was told that it failed.

@@ -46,7 +46,7 @@ pub struct OsdMem {
 
 type Rows = BTreeMap<Table, BTreeMap<Bytes, Bytes>>;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct MemState {
     capacity: u64,
     fault: Fault,
@@ -131,6 +131,19 @@ impl OsdMem {
             };
         }
         s.found_with(batches, objects)
+    }
+
+    /// A device of its own with the same contents: what the end of the process that uses it leaves.
+    pub fn copy(&self) -> OsdMem {
+        let s = self.state.lock();
+        let state = MemState {
+            promised: 0,
+            claimed: 0,
+            ..s.clone()
+        };
+        OsdMem {
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// Number of batches committed since it was made.

@@ -58,6 +58,7 @@ pub fn object(fid: &Fid) -> ObjectId {
 
 /// The service of the data in `data`, of files in `store`.
 pub fn service(store: Store, data: Arc<dyn Objects>) -> Arc<Ost> {
+    let kv = store.kv().clone();
     let there = move |id: ObjectId| {
         let fid = Fid {
             seq: id.seq,
@@ -70,7 +71,7 @@ pub fn service(store: Store, data: Arc<dyn Objects>) -> Arc<Ost> {
             Err(e) => Err(e.errno()),
         }
     };
-    Ost::for_mdt(data, Arc::new(there))
+    Ost::for_mdt(data, kv, Arc::new(there))
 }
 
 /// The background task that removes data, and how to wake it. It ends with this value.

@@ -25,7 +25,7 @@ use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
 use super::trans::Trans;
 use super::{dom, namespace, orphans, table, usage};
-use crate::ost::Ost;
+use crate::ost::{Ost, ToCount};
 use crate::quota::{Owner, Used};
 use crate::stats::MdtStats;
 use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
@@ -202,6 +202,7 @@ impl Mdt {
         let osp = Osp::new(node.clone(), &cfg.target.name);
         let mdts = Mdts::new(node.clone(), &cfg.target.name, cfg.target.index);
         let left = orphans::left(&kv)?;
+        let to_count = ToCount::before_start(&kv)?;
         let target = LuTarget::new(node, cfg.target, kv)?;
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         state.recovering = target.in_recovery();
@@ -221,7 +222,7 @@ impl Mdt {
             trans: Trans::default(),
         });
         ops.load_params(&*ops.core.read().store.kv().clone())?;
-        ops.data.start_counting();
+        ops.data.start_counting(to_count, target.instance())?;
         let labels = [("target", target.name())];
         target.node().metrics().attach(&labels, &ops.stats);
         target.start(ops.clone());

@@ -12,7 +12,8 @@
 //! * A record or layout that does not parse ends the look: what it refers to is not known.
 //!
 //! On the MDT: the data of a file has the file's FID for its id, and only a file that is there can be written. Data without a file
-//! is put into the table `destroy`, too: no new file gets that FID.
+//! is put into the table `destroy`, too: no new file gets that FID. It is looked for in the groups of objects that were being
+//! changed ([`crate::ost`]): when a group leaves that table, the files of all its objects are on disk with it.
 //!
 //! Absent: an object that a client makes again by writing to it, after the MDT has evicted that client with the creation of the
 //! file unreplayed; objects lost by starts before this was looked for.
@@ -289,7 +290,7 @@ impl MdtOps {
             }
             found.as_ref().is_ok_and(|lost| lost.len() < PASS_OBJECTS)
         };
-        self.data.each_object(Box::new(visit)).await?;
+        self.data.each_unsynced(Box::new(visit)).await?;
         std::mem::replace(&mut *found.lock(), Ok(Vec::new()))
     }
 

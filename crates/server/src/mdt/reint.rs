@@ -337,10 +337,10 @@ impl Ctx {
                     data.push(dom::object(fid));
                 }
             }
+            let changing = data.into_iter().map(|id| self.ops.data.changing_owner(id));
+            let _changing = changing.collect::<Result<Vec<_>, _>>()?;
             self.commit(t, &mut a)?;
             drop(core);
-            data.into_iter()
-                .for_each(|id| self.ops.data.owner_changed(id));
             return Ok(a);
         }
         Err(Errno::EAGAIN.into())

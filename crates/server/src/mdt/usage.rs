@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 use super::record::Inode;
 use super::store::{MdtError, MdtResult, torn};
 use super::table;
-use crate::quota::{Owner, Sums, Used};
+use crate::quota::{self, Owner, Sums, Used, owner_of};
+
+pub use crate::quota::row_of;
 
 /// Bytes of a block that inodes are in.
 const BLOCK_BYTES: u64 = 512;
@@ -49,7 +51,7 @@ impl MdtUsage {
         let sums = count(&**kv)?;
         let mut b = Batch::new();
         for (owner, used) in sums.iter() {
-            put(&mut b, owner, *used);
+            quota::put_row(&mut b, table::USAGE, owner, *used);
         }
         b.put(table::META, KEY_KEPT, Bytes::new());
         kv.commit(b)?;
@@ -75,7 +77,7 @@ impl MdtUsage {
             now.into_iter().for_each(|n| sum(n, Used::plus));
         }
         for (owner, used) in sums {
-            put(batch, &owner, used);
+            quota::put_row(batch, table::USAGE, &owner, used);
         }
     }
 
@@ -140,48 +142,4 @@ fn count(kv: &dyn Kv) -> MdtResult<Sums> {
             _ => return Ok(sums),
         }
     }
-}
-
-fn put(batch: &mut Batch, owner: &Owner, used: Used) {
-    let key: Vec<u8> = [owner.uid, owner.gid, owner.projid]
-        .iter()
-        .flat_map(|id| id.to_be_bytes())
-        .collect();
-    match used == Used::default() {
-        true => batch.del(table::USAGE, key),
-        false => {
-            let value = [used.inodes.to_le_bytes(), used.bytes.to_le_bytes()].concat();
-            debug_assert_eq!(row_of(&key, &value), Some((*owner, used)));
-            batch.put(table::USAGE, key, value)
-        }
-    };
-}
-
-fn owner_of(key: &[u8]) -> Option<Owner> {
-    let id = |i: usize| {
-        Some(u32::from_be_bytes(
-            key.get(4 * i..4 * i + 4)?.try_into().ok()?,
-        ))
-    };
-    Some(Owner {
-        uid: id(0)?,
-        gid: id(1)?,
-        projid: id(2)?,
-    })
-}
-
-/// The owner and the sum in a row.
-pub fn row_of(key: &[u8], val: &[u8]) -> Option<(Owner, Used)> {
-    let word = |i: usize| {
-        Some(u64::from_le_bytes(
-            val.get(8 * i..8 * i + 8)?.try_into().ok()?,
-        ))
-    };
-    Some((
-        owner_of(key)?,
-        Used {
-            inodes: word(0)?,
-            bytes: word(1)?,
-        },
-    ))
 }

@@ -101,6 +101,7 @@ impl Ost {
             }
         }
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
+        let changing = self.usage.changing(b.id).await.map_err(OstError::from)?;
         self.may_change(rq, b.id)?;
         let booked = match self.book_write(rq, &b) {
             // it waits for the disk: not with the grants locked
@@ -124,7 +125,7 @@ impl Ost {
         // It is on the disk now, and no promise is needed for it any more.
         drop(space);
         // also when only a part of it could be stored
-        self.usage.changed(b.id);
+        drop(changing);
         let attr = attr?;
         // Times stay out, as in a real server's reply: a client that holds the whole object's lock
         // knows them, another has to ask anyway.

@@ -47,6 +47,7 @@ pub(crate) use self::error::OstError;
 use self::grant::Grants;
 use self::obdo::Times;
 use self::usage::OstUsage;
+pub(crate) use self::usage::{Changing, ToCount};
 use crate::mdt::low_space;
 use crate::quota::{Owner, Used};
 use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
@@ -77,18 +78,26 @@ type OstAnswer = Option<(i32, Message)>;
 
 impl Ost {
     /// The operations of an OST on its objects.
-    pub fn new(objects: Arc<dyn Objects>) -> Arc<Ost> {
-        Self::with_files(objects, None)
+    pub fn new(objects: Arc<dyn Objects>, kv: Device) -> Arc<Ost> {
+        Self::with_files(objects, kv, None)
     }
 
     /// The same for the data an MDT holds; `there` says whether the file of an object exists.
-    pub(crate) fn for_mdt(objects: Arc<dyn Objects>, there: Arc<FileThere>) -> Arc<Ost> {
-        Self::with_files(objects, Some(there))
+    pub(crate) fn for_mdt(
+        objects: Arc<dyn Objects>,
+        kv: Device,
+        there: Arc<FileThere>,
+    ) -> Arc<Ost> {
+        Self::with_files(objects, kv, Some(there))
     }
 
-    fn with_files(objects: Arc<dyn Objects>, files: Option<Arc<FileThere>>) -> Arc<Ost> {
+    fn with_files(
+        objects: Arc<dyn Objects>,
+        kv: Device,
+        files: Option<Arc<FileThere>>,
+    ) -> Arc<Ost> {
         Arc::new(Ost {
-            usage: Arc::new(OstUsage::new(objects.clone(), files.clone())),
+            usage: Arc::new(OstUsage::new(objects.clone(), kv, files.clone())),
             objects,
             files,
             grants: Mutex::default(),
@@ -97,9 +106,9 @@ impl Ost {
         })
     }
 
-    /// Begins to count what owners have in use.
-    pub(crate) fn start_counting(&self) {
-        self.usage.start();
+    /// Counts in the background what owners have in use, as far as the tables do not say it; this is start number `instance`.
+    pub(crate) fn start_counting(&self, to_count: ToCount, instance: u32) -> Result<(), OsdError> {
+        self.usage.start(to_count, instance)
     }
 
     /// Nothing holds the objects when this returns, but who holds this.
@@ -138,9 +147,8 @@ impl Ost {
 
     /// Removes an object.
     pub(crate) async fn remove(&self, id: ObjectId) -> Result<(), OsdError> {
-        self.objects.destroy(id).await?;
-        self.usage.gone(id);
-        Ok(())
+        let _changing = self.usage.changing(id).await?;
+        self.objects.destroy(id).await.map(drop)
     }
 
     /// Whether so little of the device is free that what can be freed should be soon.
@@ -149,14 +157,14 @@ impl Ost {
         Ok(low_space(s.blocks_avail, s.blocks, s.block_size))
     }
 
-    /// Visits every object, until `visit` returns false.
-    pub(crate) async fn each_object(&self, visit: Visit) -> Result<(), OsdError> {
-        self.objects.iterate(visit).await
+    /// Visits every object that may have come to be without being on disk before the start, until `visit` returns false.
+    pub(crate) async fn each_unsynced(&self, visit: Visit) -> Result<(), OsdError> {
+        self.usage.each_unsynced(visit).await
     }
 
-    /// The file of an object has another owner.
-    pub(crate) fn owner_changed(&self, id: ObjectId) {
-        self.usage.changed(id);
+    /// The file of an object gets another owner, in these tables, before the value ends.
+    pub(crate) fn changing_owner(&self, id: ObjectId) -> Result<Changing, OsdError> {
+        self.usage.changing_in_tables(id)
     }
 
     /// Space that an id has in use; EINPROGRESS until it is known.
@@ -260,12 +268,14 @@ impl Ost {
         kv: impl Into<Device>,
         objects: Arc<dyn Objects>,
     ) -> Result<Arc<LuTarget>, OsdError> {
-        let target = LuTarget::new(node, cfg, kv)?;
+        let kv = kv.into();
+        let to_count = ToCount::before_start(&kv)?;
+        let target = LuTarget::new(node, cfg, kv.clone())?;
         target
             .ldlm()
             .set_lvb_ops(Arc::new(lvb::ObjectLvb(objects.clone())));
-        let ost = Ost::new(objects);
-        ost.start_counting();
+        let ost = Ost::new(objects, kv);
+        ost.start_counting(to_count, target.instance())?;
         target.start(ost);
         Ok(target)
     }

@@ -119,10 +119,11 @@ impl Ost {
         }
         // A Coral client asks for it: sizes and times that others cache under their locks go first.
         let _lock = n.lock(self, rq, LdlmMode::PW, 0, OBJECT_EOF).await;
+        let changing = stored(self.usage.changing(n.id).await)?;
         self.may_change(rq, n.id)?;
         let set = Ost::asked_attr(rq, &n.oa);
         let attr = self.set_attr(rq, n.id, &set).await?;
-        self.usage.changed(n.id);
+        drop(changing);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
             self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
         }
@@ -155,13 +156,16 @@ impl Ost {
                 end.saturating_sub(1).max(start),
             )
             .await;
+        let changing = stored(self.usage.changing(n.id).await)?;
         self.may_change(rq, n.id)?;
         let done = match end {
             OBJECT_EOF => self.objects.truncate(n.id, start),
             _ => self.objects.punch(n.id, start, end),
         };
         let done = stored(done.await);
-        let attr = self.after_change(rq, &n, done).await?;
+        let attr = self.after_change(rq, &n, done).await;
+        drop(changing);
+        let attr = attr?;
         let mut oa = n.out(md::FLBLOCKS);
         oa.blocks = attr.blocks;
         // our own client spares the question that would follow
@@ -185,9 +189,12 @@ impl Ost {
         // `o_falloc_mode` shares the field.
         let mode = falloc_mode(n.oa.nlink)?;
         let lock = n.lock(self, rq, LdlmMode::PW, start, end - 1).await;
+        let changing = stored(self.usage.changing(n.id).await)?;
         self.may_change(rq, n.id)?;
         let done = stored(self.objects.fallocate(n.id, mode, start, end).await);
-        let attr = self.after_change(rq, &n, done).await?;
+        let attr = self.after_change(rq, &n, done).await;
+        drop(changing);
+        let attr = attr?;
         let mut oa = n.out(0);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         let done = self.committed(rq, &oa);
@@ -206,15 +213,9 @@ impl Ost {
             if_unowned: true,
             ..Ost::asked_attr(rq, &n.oa)
         };
-        let attr = match done {
-            Ok(()) => {
-                self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
-                self.set_attr(rq, n.id, &set).await
-            }
-            Err(e) => Err(e),
-        };
-        self.usage.changed(n.id);
-        attr
+        done?;
+        self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+        self.set_attr(rq, n.id, &set).await
     }
 
     pub(super) async fn seek(&self, rq: &TargetRequest) -> Result<Message, OstError> {
@@ -297,10 +298,8 @@ impl Ost {
             .ldlm()
             .lock_local(res, LdlmType::EXTENT, LdlmMode::PW, policy, None)
             .await;
-        if stored(self.objects.destroy(id).await)? {
-            self.usage.gone(id);
-        }
-        Ok(())
+        let _changing = stored(self.usage.changing(id).await)?;
+        stored(self.objects.destroy(id).await).map(drop)
     }
 
     /// Advice is heard and not acted on: the kernel's page cache does what is asked by itself.

@@ -55,10 +55,14 @@ pub(super) struct LastRcvd {
     pub clients: Vec<KnownClient>,
 }
 
+/// Number of the last start of the target; 0: there was none.
+pub(crate) fn stored_instance(kv: &dyn Kv) -> Result<u32, OsdError> {
+    let raw = kv.get(LAST_RCVD, INSTANCE)?;
+    Ok(raw.map_or(0, |v| number(&v) as u32))
+}
+
 pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
-    let instance = kv
-        .get(LAST_RCVD, INSTANCE)?
-        .map_or(0, |v| number(&v) as u32);
+    let instance = stored_instance(kv)?;
     let tables = kv.get(LAST_RCVD, TRANSNO)?.map_or(0, |v| number(&v));
     let data = kv
         .get(LAST_RCVD, DATA_TRANSNO)?

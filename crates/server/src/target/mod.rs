@@ -32,7 +32,7 @@ pub use coral_osd::TargetKind;
 pub(crate) use connect::wanted_uuid;
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
-pub(crate) use last_rcvd::{client_count, stored_transno};
+pub(crate) use last_rcvd::{client_count, stored_instance, stored_transno};
 pub use members::Membership;
 pub(crate) use members::{check_writable, reads_only};
 pub(crate) use recovery::RecoveryGate;
@@ -44,7 +44,7 @@ pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 use crate::TargetStats;
 use export::Exports;
 use recovery::Recovery;
-use sync::SyncGroup;
+pub(crate) use sync::SyncGroup;
 use transactions::Numbers;
 
 /// Configuration and limits of a target.

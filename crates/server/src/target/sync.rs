@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// How far syncs have come, in tickets. A ticket is covered by a sync that began after it was drawn.
 #[derive(Debug, Default)]
-pub(super) struct SyncGroup {
+pub(crate) struct SyncGroup {
     drawn: AtomicU64,
     done: Mutex<Done>,
 }
@@ -20,7 +20,7 @@ struct Done {
 }
 
 /// One caller's turn.
-pub(super) struct SyncTurn<'a> {
+pub(crate) struct SyncTurn<'a> {
     done: MutexGuard<'a, Done>,
     ticket: u64,
     data: bool,
@@ -28,7 +28,7 @@ pub(super) struct SyncTurn<'a> {
 
 impl SyncGroup {
     /// Draws a ticket and waits for its turn. `data`: objects too, not only tables.
-    pub(super) async fn enter(&self, data: bool) -> SyncTurn<'_> {
+    pub(crate) async fn enter(&self, data: bool) -> SyncTurn<'_> {
         let ticket = self.drawn.fetch_add(1, Ordering::SeqCst) + 1;
         SyncTurn {
             done: waits(Wait::Storage, self.done.lock()).await,
@@ -38,14 +38,14 @@ impl SyncGroup {
     }
 
     /// A sync begins in this turn: every ticket drawn up to here will be covered.
-    pub(super) fn begin(&self, _turn: &SyncTurn<'_>) -> u64 {
+    pub(crate) fn begin(&self, _turn: &SyncTurn<'_>) -> u64 {
         self.drawn.load(Ordering::SeqCst)
     }
 }
 
 impl SyncTurn<'_> {
     /// Whether another caller's sync has done our work.
-    pub(super) fn covered(&self) -> bool {
+    pub(crate) fn covered(&self) -> bool {
         self.ticket
             <= if self.data {
                 self.done.all
@@ -55,7 +55,7 @@ impl SyncTurn<'_> {
     }
 
     /// The sync that covers tickets up to `covers` has succeeded.
-    pub(super) fn finished(&mut self, covers: u64) {
+    pub(crate) fn finished(&mut self, covers: u64) {
         self.done.tables = covers;
         if self.data {
             self.done.all = covers;

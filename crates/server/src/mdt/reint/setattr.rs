@@ -157,11 +157,10 @@ impl Ctx {
             t.tell_owner(h);
         }
         let chown_data = chown && dom::is_dom(&t.ino(h).lov);
+        let data = || self.ops.data.changing_owner(dom::object(&r.fid));
+        let _changing = chown_data.then(data).transpose()?;
         self.commit(t, &mut a)?;
         drop(core);
-        if chown_data {
-            self.ops.data.owner_changed(dom::object(&r.fid));
-        }
         Ok((a, laid_out))
     }
 

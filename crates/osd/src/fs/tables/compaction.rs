@@ -1,0 +1,150 @@
+//! When the store is asked to write its tables anew: to give space back after many removals, and to leave little to read to the next start.
+//!
+//! fjall merges the files of a table as new ones come. When nothing is written any more, what was removed last stays on the disk
+//! with the marks of its removal. So a table of which as many rows were removed as are left is written whole: that costs each
+//! removal as much as one row at most.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fjall::{Keyspace, KeyspaceCreateOptions};
+use parking_lot::Mutex;
+
+use super::{Store, Tables, from_fjall};
+use crate::{Batch, Op, OsdError, Table};
+
+/// Removals of a table below which it is left alone.
+const REMOVED_MIN: u64 = 100_000;
+/// A store that closes with less than so many bytes of changes in memory leaves them to the next start, which reads them from the journals.
+const CLOSE_BYTES: u64 = 4 << 20;
+/// A closing store waits so long for its changes to be sorted to disk; what is not is in the journals.
+const CLOSE_WAIT: Duration = Duration::from_secs(10);
+/// How often it looks.
+const CLOSE_LOOK: Duration = Duration::from_millis(5);
+
+/// Rows removed from each table since it was written whole.
+#[derive(Default)]
+pub(super) struct Removed(Mutex<BTreeMap<Table, u64>>);
+
+impl Removed {
+    /// A batch was committed.
+    pub(super) fn note(&self, batch: &Batch) {
+        let table = |op: &Op| match op {
+            Op::Del { table, .. } => Some(*table),
+            Op::Put { .. } => None,
+        };
+        let mut removals = batch.ops().iter().filter_map(table).peekable();
+        if removals.peek().is_some() {
+            let mut removed = self.0.lock();
+            removals.for_each(|table| *removed.entry(table).or_default() += 1);
+        }
+    }
+
+    /// A table of which much was removed, and how much, for which `is_sparse` says that it is as much as is left. It counts from
+    /// none again.
+    fn take(&self, is_sparse: &dyn Fn(Table, u64) -> bool) -> Option<Table> {
+        let mut removed = self.0.lock();
+        let sparse = |(table, n): (&Table, &u64)| {
+            (*n >= REMOVED_MIN && is_sparse(*table, *n)).then_some(*table)
+        };
+        let table = removed.iter().find_map(sparse)?;
+        removed.remove(&table);
+        Some(table)
+    }
+}
+
+impl Tables {
+    /// Whether [`Tables::compact`] may have something to do.
+    pub(in crate::fs) fn has_many_removals(&self) -> bool {
+        self.removed.0.lock().values().any(|n| *n >= REMOVED_MIN)
+    }
+
+    /// Writes tables anew of which much was removed. Takes as long as writing what is left in them.
+    pub(in crate::fs) fn compact(&self) -> Result<(), OsdError> {
+        // One at a time.
+        let Some(_turn) = self.compacting.try_lock() else {
+            return Ok(());
+        };
+        // The store is not opened again meanwhile.
+        let store = self.store.read();
+        let is_sparse = |table, removed: u64| {
+            // rows and marks of removals: both are counted
+            let rows = store.keyspace(table).map(|k| k.approximate_len() as u64);
+            rows.is_ok_and(|rows| removed >= rows / 2)
+        };
+        while let Some(table) = self.removed.take(&is_sparse) {
+            let keyspace = store.keyspace(table)?;
+            tracing::info!(dir = %self.syncs.dir.display(), table = table.0, "writing a table anew of which much was removed");
+            keyspace.rotate_memtable().map_err(from_fjall)?;
+            wait_for_sorting(std::slice::from_ref(&keyspace));
+            keyspace.major_compact().map_err(from_fjall)?;
+        }
+        self.space.set_unsorted(store.db()?.write_buffer_size());
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Sorts to disk what is in memory, so that the next start need not: before the store is closed.
+    pub(super) fn sort_before_close(&self) {
+        let Some(db) = self
+            .db
+            .as_ref()
+            .filter(|db| db.write_buffer_size() > CLOSE_BYTES)
+        else {
+            return;
+        };
+        let names = db.list_keyspace_names();
+        let open = |name| db.keyspace(name, KeyspaceCreateOptions::default).ok();
+        let keyspaces: Vec<_> = names.iter().filter_map(|name| open(name)).collect();
+        for keyspace in &keyspaces {
+            if let Err(error) = keyspace.rotate_memtable() {
+                tracing::debug!(%error, "left to the next start");
+                return;
+            }
+        }
+        if !wait_for_sorting(&keyspaces) {
+            tracing::debug!("changes of the tables are left to the next start");
+        }
+    }
+}
+
+/// Waits until nothing is being sorted to disk; false: it takes too long, or cannot be.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "on a thread that may wait for the disk; fjall has no other way to hear of it"
+)]
+fn wait_for_sorting(keyspaces: &[Keyspace]) -> bool {
+    let looks = CLOSE_WAIT.as_millis() / CLOSE_LOOK.as_millis();
+    for _ in 0..looks {
+        if keyspaces.iter().all(|k| k.sealed_memtable_count() == 0) {
+            return true;
+        }
+        std::thread::sleep(CLOSE_LOOK);
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_taken_when_as_much_was_removed_as_is_left() {
+        let (some, other) = (Table("some"), Table("other"));
+        let removed = Removed::default();
+        let mut b = Batch::new();
+        for _ in 0..REMOVED_MIN - 1 {
+            b.del(some, "k");
+        }
+        b.put(other, "k", "v");
+        removed.note(&b);
+        assert_eq!(removed.take(&|_, _| true), None, "too few");
+        let mut b = Batch::new();
+        b.del(some, "k");
+        removed.note(&b);
+        assert_eq!(removed.take(&|_, n| n > REMOVED_MIN), None, "more are left");
+        assert_eq!(removed.take(&|_, n| n == REMOVED_MIN), Some(some));
+        assert_eq!(removed.take(&|_, _| true), None);
+    }
+}
