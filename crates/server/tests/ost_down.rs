@@ -52,7 +52,7 @@ async fn seen_up(rig: &Rig, up: &[u32]) {
                 .mdt()
                 .ops
                 .core
-                .lock()
+                .read()
                 .osts
                 .iter()
                 .filter(|o| o.active)
