@@ -1,77 +1,13 @@
 //! Several MDTs: directories whose name lies on another MDT than they do.
 
 mod common;
+mod several;
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use coral_client::Llite;
-use coral_client::llite::MkdirRequest;
-use coral_osd::Kv;
-use coral_server::mdt::check_all;
-use coral_wire::layout::{LmvUserMd, hash_type};
+use coral_wire::layout::LmvUserMd;
 use coral_wire::{Errno, Fid};
 
-use common::{Cluster, Result, User};
-
-/// Makes a directory on an MDT.
-async fn mkdir_on(u: &User, path: &str, mdt: u32) -> Result<Fid> {
-    mkdir_over(u, path, 1, mdt).await
-}
-
-/// Makes a directory of so many stripes, the first on that MDT.
-async fn mkdir_over(u: &User, path: &str, count: u32, mdt: u32) -> Result<Fid> {
-    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
-    let parent = u.fid(dir).await?;
-    let rq = MkdirRequest {
-        mode: 0o755,
-        name: Bytes::copy_from_slice(name.as_bytes()),
-        lum: LmvUserMd::request(count, mdt, hash_type::FNV_1A_64),
-    };
-    u.fs.setxattr(&u.cred, parent, b"lustre.mkdir", rq.encode(), 0)
-        .await?;
-    u.fid(path).await
-}
-
-async fn path_of(u: &User, fid: Fid) -> String {
-    let path = u.fs.fid2path(&u.cred, fid).await.expect("a path");
-    String::from_utf8_lossy(&path).into_owned()
-}
-
-/// All MDTs together have nothing wrong.
-fn assert_clean(c: &Cluster) {
-    let disks: Vec<_> = (0..c.disks.mdt_count())
-        .map(|i| c.disks.mdt_number(i))
-        .collect();
-    let kvs: Vec<&dyn Kv> = disks.iter().map(|d| *d as &dyn Kv).collect();
-    let report = check_all(&kvs).expect("readable");
-    assert!(report.problems.is_empty(), "{:?}", report.problems);
-    assert_eq!((report.elsewhere, report.unfinished), (0, 0));
-}
-
-/// Waits until no operation over several MDTs is under way.
-async fn quiet(c: &Cluster) {
-    for _ in 0..600 {
-        let mdts = (0..c.disks.mdt_count()).map(|i| c.mdt_number(i).clone());
-        let busy = |m: &Arc<coral_server::mdt::Mdt>| {
-            m.ops.out.prepared() > 0 || m.ops.trans.unfinished() > 0
-        };
-        if !mdts.into_iter().any(|m| busy(&m)) {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    panic!("operations over several MDTs do not end");
-}
-
-async fn end(c: &Cluster, clients: &[&Arc<Llite>]) {
-    quiet(c).await;
-    for fs in clients {
-        fs.umount().await;
-    }
-    c.stop().await;
-    assert_clean(c);
-}
+use common::{Cluster, User};
+use several::{end, mkdir_on, path_of};
 
 #[tokio::test(start_paused = true)]
 async fn directories_on_other_mdts_are_used_like_any() {
@@ -116,14 +52,33 @@ async fn directories_on_other_mdts_are_used_like_any() {
     assert_eq!(u.rename("a/b/e", "a/b/e/d/e", 0).await, Err(Errno::EINVAL));
     u.rename("a/b/e/d", "a/b/c", 0).await.unwrap();
     u.rmdir("a/b/e").await.unwrap();
-    // a directory may not change its MDT with its parent
-    for (from, to) in [("a/b", "b"), ("a/b/c", "a/c"), ("a/f", "a/b")] {
-        let e = u.rename(from, to, 0).await.err();
-        assert!(
-            matches!(e, Some(Errno::EXDEV | Errno::EISDIR)),
-            "{from} {to}: {e:?}"
+    // over them too, and what is above a directory does not come below it
+    assert_eq!(u.rename("a/f", "a/b", 0).await, Err(Errno::EISDIR));
+    for (from, to) in [("a", "a/b/x"), ("a", "a/b/c/x"), ("a/b", "a/b/c/x")] {
+        assert_eq!(
+            u.rename(from, to, 0).await,
+            Err(Errno::EINVAL),
+            "{from} {to}"
         );
+        assert_eq!(v.fid("a/b/c/x").await, Err(Errno::ENOENT));
     }
+    assert_eq!(u.rename("a/b/c", "a", 0).await, Err(Errno::ENOTEMPTY));
+    for (from, to) in [("a/b", "b"), ("b/c", "a/c"), ("b", "a/c/b")] {
+        u.rename(from, to, 0).await.unwrap();
+        assert_eq!(v.fid(from).await, Err(Errno::ENOENT), "{from}");
+        assert!(v.stat(to).await.unwrap().is_dir(), "{to}");
+    }
+    assert_eq!(path_of(&v, b).await, "a/c/b");
+    for (dir, nlink) in [("", 3), ("a", 3), ("a/c", 3), ("a/c/b", 2)] {
+        for who in [&u, &v] {
+            assert_eq!(who.stat(dir).await.unwrap().nlink, nlink, "{dir:?}");
+        }
+    }
+    let up = v.list("a/c/b").await.unwrap();
+    let up = up.iter().find(|e| &e.name[..] == b"..").map(|e| e.fid);
+    assert_eq!(up, u.fid("a/c").await.ok());
+    u.rename("a/c/b", "a/b", 0).await.unwrap();
+    u.rename("a/c", "a/b/c", 0).await.unwrap();
     assert_eq!(u.rmdir("a/b").await, Err(Errno::ENOTEMPTY));
     assert_eq!(u.unlink("a/b").await, Err(Errno::EISDIR));
     for name in ["a/b/c/f", "a/b/f", "a/f"] {
@@ -235,19 +190,9 @@ async fn new_directories_go_where_their_parent_says() {
     set(default(1, 1)).await.unwrap();
     let there = u.mkdir("d/there").await.unwrap();
     assert_eq!(there.seq, mkdir_on(&u, "other", 1).await.unwrap().seq);
-    // what is not built is refused, and changes nothing
-    assert_eq!(
-        set(default(2, 0)).await.map_err(Errno::from),
-        Err(Errno::EOPNOTSUPP)
-    );
-    assert_eq!(
-        set(default(1, 7)).await.map_err(Errno::from),
-        Err(Errno::EOPNOTSUPP)
-    );
-    for (path, mdt) in [("d/wide", 0), ("d/wide", 1)] {
-        let done = mkdir_over(&u, path, 2, mdt).await;
-        assert_eq!(done.err(), Some(Errno::EOPNOTSUPP));
-    }
+    // what no directory could be made by is refused, and changes nothing
+    let nowhere = set(default(1, 7)).await.map_err(Errno::from);
+    assert_eq!(nowhere, Err(Errno::EINVAL));
     assert_eq!(u.names("d").await, Ok(vec!["there".to_owned()]));
     for dir in ["d/there", "d", "other"] {
         u.rmdir(dir).await.unwrap();
@@ -286,5 +231,35 @@ async fn what_was_told_survives_the_power_of_all() {
     let u = User::root(&fs);
     assert_eq!(u.names("").await, Ok(vec!["a".to_owned()]));
     assert_eq!(u.names("a").await, Ok(vec![]));
+    end(&c, &[&fs]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_change_their_project_with_their_mdt() {
+    const PROJINHERIT: u32 = 0x2000_0000;
+    let c = Cluster::start_mdts(3, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    mkdir_on(&u, "a", 1).await.unwrap();
+    let p = mkdir_on(&u, "p", 2).await.unwrap();
+    let set = coral_client::SetAttr {
+        projid: Some(7),
+        flags: Some(PROJINHERIT),
+        ..Default::default()
+    };
+    fs.setattr(&u.cred, p, set, None).await.unwrap();
+    // the file lies on the MDT that is asked, or on another
+    for from in ["f", "a/f"] {
+        u.put(from, b"data").await.unwrap();
+        assert_eq!(u.link(from, "p/l").await, Err(Errno::EXDEV), "{from}");
+        u.rename(from, "p/f", 0).await.unwrap();
+        assert_eq!(u.stat("p/f").await.unwrap().projid, 7, "{from}");
+        assert_eq!(u.get("p/f").await.unwrap(), b"data");
+        u.unlink("p/f").await.unwrap();
+    }
+    // a directory would take all that is below along
+    assert_eq!(u.rename("a", "p/a", 0).await, Err(Errno::EXDEV));
+    u.rmdir("a").await.unwrap();
+    u.rmdir("p").await.unwrap();
     end(&c, &[&fs]).await;
 }

@@ -1,4 +1,4 @@
-//! Operations over two MDTs, and one of the MDTs, or both, killed or without power at every step of them: after a restart, in
+//! Operations over two and three MDTs, and one of the MDTs, or all, killed or without power at every step of them: after a restart, in
 //! whatever order, the operation is whole or absent, what a client was told holds, and nothing is left over.
 //!
 //! Every message takes 1 ms and every sync 3 ms, and the end comes each time half a millisecond later: so it comes once between any
@@ -34,6 +34,20 @@ enum What {
     Rename,
     /// `f` is named `d/x` too.
     Link,
+    /// A directory in shards on three MDTs, its name on MDT0000, its master on MDT0001.
+    MkStriped,
+    RmStriped,
+    /// Directory `d/x` of MDT0002 becomes `e/x`, where `d` is on MDT0000 and `e` on MDT0001.
+    Move,
+}
+
+impl What {
+    fn mdts(self) -> usize {
+        match self {
+            What::MkStriped | What::RmStriped | What::Move => 3,
+            _ => 2,
+        }
+    }
 }
 
 /// How it ends.
@@ -42,23 +56,24 @@ struct Case {
     what: What,
     /// So many steps after the client has begun.
     step: u32,
-    /// MDT0000, which has the name; MDT0001, which coordinates.
-    victims: [bool; 2],
+    /// MDT0000, which has the name; MDT0001, which coordinates; a third, if there is one.
+    victims: [bool; 3],
     power: bool,
     client_too: bool,
-    /// The MDT that is started first when both have ended.
+    /// The MDT that is started first when all have ended.
     first: usize,
 }
 
 struct Rig {
     c: Cluster,
-    mdts: [Nid; 2],
+    mdts: Vec<Nid>,
 }
 
 impl Rig {
-    async fn start() -> Rig {
+    async fn start(count: usize) -> Rig {
         let (mgs, client) = (nid("10.0.0.1@tcp"), nid("10.0.5.1@tcp"));
-        let mdts = [nid("10.0.0.2@tcp"), nid("10.0.0.3@tcp")];
+        let at = |n: usize| nid(&format!("10.0.0.{}@tcp", n + 2));
+        let mdts: Vec<Nid> = (0..count).map(at).collect();
         let disk = DiskModel {
             sync_latency: Duration::from_millis(3),
             ..DiskModel::INSTANT
@@ -69,14 +84,15 @@ impl Rig {
         };
         let mut b = Cluster::builder()
             .fsname(FSNAME)
-            .mdts(2)
+            .mdts(count as u32)
             .mgs_at(mgs)
             .ost_at(0, mgs)
-            .mdt_number_at(0, mdts[0])
-            .mdt_number_at(1, mdts[1])
             .disk_model(disk);
-        for (a, z) in [(mdts[0], mdts[1]), (mdts[0], client), (mdts[1], client)] {
-            b = b.link(a, z, link);
+        for (i, at) in mdts.iter().enumerate() {
+            b = b.mdt_number_at(i as u32, *at).link(*at, client, link);
+            for other in &mdts[..i] {
+                b = b.link(*other, *at, link);
+            }
         }
         let c = b.start().await.expect("a cluster");
         Rig { c, mdts }
@@ -88,7 +104,8 @@ impl Rig {
     }
 
     fn mdts(&self) -> Vec<Arc<Mdt>> {
-        (0..2).map(|i| self.c.mdt_number(i).clone()).collect()
+        let all = 0..self.mdts.len() as u32;
+        all.map(|i| self.c.mdt_number(i).clone()).collect()
     }
 
     fn is_quiet(&self) -> bool {
@@ -108,7 +125,7 @@ impl Rig {
     }
 
     async fn end_victims(&mut self, case: &Case) {
-        for at in 0..2 {
+        for at in 0..self.mdts.len() {
             if !case.victims[at] {
                 continue;
             }
@@ -121,15 +138,16 @@ impl Rig {
     }
 
     async fn restart(&mut self, case: &Case) {
-        for at in [case.first, 1 - case.first] {
+        let count = self.mdts.len();
+        for at in (0..count).map(|i| (case.first + i) % count) {
             if case.victims[at] {
                 self.c.restart(self.mdts[at]).await.expect("a restart");
                 tokio::time::sleep(Duration::from_secs(3)).await;
             }
         }
         if case.client_too {
-            for at in self.mdts {
-                if let Some(s) = self.c.servers_at(at) {
+            for at in &self.mdts {
+                if let Some(s) = self.c.servers_at(*at) {
                     s.abort_recovery(|_| true);
                 }
             }
@@ -138,10 +156,14 @@ impl Rig {
 }
 
 async fn mkdir_on(u: &User, dir: Fid, name: &str, mdt: u32) -> Result<()> {
+    mkdir_over(u, dir, name, 1, mdt).await
+}
+
+async fn mkdir_over(u: &User, dir: Fid, name: &str, count: u32, mdt: u32) -> Result<()> {
     let rq = MkdirRequest {
         mode: 0o755,
         name: Bytes::copy_from_slice(name.as_bytes()),
-        lum: LmvUserMd::request(1, mdt, hash_type::FNV_1A_64),
+        lum: LmvUserMd::request(count, mdt, hash_type::FNV_1A_64),
     };
     u.fs.setxattr(&u.cred, dir, b"lustre.mkdir", rq.encode(), 0)
         .await
@@ -152,7 +174,12 @@ async fn mkdir_on(u: &User, dir: Fid, name: &str, mdt: u32) -> Result<()> {
 async fn set_up(u: &User, what: What) -> Fid {
     let dir = u.mkdir("d").await.expect("d");
     match what {
-        What::Mkdir => {}
+        What::Mkdir | What::MkStriped => {}
+        What::RmStriped => mkdir_over(u, dir, "x", 3, 1).await.expect("d/x"),
+        What::Move => {
+            mkdir_on(u, u.fs.root(), "e", 1).await.expect("e");
+            mkdir_on(u, dir, "x", 2).await.expect("d/x");
+        }
         What::Rmdir => mkdir_on(u, dir, "x", 1).await.expect("d/x"),
         What::Rename | What::Link => {
             mkdir_on(u, u.fs.root(), "e", 1).await.expect("e");
@@ -168,8 +195,9 @@ async fn set_up(u: &User, what: What) -> Fid {
 async fn run(u: &User, dir: Fid, what: What) -> Result<()> {
     match what {
         What::Mkdir => mkdir_on(u, dir, "x", 1).await,
-        What::Rmdir => u.fs.rmdir(&u.cred, dir, b"x").await.map_err(Errno::from),
-        What::Rename => u.rename("d/x", "e/x", 0).await,
+        What::MkStriped => mkdir_over(u, dir, "x", 3, 1).await,
+        What::Rmdir | What::RmStriped => u.fs.rmdir(&u.cred, dir, b"x").await.map_err(Errno::from),
+        What::Rename | What::Move => u.rename("d/x", "e/x", 0).await,
         What::Link => u.link("d/x", "e/x").await,
     }
 }
@@ -186,6 +214,9 @@ async fn is_made(u: &User, case: &Case) -> bool {
             true
         }
     };
+    if case.what == What::Move {
+        return is_moved(u, case, there, nlink).await;
+    }
     let file = matches!(case.what, What::Rename | What::Link);
     if !file {
         let expected = if there {
@@ -194,7 +225,10 @@ async fn is_made(u: &User, case: &Case) -> bool {
             (2, Err(Errno::ENOENT))
         };
         assert_eq!((nlink, found), expected, "{case:?}");
-        return there == (case.what == What::Mkdir);
+        if there && case.what == What::MkStriped {
+            assert_eq!(u.names("d/x").await, Ok(vec![]), "{case:?}");
+        }
+        return there == matches!(case.what, What::Mkdir | What::MkStriped);
     }
     let e = u.names("e").await.expect("a listing");
     assert!(e.is_empty() || e == ["x"], "{case:?}: {e:?}");
@@ -234,9 +268,25 @@ async fn is_made(u: &User, case: &Case) -> bool {
     }
 }
 
+/// The same of a directory that moves: it is in one of the two, which both count it, and knows in which.
+async fn is_moved(u: &User, case: &Case, there: bool, nlink: u32) -> bool {
+    let e = u.names("e").await.expect("a listing");
+    assert_eq!(e.is_empty(), there, "{case:?}: {e:?}");
+    let other = u.stat("e").await.expect("the other directory").nlink;
+    let expected = if there { (3, 2) } else { (2, 3) };
+    assert_eq!((nlink, other), expected, "{case:?}");
+    let (is, is_not) = if there { ("d", "e") } else { ("e", "d") };
+    let gone = u.fid(&format!("{is_not}/x")).await;
+    assert_eq!(gone, Err(Errno::ENOENT), "{case:?}");
+    let inside = u.list(&format!("{is}/x")).await.expect("a listing");
+    let up = inside.iter().find(|e| &e.name[..] == b"..").map(|e| e.fid);
+    assert_eq!(up, u.fid(is).await.ok(), "{case:?}");
+    !there
+}
+
 /// Runs one case. Returns whether the operation was over before the end came.
 async fn explore(case: Case) -> bool {
-    let mut rig = Rig::start().await;
+    let mut rig = Rig::start(case.what.mdts()).await;
     let fs = rig.client().await;
     let u = User::root(&fs);
     let dir = set_up(&u, case.what).await;
@@ -298,7 +348,14 @@ async fn after_client(mut rig: Rig, case: Case, told: Option<Result<()>>, over: 
 async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
     let u = User::root(&fs);
     is_made(&u, &case).await;
-    if matches!(case.what, What::Rename | What::Link) {
+    if case.what == What::Move {
+        for dir in ["d", "e"] {
+            let gone = u.rmdir(&format!("{dir}/x")).await;
+            let done = matches!(gone, Ok(()) | Err(Errno::ENOENT));
+            assert!(done, "{case:?}: {gone:?}");
+        }
+        u.rmdir("e").await.expect("e");
+    } else if matches!(case.what, What::Rename | What::Link) {
         for name in ["d/x", "e/x"] {
             let gone = u.unlink(name).await;
             assert!(
@@ -317,7 +374,8 @@ async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
     fs.umount().await;
     rig.c.stop().await;
     let disks = &rig.c.disks;
-    let kvs: [&dyn Kv; 2] = [disks.mdt_number(0), disks.mdt_number(1)];
+    let kv = |i| disks.mdt_number(i) as &dyn Kv;
+    let kvs: Vec<&dyn Kv> = (0..case.what.mdts() as u32).map(kv).collect();
     let report = check_all(&kvs).expect("readable");
     assert!(
         report.problems.is_empty(),
@@ -334,11 +392,14 @@ async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
 /// Every step of an operation, with every end there is. Returns how many.
 fn every_end(what: What) -> u32 {
     let mut explored = 0;
-    let ends = [[true, false], [false, true], [true, true]];
+    let count = what.mdts();
+    let one = |at: usize| std::array::from_fn(|i| i == at);
+    let all: [bool; 3] = std::array::from_fn(|i| i < count);
+    let ends: Vec<[bool; 3]> = (0..count).map(one).chain([all]).collect();
     for victims in ends {
         for power in [false, true] {
             for client_too in [false, true] {
-                let orders = if victims == [true, true] { 0..2 } else { 0..1 };
+                let orders = if victims == all { 0..count } else { 0..1 };
                 for first in orders {
                     for step in 0..=STEPS_MAX {
                         assert!(step < STEPS_MAX, "{what:?} takes longer than thought");
@@ -380,4 +441,19 @@ fn a_file_moves_to_another_mdt_whole_or_not_at_all() {
 #[test]
 fn a_file_gets_a_name_on_another_mdt_or_does_not() {
     println!("{} ends explored", every_end(What::Link));
+}
+
+#[test]
+fn a_striped_directory_is_made_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::MkStriped));
+}
+
+#[test]
+fn a_striped_directory_is_removed_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::RmStriped));
+}
+
+#[test]
+fn a_directory_moves_over_mdts_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::Move));
 }

@@ -3,7 +3,10 @@
 use super::{Failure, set_xattr, xattr};
 use coral_client::llite::MkdirRequest;
 use coral_wire::Errno;
-use coral_wire::layout::{LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LmvUserMd, hash_flag, hash_type};
+use coral_wire::layout::{
+    LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LmvUserMd, LmvUserMdsData, hash_flag,
+    hash_type,
+};
 use lexopt::prelude::*;
 use rustix::fs::XattrFlags;
 use std::os::unix::ffi::OsStrExt;
@@ -22,6 +25,8 @@ const FLAGS: [(u32, &str); 5] = [
 /// How deep a default goes down unless `-X` says otherwise: as `lfs setdirstripe -D` of Lustre, 3 levels, or without end
 /// for one shard and no MDT named.
 const MAX_INHERIT: u8 = 3;
+/// Most MDTs one directory is laid out over by a list.
+const MDTS_LISTED_MAX: usize = 255;
 /// Any depth.
 const INHERIT_UNLIMITED: u8 = 0;
 
@@ -29,8 +34,11 @@ const INHERIT_UNLIMITED: u8 = 0;
 #[derive(Default)]
 struct Want {
     count: Option<u32>,
-    index: Option<u32>,
+    /// MDTs of the shards, or of the first.
+    mdts: Vec<u32>,
     hash: u32,
+    /// Several shards on an MDT are allowed.
+    over: u32,
     mode: Option<u32>,
     default: bool,
     delete: bool,
@@ -43,7 +51,11 @@ pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
     while let Some(arg) = p.next()? {
         match arg {
             Short('c') | Long("mdt-count") => w.count = Some(mdt_count(&p.value()?.string()?)?),
-            Short('i') | Long("mdt-index") => w.index = Some(mdt_index(&p.value()?.string()?)?),
+            Short('C') | Long("mdt-overcount") => {
+                w.count = Some(mdt_count(&p.value()?.string()?)?);
+                w.over = hash_flag::OVERSTRIPED;
+            }
+            Short('i') | Long("mdt-index") => w.mdts = mdt_list(&p.value()?.string()?)?,
             Short('m' | 'o') | Long("mode") => {
                 w.mode = Some(p.value()?.parse_with(|s| {
                     u32::from_str_radix(s, 8).map_err(|_| "a mode is an octal number, as in 755")
@@ -95,11 +107,55 @@ fn mdt_count(text: &str) -> Result<u32, Failure> {
     }
 }
 
-fn mdt_index(text: &str) -> Result<u32, Failure> {
-    match text.parse::<i64>() {
-        Ok(-1) => Ok(LMV_OFFSET_DEFAULT),
-        Ok(n) if (0..=0xffff).contains(&n) => Ok(n as u32),
-        _ => Err(bad("MDT index", text)),
+/// One MDT, or several: `0,2-4`.
+fn mdt_list(text: &str) -> Result<Vec<u32>, Failure> {
+    if text == "-1" {
+        return Ok(vec![LMV_OFFSET_DEFAULT]);
+    }
+    let number = |t: &str| {
+        let n = t.parse::<u32>().ok();
+        n.filter(|n| *n <= 0xffff)
+            .ok_or_else(|| bad("MDT index", text))
+    };
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            None => list.push(number(part)?),
+            Some((from, to)) => list.extend(number(from)?..=number(to)?),
+        }
+    }
+    match list.len() {
+        1..=MDTS_LISTED_MAX => Ok(list),
+        _ => Err(bad("list of MDTs", text)),
+    }
+}
+
+impl Want {
+    /// The first MDT.
+    fn index(&self) -> u32 {
+        self.mdts.first().copied().unwrap_or(LMV_OFFSET_DEFAULT)
+    }
+
+    /// The request of a new directory in so many shards, if a number was given. EINVAL when that is not as many as the MDTs.
+    fn request(&self, otherwise: u32) -> Result<LmvUserMd, Errno> {
+        let listed = self.mdts.len() as u32;
+        let count = self.count.unwrap_or(match listed {
+            0 | 1 => otherwise,
+            n => n,
+        });
+        let mut lum = LmvUserMd::request(count, self.index(), self.hash | self.over);
+        if listed > 1 {
+            if count != listed {
+                return Err(Errno::EINVAL);
+            }
+            lum.head.magic = LMV_MAGIC_STRIPE;
+            let one = |mds: &u32| LmvUserMdsData {
+                mds: *mds,
+                ..Default::default()
+            };
+            lum.objects = self.mdts.iter().map(one).collect();
+        }
+        Ok(lum)
     }
 }
 
@@ -129,8 +185,17 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     let mdts = super::df::targets(&super::mount_of(parent)?)?.mdts.len();
-    let (count, index) = (w.count.unwrap_or(1), w.index.unwrap_or(LMV_OFFSET_DEFAULT));
-    if count as i32 > mdts as i32 {
+    let lum = w.request(1).map_err(|e| {
+        Failure::new(
+            format!(
+                "lfs mkdir: cannot create '{}': the number of shards is not that of the MDTs given",
+                path.display()
+            ),
+            e.0 as u8,
+        )
+    })?;
+    let count = lum.head.stripe_count;
+    if w.over == 0 && count as i32 > mdts as i32 {
         return Err(Failure::new(
             format!(
                 "lfs mkdir: cannot create '{}' over {count} MDTs: the file system has {mdts}",
@@ -139,7 +204,8 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
             Errno::EINVAL.0 as u8,
         ));
     }
-    if index != LMV_OFFSET_DEFAULT && index as usize >= mdts {
+    let missing = |i: &&u32| **i != LMV_OFFSET_DEFAULT && **i as usize >= mdts;
+    if let Some(index) = w.mdts.iter().find(missing) {
         return Err(Failure::new(
             format!(
                 "lfs mkdir: cannot create '{}' on MDT {index}: the file system has {mdts}",
@@ -165,7 +231,7 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
     let rq = MkdirRequest {
         mode: w.mode.unwrap_or(0o777) & !umask(),
         name: bytes::Bytes::copy_from_slice(name.as_bytes()),
-        lum: LmvUserMd::request(count, index, w.hash),
+        lum,
     };
     set_xattr(
         &parent.join("."),
@@ -184,14 +250,16 @@ fn umask() -> u32 {
 }
 
 fn set_default(path: &Path, w: &Want) -> Result<(), Failure> {
-    let mut lum = LmvUserMd::request(
-        w.count.unwrap_or(0),
-        w.index.unwrap_or(LMV_OFFSET_DEFAULT),
-        w.hash,
-    );
+    let mut lum = LmvUserMd::request(w.count.unwrap_or(0), w.index(), w.hash | w.over);
+    if w.mdts.len() > 1 {
+        return Err(Failure::new(
+            "lfs setdirstripe: a default names one MDT at most",
+            super::USAGE,
+        ));
+    }
     lum.head.max_inherit =
         w.max_inherit
-            .unwrap_or(if lum.head.stripe_count <= 1 && w.index.is_none() {
+            .unwrap_or(if lum.head.stripe_count <= 1 && w.mdts.is_empty() {
                 INHERIT_UNLIMITED
             } else {
                 MAX_INHERIT
@@ -310,8 +378,6 @@ fn text(l: &LmvUserMd, yaml: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coral_wire::layout::{LMV_MAGIC_STRIPE, LmvUserMdsData};
-
     /// As a stock client shows a directory striped over two MDTs.
     #[test]
     fn shown_as_lustre_shows_it() {
@@ -340,6 +406,25 @@ mod tests {
             text(&plain, false),
             "lmv_stripe_count: 0 lmv_stripe_offset: 1 lmv_hash_type: none\n"
         );
+    }
+
+    #[test]
+    fn mdts_are_listed_and_ranged() {
+        assert_eq!(mdt_list("3").ok(), Some(vec![3]));
+        assert_eq!(mdt_list("2,0,4-6").ok(), Some(vec![2, 0, 4, 5, 6]));
+        assert_eq!(mdt_list("-1").ok(), Some(vec![LMV_OFFSET_DEFAULT]));
+        for text in ["", "a", "1,", "5-3", "0-70000", "1,-1"] {
+            assert!(mdt_list(text).is_err(), "{text}");
+        }
+        let mut w = Want {
+            mdts: vec![2, 0],
+            ..Want::default()
+        };
+        let lum = w.request(1).expect("a request");
+        assert_eq!((lum.head.stripe_count, lum.head.stripe_offset), (2, 2));
+        assert_eq!(lum.objects.len(), 2);
+        w.count = Some(3);
+        assert_eq!(w.request(1).err(), Some(Errno::EINVAL));
     }
 
     #[test]

@@ -244,6 +244,11 @@ fn places(count: u32, offset: u32) -> bool {
     count as i32 > 1 || (count as i32) < 0 || offset != LMV_OFFSET_DEFAULT
 }
 
+/// Whether a new directory with this request may be in shards.
+pub(super) fn asks_shards(lum: &Bytes) -> bool {
+    LmvUserMd::decode(lum).is_ok_and(|l| !matches!(l.head.stripe_count, 0 | 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use coral_wire::mds::MdtBody;
 use super::attributes::Attributes;
 use super::cache::Cache;
 use super::changes::Changes;
-use super::dirstripe::DirStripes;
+use super::dirstripe::{DirStripes, asks_shards};
 use super::finish::finish;
 use super::ghosts::Ghosts;
 use super::identities::Identities;
@@ -95,8 +95,12 @@ impl Namespace {
                 &args.name,
                 Some(args.fid),
             );
-            if attr.is_dir() && mdc.coral() {
-                me.cache.made_dir(args.fid, body.version);
+            if attr.is_dir() {
+                // the master of a striped one counts its shards, and they hold its names
+                attr.nlink = 2;
+                if mdc.coral() && !asks_shards(&args.eadata) {
+                    me.cache.made_dir(args.fid, body.version);
+                }
             }
             me.ids.hint(attr.fid, attr.gid);
             Ok(Entry::for_now(attr))

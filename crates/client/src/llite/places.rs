@@ -127,7 +127,12 @@ impl Places {
             .filter(|f| !f.is_zero())
             .map(|f| async move {
                 let mdc = self.servers.lmv.of(*f).await?;
-                Ok::<_, Error>(mdc.readpage(&Ids::root(), *f, from).await?)
+                match mdc.readpage(&Ids::root(), *f, from).await {
+                    Ok(chunk) => Ok::<_, Error>(chunk),
+                    // the directory was removed: nothing was in it, and its shards went with it
+                    Err(e) if e.is(Errno::ENOENT) => Ok(DirChunk::default()),
+                    Err(e) => Err(e.into()),
+                }
             });
         Ok(merge_chunks(try_join_all(shards).await?))
     }

@@ -15,7 +15,7 @@ use crate::error::TargetError;
 const READPAGE_BYTES: u32 = 256 << 10;
 
 /// Entries of a directory from one hash on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct DirChunk {
     /// Entries in hash order, "." and ".." among them.
     pub entries: Vec<DirEntry>,

@@ -3,10 +3,11 @@
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
+use super::handler::MdtOps;
 use super::store::{MdtResult, Txn};
 
 /// Deepest directory that is walked up from.
-const DEPTH_MAX: usize = 4096;
+pub(super) const DEPTH_MAX: usize = 4096;
 
 /// Where a directory lies below directories of this MDT.
 struct Ancestors {
@@ -17,6 +18,10 @@ struct Ancestors {
 }
 
 fn ancestors(t: &mut Txn<'_>, fid: &Fid) -> MdtResult<Ancestors> {
+    if let Some(known) = t.known_above(fid) {
+        let fids = known.to_vec();
+        return Ok(Ancestors { fids, whole: true });
+    }
     let mut fids = vec![*fid];
     let mut at = *fid;
     while fids.len() <= DEPTH_MAX {
@@ -52,5 +57,25 @@ pub(super) fn is_above(t: &mut Txn<'_>, above: &Fid, beside: &Fid, fid: &Fid) ->
     match other.fids.iter().any(|f| up.fids.contains(f)) {
         true => Ok(false),
         false => Err(Errno::EXDEV.into()),
+    }
+}
+
+impl MdtOps {
+    /// The directories above `dir`, itself first, as far as they lie here, and the first that does not. What moves by an operation
+    /// that is decided has moved, although it may not be known here yet.
+    pub(super) async fn above_here(&self, dir: Fid) -> MdtResult<Vec<Fid>> {
+        let mut fids = vec![dir];
+        while let Some(at) = fids.last().copied().filter(|f| *f != Fid::ROOT) {
+            self.out.settled(&[at]).await?;
+            let core = self.core.read();
+            if !core.store.is_here(&at) {
+                break;
+            }
+            if fids.len() > DEPTH_MAX {
+                return Err(Errno::ELOOP.into());
+            }
+            fids.push(core.store.parent(&at)?);
+        }
+        Ok(fids)
     }
 }

@@ -5,6 +5,7 @@
 //! for an object on another. Parts of operations that their coordinator has decided count as made, and the others as not.
 
 mod report;
+mod shards;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ pub use self::report::{Problem, Report, ToDestroy};
 
 use super::fld::{self, Fld};
 use super::record::{Inode, XattrValue};
-use super::{out, stripe, table, trans, usage};
+use super::{out, stripe, striped, table, trans, usage};
 use crate::quota::{Owner, Sums};
 
 /// Rows read at a time.
@@ -99,6 +100,7 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     for (fid, s) in &seen {
         check_counts(&parts, fid, s, orphans.contains(fid), &mut report);
     }
+    shards::check(&parts, &seen, &mut report)?;
     report.never_served = true;
     for p in &parts {
         report.never_served &= is_never_served(p.kv)?;
@@ -308,6 +310,16 @@ impl Names<'_> {
                 }
             }
             Update::Remove { fid } => drop(self.seen.remove(&fid)),
+            Update::Follow { fid, record, .. } => {
+                if let (Some(s), Ok(like)) = (self.seen.get_mut(&fid), Inode::decode(&record)) {
+                    striped::likeness(&mut s.ino, &like);
+                }
+            }
+            Update::Project { fid, projid } => {
+                if let Some(s) = self.seen.get_mut(&fid) {
+                    s.ino.projid = projid;
+                }
+            }
         }
         None
     }

@@ -25,8 +25,8 @@ use super::stripe::{Allocator, StripeDefaults};
 use super::table::{self, fid_key};
 
 /// Version of the tables' format; a newer one is refused. 2: inode records may be of the second format. 3: there are other MDTs,
-/// on which objects may lie that are named here.
-pub const FORMAT: u32 = 3;
+/// on which objects may lie that are named here. 4: directories may be in shards.
+pub const FORMAT: u32 = 4;
 /// The format of an MDT without others.
 const FORMAT_ALONE: u32 = 2;
 const KEY_FORMAT: &[u8] = b"format";

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use coral_ldlm::ExportId;
 use coral_osd::{OsdError, Time};
 use coral_wire::coral::{pack_time, unpack_time};
-use coral_wire::ldlm::LdlmRequest;
+use coral_wire::ldlm::{LdlmIntent, LdlmRequest, it};
 use coral_wire::mds::{MdtBody, MdtRecReint};
 use coral_wire::ptlrpc::opc;
 use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
@@ -187,6 +187,12 @@ impl Ctx {
     /// The state of the MDT, to be read.
     pub fn reading(&self) -> RwLockReadGuard<'_, MdtCore> {
         self.ops.core.read()
+    }
+
+    /// Whether it is an enqueue that opens.
+    pub(super) fn opens(&self) -> bool {
+        let intent = self.rq.rq.msg.get::<LdlmIntent>(2);
+        intent.is_ok_and(|i| i.opc & it::OPEN != 0)
     }
 
     /// What the request counts as while it changes the MDT.

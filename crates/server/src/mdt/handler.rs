@@ -7,8 +7,8 @@ use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
 use coral_osd::{Batch, Device, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
-use coral_wire::ldlm::{Ibits, LdlmIntent, LdlmReply, it};
-use coral_wire::mds::{MdtBody, MdtIoepoch, RecCreate};
+use coral_wire::ldlm::{Ibits, LdlmReply};
+use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate};
 use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
@@ -337,7 +337,7 @@ impl Ctx {
         }
     }
 
-    /// What the request reads of directories whose entries an operation over several MDTs may change.
+    /// What the request reads of directories that an operation over several MDTs may make or change.
     fn reads(&self) -> smallvec::SmallVec<[Fid; 2]> {
         let body = |i| self.body(i).map(|b| [b.fid1, b.fid2]);
         let fids = match self.rq.rq.body.opc {
@@ -346,6 +346,10 @@ impl Ctx {
             | opc::MDS_READPAGE
             | opc::MDS_GETXATTR
             | opc::MDS_SYNC => body(1),
+            opc::MDS_REINT => match self.rq.rq.msg.get::<MdtRecReint>(1) {
+                Ok(r) => Ok([r.fid1, r.fid2]),
+                Err(_) => return smallvec::SmallVec::new(),
+            },
             // an open's record has its FIDs where an `mdt_body` has none
             opc::LDLM_ENQUEUE => match self.rq.rq.msg.get::<RecCreate>(3) {
                 Ok(r) if self.opens() => Ok([r.fid1, r.fid2]),
@@ -354,12 +358,6 @@ impl Ctx {
             _ => return smallvec::SmallVec::new(),
         };
         fids.map(smallvec::SmallVec::from).unwrap_or_default()
-    }
-
-    /// Whether it is an enqueue that opens.
-    pub(super) fn opens(&self) -> bool {
-        let intent = self.rq.rq.msg.get::<LdlmIntent>(2);
-        intent.is_ok_and(|i| i.opc & it::OPEN != 0)
     }
 
     async fn dispatch(&self) -> MdtResult<Answer> {

@@ -4,7 +4,7 @@
 //! it waits for clients. What must survive a restart of either end is in its own tables, not in requests to be replayed.
 //! Who may speak as an MDT is whoever has a NID that the configuration gives for one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -113,6 +113,18 @@ impl Mdts {
     /// Whether there is such an MDT, as far as is known.
     pub(super) fn has(&self, index: u32) -> bool {
         index == self.index || self.peers.lock().contains_key(&index)
+    }
+
+    /// The MDTs on which new objects can be made, this one among them, by index: all but those that are known to be away.
+    pub(super) fn usable(&self) -> Vec<u32> {
+        let peers = self.peers.lock();
+        let there = |p: &Peer| {
+            use ImportState::{Closed, Discon};
+            !matches!(p.import.state(), Discon | Closed)
+        };
+        let others = peers.iter().filter(|(_, p)| there(p)).map(|(i, _)| *i);
+        let all: BTreeSet<u32> = others.chain([self.index]).collect();
+        all.into_iter().collect()
     }
 
     /// Whether there are others.

@@ -1,15 +1,20 @@
 //! The small services: sync, FID sequences and their location, paths by FID, HSM state
 //! (`lustre/fid/fid_handler.c`, `lustre/fld/fld_handler.c`, `lustre/mdt/mdt_handler.c`).
 
+use bytes::Bytes;
 use coral_wire::fid::Fid;
 use coral_wire::fld::{FLD_LOOKUP, LuSeqRange, SEQ_ALLOC_META, SEQ_ALLOC_SUPER};
 use coral_wire::mds::{GetinfoFid2path, HsmUserState, MdtBody};
 use coral_wire::quota::ObdQuotactl;
 use coral_wire::{Errno, Wire};
 
+use super::core::MdtCore;
 use super::ctx::{Answer, Ctx};
 use super::fld;
+use super::handler::MdtOps;
+use super::record::Inode;
 use super::store::MdtResult;
+use super::striped;
 use crate::quota::{self, Question, Used};
 
 /// Key of a path request, padded to 8 bytes.
@@ -69,7 +74,7 @@ impl Ctx {
     /// SEQ_QUERY: a sequence to name new files with, or a super-sequence for another MDT.
     pub async fn seq_query(&self) -> MdtResult<Answer> {
         let range = match self.rq.rq.msg.get::<u32>(1)? {
-            SEQ_ALLOC_META => self.sequence().await?,
+            SEQ_ALLOC_META => self.ops.sequence().await?,
             SEQ_ALLOC_SUPER if self.ops.mdts.index() == 0 => {
                 self.is_peer()?;
                 let asked: LuSeqRange = self.rq.rq.msg.get(2)?;
@@ -83,27 +88,6 @@ impl Ctx {
         let mut a = self.answer(0);
         a.msg.push(&range);
         Ok(a)
-    }
-
-    async fn sequence(&self) -> MdtResult<LuSeqRange> {
-        loop {
-            if let Some(range) = self.core().take_sequence()? {
-                return Ok(range);
-            }
-            if self.ops.mdts.index() == 0 {
-                let mut core = self.core();
-                let range = core.give_super(0)?;
-                core.own(&range)?;
-                continue;
-            }
-            // two that ask at once get one each: what is not used is not missed
-            let range = self.ops.mdts.super_sequence().await?;
-            let mut core = self.core();
-            match core.take_sequence()? {
-                Some(range) => return Ok(range),
-                None => core.own(&range)?,
-            }
-        }
     }
 
     /// FLD_QUERY: where a sequence is.
@@ -197,7 +181,12 @@ impl Ctx {
             .or(links.last())
             .ok_or(Errno::ENOENT)?;
         let more = links.len() > linkno as usize + 1;
-        let mut parts = vec![link.name.clone()];
+        // the name of a shard is nobody's: the path goes on at its directory
+        let named = |fid: &Fid, ino: &Inode, name: &Bytes| -> MdtResult<Option<Bytes>> {
+            let shard = striped::is_shard(&core.store, fid, ino)?;
+            Ok((!shard).then(|| name.clone()))
+        };
+        let mut parts: Vec<Bytes> = named(fid, &ino, &link.name)?.into_iter().collect();
         let mut at = link.parent;
         while at != *root && core.store.is_here(&at) {
             if parts.len() > DEPTH_MAX {
@@ -205,7 +194,7 @@ impl Ctx {
             }
             let ino = core.store.inode(&at)?;
             let up = ino.links.first().ok_or(Errno::ENOENT)?;
-            parts.push(up.name.clone());
+            parts.extend(named(&at, &ino, &up.name)?);
             at = up.parent;
         }
         parts.reverse();
@@ -225,5 +214,55 @@ impl Ctx {
             .push(&MdtBody::default())
             .push(&HsmUserState::default());
         Ok(a)
+    }
+}
+
+impl MdtOps {
+    /// A sequence out of this MDT's super-sequence, of which it asks for another when it has used one up.
+    async fn sequence(&self) -> MdtResult<LuSeqRange> {
+        loop {
+            if let Some(range) = self.core.write().take_sequence()? {
+                return Ok(range);
+            }
+            if self.mdts.index() == 0 {
+                let mut core = self.core.write();
+                let range = core.give_super(0)?;
+                core.own(&range)?;
+                continue;
+            }
+            // two that ask at once get one each: what is not used is not missed
+            let range = self.mdts.super_sequence().await?;
+            let mut core = self.core.write();
+            match core.take_sequence()? {
+                Some(range) => return Ok(range),
+                None => core.own(&range)?,
+            }
+        }
+    }
+
+    /// FIDs for so many objects that a server makes here.
+    pub(super) async fn new_fids(&self, count: u32) -> MdtResult<Vec<Fid>> {
+        let mut fids = Vec::new();
+        while fids.len() < count as usize {
+            let next = self.core.write().next_fid();
+            match next {
+                Some(fid) => fids.push(fid),
+                None => {
+                    let first = Fid::new(self.sequence().await?.start, 1);
+                    self.core.write().server_fid = Some(first);
+                }
+            }
+        }
+        Ok(fids)
+    }
+}
+
+impl MdtCore {
+    /// The next FID of the sequence for objects that a server makes here; `None`: it needs another one.
+    fn next_fid(&mut self) -> Option<Fid> {
+        let left = |f: &Fid| u64::from(f.oid) < coral_wire::fid::seq::WIDTH;
+        let fid = self.server_fid.filter(left)?;
+        self.server_fid = Some(Fid::new(fid.seq, fid.oid + 1));
+        Some(fid)
     }
 }

@@ -47,6 +47,7 @@ mod remote;
 pub mod squash;
 pub mod store;
 pub mod stripe;
+pub mod striped;
 pub mod table;
 pub mod trans;
 pub mod usage;

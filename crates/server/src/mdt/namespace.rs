@@ -18,6 +18,7 @@ use super::cred::{FL_APPEND, FL_IMMUTABLE, FL_PROJINHERIT, MAY_EXEC, MAY_READ, M
 use super::record::{Inode, S_IFDIR, S_IFMT, S_IFREG};
 use super::store::{MdtResult, Txn, TxnObject};
 use super::stripe;
+use super::striped;
 use super::table::{self, fid_key};
 
 /// Longest name, in bytes.
@@ -52,6 +53,8 @@ pub struct NewObject {
     pub symlink: Bytes,
     /// Layout, of a regular file; default layout, of a directory.
     pub lov: Bytes,
+    /// What a directory hands down to new ones (`trusted.dmv`), if it has anything to.
+    pub dmv: Bytes,
     /// Time of creation.
     pub time: Time,
 }
@@ -216,6 +219,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
+    striped::holds_names(t, parent)?;
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     if !new.fid.is_norm() || !t.store.is_here(&new.fid) {
@@ -229,6 +233,9 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     let h = t.insert(new.fid, ino);
     for (name, value) in acls {
         t.put_xattr(h, name, Some(value));
+    }
+    if !new.dmv.is_empty() {
+        t.put_xattr(h, super::xattr::TRUSTED_DMV, Some(new.dmv.clone()));
     }
     t.add_entry(&at.parent, at.name, &new.fid, mode);
     t.add_link(h, at.parent, at.name);
@@ -277,6 +284,7 @@ pub fn link(
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
+    striped::holds_names(t, parent)?;
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     let ino = t.ino(h);
@@ -325,6 +333,7 @@ fn drop_name(t: &mut Txn<'_>, h: TxnObject, is_open: IsOpen<'_>, time: Time) -> 
     if ino.nlink > 0 {
         return Ok(false);
     }
+    striped::drop_shards(t, h)?;
     // the MDT where it lies knows whether it is open
     if t.is_away(h) {
         return Ok(true);
@@ -381,6 +390,7 @@ pub fn unlink(
         _ => (),
     }
     let dir = directory(t, cred, &at.parent, MAY_EXEC)?;
+    striped::holds_names(t, dir)?;
     let fid = t.lookup(&at.parent, at.name)?.ok_or(Errno::ENOENT)?;
     let victim = t.get(&fid)?;
     may_delete(t, cred, dir, victim)?;
@@ -424,6 +434,9 @@ fn plan_rename(
     }
     let src_dir = directory(t, cred, &src.parent, MAY_EXEC)?;
     let dst_dir = directory(t, cred, &dst.parent, MAY_EXEC)?;
+    for dir in [src_dir, dst_dir] {
+        striped::holds_names(t, dir)?;
+    }
     let child_fid = t.lookup(&src.parent, src.name)?.ok_or(Errno::ENOENT)?;
     let child = t.get(&child_fid)?;
     let target_fid = t.lookup(&dst.parent, dst.name)?;
@@ -496,7 +509,7 @@ fn plan_rename(
     }))
 }
 
-fn check_replace(t: &Txn<'_>, child_is_dir: bool, target: TxnObject) -> MdtResult<()> {
+fn check_replace(t: &mut Txn<'_>, child_is_dir: bool, target: TxnObject) -> MdtResult<()> {
     match (child_is_dir, t.ino(target).is_dir()) {
         (true, false) => Err(Errno::ENOTDIR.into()),
         (false, true) => Err(Errno::EISDIR.into()),

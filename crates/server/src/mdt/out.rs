@@ -30,7 +30,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::core::MdtCore;
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
 use super::locks::HeldLocks;
@@ -38,7 +37,7 @@ use super::mdts::PEER_FLAGS;
 use super::namespace::{self, IsOpen};
 use super::record::{Inode, XattrValue};
 use super::store::{MdtResult, Store, Txn, torn};
-use super::{acl, table, xattr};
+use super::{acl, dom, striped, table, xattr};
 use crate::target::LuTarget;
 
 /// A part that is locked and not prepared is forgotten after so long: its coordinator is gone, or begins anew.
@@ -51,7 +50,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const DOUBT_LIMIT: Duration = Duration::from_secs(5);
 /// Operations known to be aborted whose locks may yet be granted.
 const ABORTED_MAX: usize = 4096;
-/// FIDs that one Lock may ask for; a coordinator of this version asks for none.
+/// FIDs that one Lock may ask for.
 const FIDS_MAX: u32 = 16;
 
 struct Part {
@@ -97,7 +96,20 @@ fn lock_of(update: &Update) -> Ibits {
         Update::Object { .. } | Update::Insert { .. } | Update::Remove { .. } => {
             Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0)
         }
+        Update::Follow { .. } => Ibits(
+            Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::LAYOUT.0,
+        ),
+        Update::Project { .. } => Ibits::UPDATE,
     }
+}
+
+/// What a part needs locked after a restart: of each object, the bits of all its changes.
+fn locks_of<'a>(updates: impl IntoIterator<Item = &'a Update>) -> BTreeMap<Fid, Ibits> {
+    let mut all: BTreeMap<Fid, Ibits> = BTreeMap::new();
+    for u in updates {
+        all.entry(u.fid()).or_insert(Ibits(0)).0 |= lock_of(u).0;
+    }
+    all
 }
 
 /// The prepared parts in `kv`, whose coordinators are to be asked.
@@ -186,13 +198,12 @@ impl MdtOps {
         let store = self.core.read().store.clone();
         for (id, raw) in stored(&**store.kv())? {
             let updates = Update::decode_all(&raw).map_err(|_| torn(&Fid::ZERO))?;
+            let needs = locks_of(&updates);
             let mut locks = HeldLocks::default();
-            let mut doubt = BTreeSet::new();
-            for u in &updates {
-                if doubt.insert(u.fid()) {
-                    locks.add(self.lock_first(&u.fid(), lock_of(u)));
-                }
+            for (fid, bits) in &needs {
+                locks.add(self.lock_first(fid, *bits));
             }
+            let doubt = needs.into_keys().collect();
             tracing::info!(target = %target.name(), ?id, "an operation that another MDT coordinates is in doubt: it is asked");
             let part = Part {
                 export: 0,
@@ -284,6 +295,10 @@ impl Ctx {
                 self.ops.trans.answer(&self.ops, &id)?;
                 None
             }
+            Request::Above(fid) => Some(Seen {
+                fids: self.ops.above_here(fid).await?,
+                ..Seen::default()
+            }),
         };
         let mut a = self.answer(0);
         match seen {
@@ -327,12 +342,9 @@ impl Ctx {
         for need in needs {
             locks.add(self.ops.lock_next(&need.fid, Ibits(need.bits)).await);
         }
-        let mut core = self.core();
-        let mut seen = see(&core.store, needs, looks)?;
-        for _ in 0..fids {
-            seen.fids.push(core.new_fid()?);
-        }
-        drop(core);
+        let new = self.ops.new_fids(fids).await?;
+        let mut seen = see(&self.core().store, needs, looks)?;
+        seen.fids = new;
         let mut parts = self.ops.out.parts.lock();
         let part = parts.by_id.get(&id);
         let late = parts.aborted.contains(&id) || self.rq.exp.gone();
@@ -351,6 +363,12 @@ impl Ctx {
     }
 
     async fn prepare_part(&self, id: OpId, updates: &[Update]) -> MdtResult<()> {
+        // nobody knows what is not there yet, nor uses it before it is
+        let is_new = |u: &&Update| matches!(u, Update::Insert { .. });
+        let mut new = HeldLocks::default();
+        for (fid, bits) in locks_of(updates.iter().filter(is_new)) {
+            new.add(self.ops.lock_first(&fid, bits));
+        }
         let kept = {
             // An abort takes the same mutex: no row is left behind by one that came too late.
             let core = self.core();
@@ -358,6 +376,7 @@ impl Ctx {
                 let mut parts = self.ops.out.parts.lock();
                 let part = parts.by_id.get_mut(&id).ok_or(Errno::ESTALE)?;
                 if part.doubt.is_none() {
+                    part.locks.add(new);
                     part.doubt = Some(updates.iter().map(Update::fid).collect());
                     self.ops.out.part_prepared();
                 }
@@ -400,7 +419,12 @@ fn see(store: &Store, needs: &[LockNeed], looks: &[Look]) -> MdtResult<Seen> {
 /// The record with all of it that a new object in a directory depends on inside.
 fn portable(store: &Store, fid: &Fid, mut ino: Inode) -> MdtResult<Bytes> {
     let mut inside = Vec::new();
-    for name in [acl::ACCESS, acl::DEFAULT, xattr::TRUSTED_DMV] {
+    for name in [
+        acl::ACCESS,
+        acl::DEFAULT,
+        xattr::TRUSTED_DMV,
+        xattr::TRUSTED_LMV,
+    ] {
         if let Some(value) = store.xattr(fid, &ino, name)? {
             inside.push((Bytes::from_static(name), XattrValue::Inline(value)));
         }
@@ -412,6 +436,7 @@ fn portable(store: &Store, fid: &Fid, mut ino: Inode) -> MdtResult<Bytes> {
 impl MdtOps {
     /// The coordinator has decided: the part is made, once.
     fn commit_part(&self, id: &OpId) -> MdtResult<()> {
+        let mut moved = Vec::new();
         {
             let core = self.core.write();
             if let Some(raw) = core.store.kv().get(table::PREPARED, &id.key())? {
@@ -424,8 +449,16 @@ impl MdtOps {
                 }
                 t.del(table::PREPARED, id.key().to_vec());
                 self.commit_own(&core.store, t.finish())?;
+                for u in &updates {
+                    if let Update::Project { fid, .. } = u
+                        && core.store.find(fid)?.is_some_and(|i| dom::is_dom(&i.lov))
+                    {
+                        moved.push(dom::object(fid));
+                    }
+                }
             }
         }
+        moved.into_iter().for_each(|id| self.data.owner_changed(id));
         self.forget_part(id);
         Ok(())
     }
@@ -527,6 +560,19 @@ fn apply(t: &mut Txn<'_>, update: &Update, is_open: IsOpen<'_>) -> MdtResult<()>
                 t.remove(h)?;
             }
         }
+        Update::Follow { fid, times, record } => {
+            let like = Inode::decode(record)
+                .map_err(|source| super::store::MdtError::Corrupt { fid: *fid, source })?;
+            if let Some(h) = t.find(fid)? {
+                striped::take_on(t, h, &like, *times);
+            }
+        }
+        Update::Project { fid, projid } => {
+            if let Some(h) = t.find(fid)? {
+                t.change(h).projid = *projid;
+                t.tell_owner(h);
+            }
+        }
     }
     Ok(())
 }
@@ -535,23 +581,5 @@ fn time_of(time: &Stamp) -> Time {
     Time {
         secs: time.secs,
         nsecs: time.nsecs,
-    }
-}
-
-impl MdtCore {
-    /// A FID for an object that a server makes here.
-    fn new_fid(&mut self) -> MdtResult<Fid> {
-        let next = self
-            .server_fid
-            .filter(|f| u64::from(f.oid) < coral_wire::fid::seq::WIDTH);
-        let fid = match next {
-            Some(fid) => fid,
-            None => {
-                let range = self.take_sequence()?.ok_or(Errno::EINPROGRESS)?;
-                Fid::new(range.start, 1)
-            }
-        };
-        self.server_fid = Some(Fid::new(fid.seq, fid.oid + 1));
-        Ok(fid)
     }
 }

@@ -97,6 +97,11 @@ impl Ctx {
         } else if ino.is_reg() && wants(md::FLEASIZE | md::FLDIREA) && !ino.lov.is_empty() {
             p.md = ino.lov.clone();
             p.body.valid |= md::FLEASIZE;
+        } else if ino.is_dir() && wants(md::MEA) {
+            if let Some(lmv) = store.xattr(fid, ino, super::xattr::TRUSTED_LMV)? {
+                p.md = lmv;
+                p.body.valid |= md::FLDIREA | md::MEA;
+            }
         } else if ino.is_dir()
             && want.is_some_and(|w| {
                 w & (md::FLDIREA | md::FLEASIZE) == md::FLDIREA | md::FLEASIZE && w & md::MEA == 0

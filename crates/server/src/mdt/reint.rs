@@ -5,10 +5,10 @@
 //! the mutex; if it changed meanwhile, the operation starts over.
 
 mod layout;
+mod over;
 mod setattr;
 
 use bytes::Bytes;
-use coral_wire::layout::LmvUserMd;
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecUnlink};
 use coral_wire::{Errno, Fid, coral};
@@ -17,8 +17,9 @@ use super::cred::cap;
 use super::ctx::{Answer, Ctx};
 use super::dom;
 use super::namespace::{self, At, NewObject, RenameMode, Unlinked};
-use super::record::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use super::store::{MdtResult, Store, Txn};
+use super::record::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use super::store::{MdtError, MdtResult, Store, Txn};
+use super::striped;
 
 /// Times an operation starts over because what it looked up changed meanwhile.
 const RETRIES: usize = 64;
@@ -94,15 +95,20 @@ impl Ctx {
             parent: r.fid1,
             name: self.name(3),
         };
+        let plan = match kind {
+            S_IFDIR => self.plan()?,
+            _ => None,
+        };
         if kind == S_IFDIR {
-            self.refuse_stripes()?;
+            new.dmv = self.handed_down(r);
         }
-        if !self.is_here(&at.parent) {
-            return match kind {
-                S_IFDIR => self.create_away(head, r, new).await,
-                // only directories may lie on another MDT than their name
-                _ => Err(Errno::EREMOTE.into()),
-            };
+        let here = self.is_here(&at.parent);
+        if !here && kind != S_IFDIR {
+            // only directories may lie on another MDT than their name
+            return Err(Errno::EREMOTE.into());
+        }
+        if !here || plan.is_some() {
+            return self.create_over(head, r, new, plan).await;
         }
         let _locks = self.ops.lock(&[at.parent], &[], self.own()).await;
         let core = self.core();
@@ -126,16 +132,6 @@ impl Ctx {
         self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
         self.commit(t, &mut a)?;
         Ok(a)
-    }
-
-    /// EOPNOTSUPP for a directory that is to lie on several MDTs. Where there is one, it is made there, as in Lustre.
-    fn refuse_stripes(&self) -> MdtResult<()> {
-        let asked = LmvUserMd::decode(self.buf(4)).map_or(1, |l| l.head.stripe_count);
-        match asked {
-            0 | 1 => Ok(()),
-            _ if !self.ops.mdts.several() => Ok(()),
-            _ => Err(Errno::EOPNOTSUPP.into()),
-        }
     }
 
     async fn link(&self, head: &MdtRecReint, r: &RecLink) -> MdtResult<Answer> {
@@ -188,7 +184,7 @@ impl Ctx {
         };
         let rmdir = r.mode & S_IFMT == S_IFDIR;
         if !self.is_here(&at.parent) {
-            return self.unlink_away(head, r, rmdir).await;
+            return self.unlink_over(head, r, r.fid2, rmdir).await;
         }
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
@@ -198,6 +194,14 @@ impl Ctx {
                 false if self.rq.is_replay() => self.reading().store.lookup(&at.parent, at.name)?,
                 false => namespace::lookup(&mut Txn::new(&self.reading().store), &cred, at)?,
             };
+            if let Some(dir) = child.filter(|_| rmdir)
+                && !self.shards(&dir)?.is_empty()
+            {
+                match self.unlink_over(head, r, dir, rmdir).await {
+                    Err(MdtError::Errno(Errno::ESTALE)) => continue,
+                    done => return done,
+                }
+            }
             let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();
             let _locks = self.ops.lock(&[at.parent], &objects, self.own()).await;
             let core = self.core();
@@ -281,12 +285,11 @@ impl Ctx {
                 let core = self.reading();
                 (look(&core.store, src)?, look(&core.store, dst)?)
             };
-            let all = [src.parent, dst.parent];
-            if !self.all_here(all.iter().chain(&child).chain(&target)) {
+            if self.renames_over([src.parent, dst.parent], [child, target])? {
                 drop(serial);
                 let named = |at: At<'_>| (at.parent, Bytes::copy_from_slice(at.name));
                 let (src, dst, time) = (named(src), named(dst), self.time(r.time));
-                return self.rename_away(&cred, src, dst, mode, time).await;
+                return self.rename_over(&cred, src, dst, mode, time).await;
             }
             let objects: Vec<_> = child
                 .into_iter()
@@ -346,8 +349,35 @@ impl Ctx {
         Err(Errno::EAGAIN.into())
     }
 
+    /// Whether a rename is about several MDTs: something lies on another one, or what goes is in shards, or a directory moves to
+    /// another, whose ancestors may lie anywhere.
+    fn renames_over(&self, dirs: [Fid; 2], fids: [Option<Fid>; 2]) -> MdtResult<bool> {
+        if !self.ops.mdts.several() {
+            return Ok(false);
+        }
+        let moves = dirs[0] != dirs[1];
+        let core = self.reading();
+        if !dirs.iter().all(|d| core.store.is_here(d)) {
+            return Ok(true);
+        }
+        for (at, fid) in fids.iter().enumerate() {
+            let Some(fid) = fid else { continue };
+            if !core.store.is_here(fid) {
+                return Ok(true);
+            }
+            let Some(ino) = core.store.find(fid)?.filter(Inode::is_dir) else {
+                continue;
+            };
+            let in_shards = at == 1 && striped::layout(&core.store, fid, &ino)?.is_some();
+            if moves || in_shards {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// If `t` moves the file `fid` into another project, its OSTs must be told. Returns whether data on the MDT moves with it.
-    fn tell_project(store: &Store, t: &mut Txn<'_>, fid: &Fid) -> MdtResult<bool> {
+    pub(super) fn tell_project(store: &Store, t: &mut Txn<'_>, fid: &Fid) -> MdtResult<bool> {
         let (Some(old), Some(h)) = (store.find(fid)?, t.find(fid)?) else {
             return Ok(false);
         };

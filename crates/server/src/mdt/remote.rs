@@ -11,22 +11,30 @@ use coral_osd::Time;
 use coral_wire::coral::updates::Look;
 use coral_wire::fld::LuSeqRange;
 use coral_wire::ldlm::Ibits;
-use coral_wire::mds::{MdtBody, MdtRecReint, RecCreate, RecUnlink, md};
+use coral_wire::mds::{MdtBody, MdtRecReint, RecUnlink, md};
 use coral_wire::{Errno, Fid};
 
 use super::core::MdtCore;
 use super::cred::Ucred;
 use super::ctx::{Answer, Ctx};
+use super::dom;
 use super::handler::MdtOps;
-use super::namespace::{self, At, NewObject, RenameMode, Unlinked};
+use super::namespace::{self, At, RenameMode, Unlinked};
 use super::store::{MdtError, MdtResult, Store, Txn};
 use super::trans::{Need, Op};
 
 /// Times an operation starts over because the names have changed before it had its locks.
-const RETRIES: usize = 16;
+pub(super) const RETRIES: usize = 16;
 
 /// A name in a directory.
 type Name = (Fid, Bytes);
+
+/// The lock of who moves directories, the only one of the file system: the first of all in the order of locks.
+const RENAMES: Need = Need {
+    fid: Fid::BFL,
+    mdt: 0,
+    bits: Ibits::UPDATE.0,
+};
 
 /// Bits of an object that loses a name.
 const GOES: u64 = Ibits::LOOKUP.0 | Ibits::UPDATE.0;
@@ -54,14 +62,14 @@ impl MdtOps {
 
 /// Locks of an operation, one of an object on each MDT.
 #[derive(Default)]
-struct Needs(BTreeMap<(Fid, u32), u64>);
+pub(super) struct Needs(BTreeMap<(Fid, u32), u64>);
 
 impl Needs {
-    fn add(&mut self, fid: Fid, mdt: u32, bits: u64) {
+    pub(super) fn add(&mut self, fid: Fid, mdt: u32, bits: u64) {
         *self.0.entry((fid, mdt)).or_default() |= bits;
     }
 
-    fn list(self) -> Vec<Need> {
+    pub(super) fn list(self) -> Vec<Need> {
         let need = |((fid, mdt), bits)| Need { fid, mdt, bits };
         self.0.into_iter().map(need).collect()
     }
@@ -88,64 +96,12 @@ impl Ctx {
         fids.into_iter().all(|f| store.is_here(f))
     }
 
-    /// Makes a directory here whose name lies on another MDT.
-    pub(super) async fn create_away(
-        &self,
-        head: &MdtRecReint,
-        r: &RecCreate,
-        mut new: NewObject,
-    ) -> MdtResult<Answer> {
-        self.refuse_replay()?;
-        let mut cred = self.cred(head);
-        cred.umask = r.umask;
-        let name = Bytes::copy_from_slice(self.name(3));
-        namespace::check_name(&name)?;
-        let at = At {
-            parent: r.fid1,
-            name: &name,
-        };
-        let mdt = self.ops.home(&at.parent).await?;
-        let need = Need {
-            fid: at.parent,
-            mdt,
-            bits: Ibits::UPDATE.0,
-        };
-        let look = Look {
-            dir: at.parent,
-            name: name.clone(),
-        };
-        let mut op = Op::begin(&self.ops);
-        op.lock(vec![need], &[look]).await?;
-        let parent = op.away(&at.parent).ok_or(Errno::ENOENT)?;
-        // It inherits its parent's default layout, also that of the root, which this MDT does not know later.
-        new.lov = parent.ino.lov.clone();
-        let updates = {
-            let core = self.core();
-            let mut t = op.txn(&core.store);
-            namespace::create(&mut t, &cred, at, &new)?;
-            t.updates()
-        };
-        op.prepare(&updates).await?;
-        let a = {
-            let core = self.core();
-            let mut t = op.txn(&core.store);
-            let h = namespace::create(&mut t, &cred, at, &new)?;
-            same(&updates, &t.updates())?;
-            let mut a = self.answer(0);
-            a.msg.push(&self.pack(&new.fid, t.ino(h)));
-            self.push_parents(&mut a, [None, None]);
-            op.decide(self, t, &mut a)?;
-            a
-        };
-        op.finish(self).await?;
-        Ok(a)
-    }
-
-    /// Removes a directory that lies here and whose name lies on another MDT.
-    pub(super) async fn unlink_away(
+    /// Removes the directory `child`, which lies here, and whose name or shards lie on other MDTs.
+    pub(super) async fn unlink_over(
         &self,
         head: &MdtRecReint,
         r: &RecUnlink,
+        child: Fid,
         rmdir: bool,
     ) -> MdtResult<Answer> {
         self.refuse_replay()?;
@@ -155,44 +111,46 @@ impl Ctx {
             parent: r.fid1,
             name: &name,
         };
-        let child = r.fid2;
         if !self.is_here(&child) {
             return Err(Errno::EREMOTE.into());
         }
         let (mdt, here) = (self.ops.home(&at.parent).await?, self.ops.mdts.index());
-        let need = |fid, mdt, bits| Need { fid, mdt, bits };
-        let needs = vec![
-            need(at.parent, mdt, Ibits::UPDATE.0),
-            need(child, here, GOES),
-            need(child, mdt, Ibits::LOOKUP.0),
-        ];
+        let mut needs = Needs::default();
+        needs.add(at.parent, mdt, Ibits::UPDATE.0);
+        needs.add(child, here, GOES);
+        needs.add(child, mdt, Ibits::LOOKUP.0);
+        // shards are those of the directory for as long as it is there
+        for shard in self.shards(&child)? {
+            needs.add(shard, self.ops.home(&shard).await?, GOES);
+        }
         let look = Look {
             dir: at.parent,
             name: name.clone(),
         };
         let mut op = Op::begin(&self.ops);
-        op.lock(needs, &[look]).await?;
-        let parent = op.away(&at.parent).ok_or(Errno::ENOENT)?;
-        // the name was another's before this came
-        match parent.names.first().and_then(|(_, found)| *found) {
-            Some(found) if found == child => {}
-            Some(_) => return Err(Errno::ESTALE.into()),
-            None => return Err(Errno::ENOENT.into()),
-        }
+        op.lock(needs.list(), &[look]).await?;
         let time = self.time(r.time);
+        let unlink = |core: &MdtCore, t: &mut Txn<'_>| {
+            t.get(&at.parent)?;
+            // the name was another's before this came
+            match t.lookup(&at.parent, at.name)? {
+                Some(found) if found == child => {}
+                Some(_) => return Err(Errno::ESTALE.into()),
+                None => return Err(Errno::ENOENT.into()),
+            }
+            namespace::unlink(t, &cred, at, rmdir, &|f| core.opens.is_open(f), time)
+        };
         let updates = {
             let core = self.core();
             let mut t = op.txn(&core.store);
-            let is_open = |f: &Fid| core.opens.is_open(f);
-            namespace::unlink(&mut t, &cred, at, rmdir, &is_open, time)?;
+            unlink(&core, &mut t)?;
             t.updates()
         };
         op.prepare(&updates).await?;
         let a = {
             let core = self.core();
             let mut t = op.txn(&core.store);
-            let is_open = |f: &Fid| core.opens.is_open(f);
-            let gone = namespace::unlink(&mut t, &cred, at, rmdir, &is_open, time)?;
+            let gone = unlink(&core, &mut t)?;
             same(&updates, &t.updates())?;
             let mut a = self.answer(0);
             self.push_unlinked(&mut a, Some(&gone));
@@ -204,9 +162,9 @@ impl Ctx {
         Ok(a)
     }
 
-    /// Moves names over MDTs. Directories stay in their directory: only then it is known without others that none comes to be
-    /// below itself.
-    pub(super) async fn rename_away(
+    /// Moves names over MDTs. Who moves a directory to another one holds the lock of the file system for that: only then it is
+    /// known that none comes to be below itself (`mdt_rename_lock`).
+    pub(super) async fn rename_over(
         &self,
         cred: &Ucred,
         src: Name,
@@ -216,8 +174,17 @@ impl Ctx {
     ) -> MdtResult<Answer> {
         self.refuse_replay()?;
         let (src_mdt, dst_mdt) = (self.ops.home(&src.0).await?, self.ops.home(&dst.0).await?);
+        let mut shards: Vec<Fid> = Vec::new();
+        let mut moves = Vec::new();
         for _ in 0..RETRIES {
             let mut op = Op::begin(&self.ops);
+            let mut above = Vec::new();
+            if !moves.is_empty() {
+                op.lock(vec![RENAMES], &[]).await?;
+                for dir in [src.0, dst.0] {
+                    above.push((dir, op.above(dir).await?));
+                }
+            }
             let child = op.look(src.0, &src.1).await?;
             let target = op.look(dst.0, &dst.1).await?;
             let mut needs = Needs::default();
@@ -228,19 +195,28 @@ impl Ctx {
                 needs.add(fid, self.ops.home(&fid).await?, GOES);
                 needs.add(fid, named, Ibits::LOOKUP.0);
             }
+            for shard in &shards {
+                needs.add(*shard, self.ops.home(shard).await?, GOES);
+            }
             let looks = [&src, &dst].map(|(dir, name)| Look {
                 dir: *dir,
                 name: name.clone(),
             });
             op.lock(needs.list(), &looks).await?;
-            for fid in [child, target].into_iter().flatten() {
-                if src.0 != dst.0 && op.is_dir(&fid)? {
-                    return Err(Errno::EXDEV.into());
-                }
+            // what is found out late is locked from the beginning
+            let dirs = directories(&op, src.0 != dst.0, [child, target])?;
+            let gone = match target.filter(|_| mode != RenameMode::Exchange) {
+                Some(target) => op.shards(&target)?,
+                None => Vec::new(),
+            };
+            if gone != shards || !dirs.iter().all(|d| moves.contains(d)) {
+                (shards, moves) = (gone, dirs);
+                continue;
             }
             let rename = Rename {
                 names: [&src, &dst],
                 was: (child, target),
+                above: &above,
                 mode,
                 time,
             };
@@ -266,17 +242,25 @@ impl Ctx {
             t.updates()
         };
         op.prepare(&updates).await?;
+        let mut data = Vec::new();
         let a = {
             let core = self.core();
             let mut t = op.txn(&core.store);
             let gone = rename.run(&core, &mut t, cred)?;
             same(&updates, &t.updates())?;
+            for fid in [rename.was.0, rename.was.1].into_iter().flatten() {
+                if Self::tell_project(&core.store, &mut t, &fid)? {
+                    data.push(dom::object(&fid));
+                }
+            }
             let mut a = self.answer(0);
             self.push_unlinked(&mut a, gone.as_ref());
             self.push_parents(&mut a, [None, None]);
             op.decide(self, t, &mut a)?;
             a
         };
+        data.into_iter()
+            .for_each(|id| self.ops.data.owner_changed(id));
         op.finish(self).await?;
         Ok(a)
     }
@@ -337,7 +321,7 @@ impl Ctx {
     }
 
     /// What was answered is on disk, so that nothing is left to be replayed.
-    fn refuse_replay(&self) -> MdtResult<()> {
+    pub(super) fn refuse_replay(&self) -> MdtResult<()> {
         match self.rq.is_replay() {
             true => Err(Errno::EOVERFLOW.into()),
             false => Ok(()),
@@ -351,6 +335,8 @@ struct Rename<'a> {
     names: [&'a Name; 2],
     /// What the names stood for when it was found out what to lock.
     was: (Option<Fid>, Option<Fid>),
+    /// Directories above the two, if directories move.
+    above: &'a [(Fid, Vec<Fid>)],
     mode: RenameMode,
     time: Time,
 }
@@ -368,19 +354,30 @@ impl Rename<'_> {
         if is != self.was {
             return Err(Errno::EAGAIN.into());
         }
-        let child = self.was.0.ok_or(Errno::ENOENT)?;
-        let (dir, h) = (t.get(&dst.parent)?, t.get(&child)?);
-        // its OSTs would have to be told by the MDT where it lies
-        if namespace::other_project(t.ino(dir), t.ino(h)).is_some() {
-            return Err(Errno::EXDEV.into());
+        self.was.0.ok_or(Errno::ENOENT)?;
+        for (dir, fids) in self.above {
+            t.know_above(*dir, fids.clone());
         }
         let is_open = |f: &Fid| core.opens.is_open(f);
         namespace::rename(t, cred, src, dst, self.mode, &is_open, self.time)
     }
 }
 
+/// Which of these, locked by `op`, are directories that move to another one.
+fn directories(op: &Op, moves: bool, fids: [Option<Fid>; 2]) -> MdtResult<Vec<Fid>> {
+    let mut dirs = Vec::new();
+    for fid in fids.into_iter().flatten().filter(|_| moves) {
+        match op.is_dir(&fid) {
+            Ok(true) => dirs.push(fid),
+            Ok(false) | Err(MdtError::Errno(Errno::ENOENT)) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(dirs)
+}
+
 /// What was prepared is what is decided: all of it was locked in between.
-fn same<T: PartialEq>(prepared: &T, decided: &T) -> MdtResult<()> {
+pub(super) fn same<T: PartialEq>(prepared: &T, decided: &T) -> MdtResult<()> {
     match prepared == decided {
         true => Ok(()),
         false => Err(Errno::EAGAIN.into()),

@@ -11,7 +11,7 @@ mod away;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Device, OsdError, Table};
+use coral_osd::{Batch, Device, Op, OsdError, Table};
 use coral_wire::Errno;
 use coral_wire::coral::updates::{Look, Update};
 use coral_wire::fid::Fid;
@@ -26,6 +26,7 @@ use super::record::{
 use super::stripe;
 use super::table::{self, fid_key};
 use super::usage::{self, MdtUsage};
+use super::xattr::TRUSTED_LMV;
 use crate::ost::OstError;
 use crate::quota::{Owner, Used};
 
@@ -299,8 +300,10 @@ pub struct Txn<'s> {
     pub store: &'s Store,
     slots: Vec<Slot>,
     batch: Batch,
-    /// Changes of entries that lie on other MDTs.
+    /// Changes of entries and objects that lie on other MDTs.
     away: Vec<(u32, Update)>,
+    /// Directories above some, over all MDTs.
+    above: Vec<(Fid, Vec<Fid>)>,
 }
 
 impl<'s> Txn<'s> {
@@ -311,6 +314,7 @@ impl<'s> Txn<'s> {
             slots: Vec::with_capacity(4),
             batch: Batch::new(),
             away: Vec::new(),
+            above: Vec::new(),
         }
     }
 
@@ -386,6 +390,10 @@ impl<'s> Txn<'s> {
     pub fn remove(&mut self, h: TxnObject) -> MdtResult<()> {
         self.slots[h.0].gone = true;
         let slot = &self.slots[h.0];
+        if let Some(away) = &slot.away {
+            self.away.push((away.mdt, Update::Remove { fid: slot.fid }));
+            return Ok(());
+        }
         let key = fid_key(&slot.fid);
         self.batch.del(table::INODE, key.to_vec());
         for (name, value) in &slot.ino.xattrs {
@@ -486,6 +494,31 @@ impl<'s> Txn<'s> {
         };
         let name = Bytes::copy_from_slice(name);
         self.change(h).xattrs.push((name, stored));
+    }
+
+    /// The inode with all of its extended attributes in it but what says that it is striped, as it is after the changes so far.
+    pub fn whole(&self, h: TxnObject) -> MdtResult<Inode> {
+        let fid = self.fid(h);
+        let mut ino = self.ino(h).clone();
+        ino.xattrs.retain(|(name, _)| name != TRUSTED_LMV);
+        for (name, value) in &mut ino.xattrs {
+            if let XattrValue::External(_) = value {
+                let key = table::xattr_key(&fid, name);
+                let put = |op: &Op| match op {
+                    Op::Put { table, key: k, val } => {
+                        (*table == table::XATTR && *k == key).then(|| val.clone())
+                    }
+                    _ => None,
+                };
+                let new = self.batch.ops().iter().rev().find_map(put);
+                let stored = match new {
+                    Some(new) => Some(new),
+                    None => self.store.kv.get(table::XATTR, &key)?,
+                };
+                *value = XattrValue::Inline(stored.ok_or_else(|| torn(&fid))?);
+            }
+        }
+        Ok(ino)
     }
 
     /// The OSTs will be told whose the objects of a file are.

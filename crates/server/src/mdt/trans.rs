@@ -243,7 +243,8 @@ impl Op {
         }
     }
 
-    /// Locks everything, here and there, and looks names up in directories of other MDTs. Called once.
+    /// Locks all of these, here and there, and looks names up in directories of other MDTs. What was locked before comes first in
+    /// the order of locks.
     pub async fn lock(&mut self, mut needs: Vec<Need>, looks: &[Look]) -> MdtResult<()> {
         needs.sort();
         for run in needs.chunk_by(|a, b| a.mdt == b.mdt) {
@@ -281,6 +282,65 @@ impl Op {
         self.parts.insert(mdt);
         let seen = self.mdts.send(mdt, &rq).await?;
         Ok(seen.names.first().copied().flatten().map(|(fid, _)| fid))
+    }
+
+    /// FIDs for new objects on these MDTs, one for each.
+    pub async fn new_fids(&mut self, mdts: &[u32]) -> MdtResult<Vec<Fid>> {
+        let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
+        mdts.iter()
+            .for_each(|m| *counts.entry(*m).or_default() += 1);
+        let mut new: BTreeMap<u32, Vec<Fid>> = BTreeMap::new();
+        for (mdt, count) in counts {
+            let fids = match mdt == self.ops.mdts.index() {
+                true => self.ops.new_fids(count).await?,
+                false => {
+                    self.parts.insert(mdt);
+                    let rq = Request::Lock {
+                        id: self.id,
+                        needs: Vec::new(),
+                        looks: Vec::new(),
+                        fids: count,
+                    };
+                    self.mdts.send(mdt, &rq).await?.fids
+                }
+            };
+            new.insert(mdt, fids);
+        }
+        let next = |m: &u32| new.get_mut(m).and_then(Vec::pop);
+        let fids: Option<Vec<Fid>> = mdts.iter().map(next).collect();
+        Ok(fids.ok_or(Errno::EPROTO)?)
+    }
+
+    /// The directories above `dir`, itself first, the root last. The lock on moves of directories is held.
+    pub async fn above(&self, dir: Fid) -> MdtResult<Vec<Fid>> {
+        let mut fids = vec![dir];
+        while let Some(at) = fids.last().copied().filter(|f| *f != Fid::ROOT) {
+            if fids.len() > super::ancestors::DEPTH_MAX {
+                return Err(Errno::ELOOP.into());
+            }
+            let mdt = self.ops.home(&at).await?;
+            let more = match mdt == self.ops.mdts.index() {
+                true => self.ops.above_here(at).await?,
+                false => self.mdts.send(mdt, &Request::Above(at)).await?.fids,
+            };
+            if more.first() != Some(&at) || more.len() < 2 {
+                return Err(Errno::EPROTO.into());
+            }
+            fids.extend(&more[1..]);
+        }
+        Ok(fids)
+    }
+
+    /// The shards of a locked object.
+    pub fn shards(&self, fid: &Fid) -> MdtResult<Vec<Fid>> {
+        let core = self.ops.core.read();
+        match self.away.get(fid) {
+            Some(away) => super::striped::shards(&core.store, fid, &away.ino),
+            None => match core.store.find(fid)? {
+                Some(ino) => super::striped::shards(&core.store, fid, &ino),
+                None => Ok(Vec::new()),
+            },
+        }
     }
 
     /// Whether a locked object is a directory; ENOENT when it is not there.

@@ -27,6 +27,8 @@ pub const TRUSTED_LOV: &[u8] = b"trusted.lov";
 pub const CAPABILITY: &[u8] = b"security.capability";
 /// Default layout of subdirectories.
 pub const TRUSTED_DMV: &[u8] = b"trusted.dmv";
+/// Shards of a striped directory, or which of them it is.
+pub const TRUSTED_LMV: &[u8] = b"trusted.lmv";
 /// Links of an object.
 pub const TRUSTED_LINK: &[u8] = b"trusted.link";
 /// FID of an object.
@@ -175,6 +177,10 @@ fn check(
     }
     if new.is_some() && ino.xattrs.len() >= COUNT_MAX {
         return Err(Errno::ENOSPC.into());
+    }
+    // it is what the directory is, not what is said of it
+    if name == TRUSTED_LMV {
+        return Err(Errno::EPERM.into());
     }
     let (prefix, key) = name.split_at(name.iter().position(|&b| b == b'.').map_or(0, |i| i + 1));
     match prefix {

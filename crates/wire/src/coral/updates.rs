@@ -70,6 +70,16 @@ pub enum Request {
     Abort(OpId),
     /// To the coordinator: 0 when it is decided, ENOENT when it will not be, EAGAIN while neither is known.
     Ask(OpId),
+    /// Which directories are above this one, itself first, as far as they lie there, and the first that does not ([`Seen::fids`]).
+    Above(Fid),
+}
+
+/// Times of an object that [`Update::Follow`] sets beside the time of its change.
+pub mod follow {
+    /// The time of the last access.
+    pub const ATIME: u8 = 1;
+    /// The time of the last change of contents.
+    pub const MTIME: u8 = 2;
 }
 
 /// A time as stored.
@@ -136,6 +146,22 @@ pub enum Update {
         /// Its FID.
         fid: Fid,
     },
+    /// A shard takes on the owner, mode, layouts and extended attributes of its striped directory.
+    Follow {
+        /// The shard.
+        fid: Fid,
+        /// Which times it takes on, too ([`follow`]).
+        times: u8,
+        /// The directory's record, with all of its extended attributes in it.
+        record: Bytes,
+    },
+    /// A file moves into another project, of which its OSTs are to be told.
+    Project {
+        /// The file.
+        fid: Fid,
+        /// The project.
+        projid: u32,
+    },
 }
 
 /// How locked objects look.
@@ -145,7 +171,7 @@ pub struct Seen {
     pub objects: Vec<(Option<Bytes>, bool)>,
     /// Of each look: what has the name, and its type bits.
     pub names: Vec<Option<(Fid, u32)>>,
-    /// New FIDs.
+    /// New FIDs, or those that were asked for.
     pub fids: Vec<Fid>,
 }
 
@@ -345,6 +371,17 @@ impl Update {
                 w.u8(5);
                 w.fid(fid);
             }
+            Update::Follow { fid, times, record } => {
+                w.u8(7);
+                w.fid(fid);
+                w.u8(*times);
+                w.bytes(record);
+            }
+            Update::Project { fid, projid } => {
+                w.u8(8);
+                w.fid(fid);
+                w.u32(*projid);
+            }
         }
     }
 
@@ -383,6 +420,15 @@ impl Update {
                 dropped: r.list(Look::get)?,
                 added: r.list(Look::get)?,
             },
+            7 => Update::Follow {
+                fid: r.fid()?,
+                times: r.u8()?,
+                record: r.bytes()?,
+            },
+            8 => Update::Project {
+                fid: r.fid()?,
+                projid: r.u32()?,
+            },
             _ => return Err(bad()),
         })
     }
@@ -393,9 +439,11 @@ impl Update {
             Update::AddEntry { dir, .. }
             | Update::DelEntry { dir, .. }
             | Update::Touch { dir, .. } => *dir,
-            Update::Object { fid, .. } | Update::Insert { fid, .. } | Update::Remove { fid } => {
-                *fid
-            }
+            Update::Object { fid, .. }
+            | Update::Insert { fid, .. }
+            | Update::Remove { fid }
+            | Update::Follow { fid, .. }
+            | Update::Project { fid, .. } => *fid,
         }
     }
 
@@ -454,6 +502,10 @@ impl Request {
                 w.u8(5);
                 w.id(id);
             }
+            Request::Above(fid) => {
+                w.u8(6);
+                w.fid(fid);
+            }
         }
         w.0.into()
     }
@@ -480,6 +532,7 @@ impl Request {
             3 => Request::Commit(r.id()?),
             4 => Request::Abort(r.id()?),
             5 => Request::Ask(r.id()?),
+            6 => Request::Above(r.fid()?),
             _ => return Err(bad()),
         };
         r.end(request)
@@ -557,6 +610,12 @@ mod tests {
                 record: Bytes::from_static(&[2, 0, 1]),
             },
             Update::Remove { fid },
+            Update::Follow {
+                fid,
+                times: follow::ATIME | follow::MTIME,
+                record: Bytes::from_static(&[2, 0, 1]),
+            },
+            Update::Project { fid, projid: 7 },
             Update::Object {
                 fid,
                 nlink: -1,
@@ -593,6 +652,7 @@ mod tests {
             Request::Commit(ID),
             Request::Abort(ID),
             Request::Ask(ID),
+            Request::Above(Fid::ROOT),
         ]
     }
 

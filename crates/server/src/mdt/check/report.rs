@@ -104,6 +104,22 @@ pub enum Problem {
         /// The first sequence of the range.
         start: u64,
     },
+    /// A shard of a striped directory and the directory do not agree.
+    Shard {
+        /// The directory.
+        dir: Fid,
+        /// The shard.
+        shard: Fid,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// A name in a shard that its hash does not say, where nobody looks for it.
+    WrongShard {
+        /// The shard, or the striped directory itself.
+        shard: Fid,
+        /// The name.
+        name: Bytes,
+    },
     /// An extended attribute's value is missing, or one without an object is there.
     Xattr {
         /// The object.
@@ -193,6 +209,14 @@ impl fmt::Display for Problem {
             Problem::Sequence { mdt, start } => write!(
                 f,
                 "MDT{mdt:04x} holds the sequences from {start:#x} on, which are not its own as MDT0000 has it"
+            ),
+            Problem::Shard { dir, shard, what } => {
+                write!(f, "shard {shard} of striped directory {dir}: {what}")
+            }
+            Problem::WrongShard { shard, name } => write!(
+                f,
+                "entry {:?} in shard {shard}: its hash says another shard",
+                text(name)
             ),
             Problem::Xattr { fid, name } => {
                 write!(f, "extended attribute {:?} of {fid} is torn", text(name))

@@ -12,8 +12,17 @@ use crate::mdt::core::MdtCore;
 use crate::mdt::cred::{MAY_WRITE, Ucred, cap};
 use crate::mdt::ctx::{Answer, Ctx};
 use crate::mdt::record::Inode;
-use crate::mdt::store::{MdtResult, Txn};
+use crate::mdt::store::{MdtResult, Txn, TxnObject};
 use crate::mdt::{stripe, xattr};
+
+/// EACCES unless the caller may say what a directory hands down.
+fn may_lay_out(t: &Txn<'_>, cred: &Ucred, h: TxnObject) -> MdtResult<()> {
+    let ino = t.ino(h);
+    match cred.owns(ino) || cred.has(cap::SYS_ADMIN) {
+        true => Ok(()),
+        false => t.store.permit(cred, &t.fid(h), ino, MAY_WRITE),
+    }
+}
 
 impl Ctx {
     /// A layout for a regular file that has none, by its directory's default; `None` if it has one.
@@ -42,7 +51,7 @@ impl Ctx {
     }
 
     /// A setattr that carries a layout: what a directory hands down (`mdt_reint_setattr` with MA_LOV or MA_LMV). New directories
-    /// can inherit on which MDT they are, and not to be striped.
+    /// can inherit on which MDT they are, and over how many they lie.
     pub(super) async fn set_directory_default(
         &self,
         cred: &Ucred,
@@ -63,17 +72,15 @@ impl Ctx {
         }
         match LmvUserMd::decode(&value) {
             Err(_) => {
-                let (secs, nsecs) = self.rq.target.node().wall_time();
-                self.set_layout(cred, &r.fid, Time { secs, nsecs }, Some(value), fill)
+                self.set_layout(cred, &r.fid, self.now(), Some(value), fill)
                     .await
             }
+            // no directory could be made by it
             Ok(l)
-                if l.head.stripe_count as i32 > 1
-                    || (l.head.stripe_count as i32) < 0 && self.ops.mdts.several()
-                    || l.head.stripe_offset != LMV_OFFSET_DEFAULT
-                        && !self.ops.mdts.has(l.head.stripe_offset) =>
+                if l.head.stripe_offset != LMV_OFFSET_DEFAULT
+                    && !self.ops.mdts.has(l.head.stripe_offset) =>
             {
-                Err(Errno::EOPNOTSUPP.into())
+                Err(Errno::EINVAL.into())
             }
             Ok(l) => {
                 // a request that says nothing takes the default away
@@ -95,20 +102,24 @@ impl Ctx {
         fill: impl FnOnce(&mut Answer, MdtBody) + Send,
     ) -> MdtResult<Answer> {
         let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0);
+        let now = self.now();
+        let change = |t: &mut Txn<'_>| {
+            let h = t.get(fid)?;
+            may_lay_out(t, cred, h)?;
+            t.put_xattr(h, xattr::TRUSTED_DMV, value.clone());
+            t.change(h).ctime = now;
+            Ok(h)
+        };
+        if !self.shards(fid)?.is_empty() {
+            return self.change_striped(fid, bits, 0, change, fill).await;
+        }
         let _locks = self.ops.lock(&[], &[(*fid, bits)], self.own()).await;
         let core = self.core();
-        let ino = core.store.inode(fid)?;
-        if !cred.owns(&ino) && !cred.has(cap::SYS_ADMIN) {
-            core.store.permit(cred, fid, &ino, MAY_WRITE)?;
-        }
         let mut t = Txn::new(&core.store);
         let mut pre = self.pre_versions();
         pre.object(0, &mut t, Some(fid))?;
-        let h = t.get(fid)?;
-        t.put_xattr(h, xattr::TRUSTED_DMV, value);
+        let h = change(&mut t)?;
         t.stamp(h);
-        let (secs, nsecs) = self.rq.target.node().wall_time();
-        t.change(h).ctime = Time { secs, nsecs };
         let mut a = self.answer(0);
         pre.tell(&mut a);
         fill(&mut a, self.pack(fid, t.ino(h)));
@@ -127,6 +138,21 @@ impl Ctx {
         fill: impl FnOnce(&mut Answer, MdtBody) + Send,
     ) -> MdtResult<Answer> {
         let bits = Ibits(Ibits::XATTR.0 | Ibits::UPDATE.0 | Ibits::LAYOUT.0);
+        if !self.shards(fid)?.is_empty() {
+            let lov = match value {
+                Some(v) => stripe::directory_default(&v)?,
+                None => Bytes::new(),
+            };
+            let change = |t: &mut Txn<'_>| {
+                let h = t.get(fid)?;
+                may_lay_out(t, cred, h)?;
+                let ino = t.change(h);
+                ino.lov = lov.clone();
+                ino.ctime = time;
+                Ok(h)
+            };
+            return self.change_striped(fid, bits, 0, change, fill).await;
+        }
         let _locks = self.ops.lock(&[], &[(*fid, bits)], None).await;
         let (a, file) = self.put_layout(cred, fid, time, value, fill)?;
         if file {

@@ -3,9 +3,10 @@
 
 use bytes::Bytes;
 use coral_osd::Time;
+use coral_wire::coral::updates::follow;
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{
-    MdtIoepoch, MdtRecReint, RecSetattr, RecSetxattr, attr as sa, bias, md, open,
+    MdtBody, MdtIoepoch, MdtRecReint, RecSetattr, RecSetxattr, attr as sa, bias, md, open,
 };
 use coral_wire::{Errno, Fid};
 
@@ -92,6 +93,9 @@ impl Ctx {
         if data && set.times_given {
             bits = Ibits(bits.0 | Ibits::DOM.0);
         }
+        if !self.shards(&r.fid)?.is_empty() {
+            return self.setattr_striped(r, &cred, &set, bits).await;
+        }
         let _locks = self
             .lock_attributes(&r.fid, bits, set.size.is_some())
             .await?;
@@ -103,6 +107,28 @@ impl Ctx {
             self.layout_made().await?;
         }
         Ok(a)
+    }
+
+    /// The same of a striped directory.
+    async fn setattr_striped(
+        &self,
+        r: &RecSetattr,
+        cred: &Ucred,
+        set: &MdAttr,
+        bits: Ibits,
+    ) -> MdtResult<Answer> {
+        let time = |set: Option<Time>, bit| if set.is_some() { bit } else { 0 };
+        let times = time(set.atime, follow::ATIME) | time(set.mtime, follow::MTIME);
+        let change = |t: &mut Txn<'_>| attr::setattr(t, cred, &r.fid, set);
+        let fill = |a: &mut Answer, body: MdtBody| {
+            a.msg
+                .push(&body)
+                .push_empty()
+                .push_empty()
+                .push_empty()
+                .push_empty();
+        };
+        self.change_striped(&r.fid, bits, times, change, fill).await
     }
 
     /// The transaction of a setattr; true: it gave the file its layout. `uncap`: file capabilities end.
@@ -213,17 +239,27 @@ impl Ctx {
         if *name == *acl::ACCESS || *name == *acl::DEFAULT {
             bits = Ibits(bits.0 | Ibits::PERM.0 | Ibits::LOOKUP.0);
         }
-        let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
         let mode = match r.flags & 3 {
             1 => SetMode::Create,
             2 => SetMode::Replace,
             _ => SetMode::Any,
         };
+        let time = self.time(r.time);
+        if !self.shards(&r.fid)?.is_empty() {
+            let coral = self.coral;
+            let change =
+                |t: &mut Txn<'_>| xattr::set(t, &cred, &r.fid, &name, value.clone(), mode, time);
+            let fill = |a: &mut Answer, body: MdtBody| {
+                a.msg.push(&if coral { body } else { Default::default() });
+            };
+            return self.change_striped(&r.fid, bits, 0, change, fill).await;
+        }
+        let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
         let core = self.core();
         let mut t = Txn::new(&core.store);
         let mut pre = self.pre_versions();
         pre.object(0, &mut t, Some(&r.fid))?;
-        let h = xattr::set(&mut t, &cred, &r.fid, &name, value, mode, self.time(r.time))?;
+        let h = xattr::set(&mut t, &cred, &r.fid, &name, value, mode, time)?;
         t.stamp(h);
         let mut a = self.answer(0);
         pre.tell(&mut a);

@@ -9,6 +9,7 @@ use coral_wire::fid::Fid;
 
 use super::{MdtResult, Slot, Txn, TxnObject};
 use crate::mdt::record::Inode;
+use crate::mdt::striped;
 
 /// An object of another MDT, which keeps it locked for this transaction, as it was found to look.
 #[derive(Clone, Debug)]
@@ -47,6 +48,27 @@ impl Txn<'_> {
         self.slots[h.0].away.is_some()
     }
 
+    /// The MDT on which it lies, if that is another one.
+    pub fn away_at(&self, h: TxnObject) -> Option<u32> {
+        self.slots[h.0].away.as_ref().map(|a| a.mdt)
+    }
+
+    /// A change on another MDT.
+    pub fn add_update(&mut self, mdt: u32, update: Update) {
+        self.away.push((mdt, update));
+    }
+
+    /// These directories are above `dir`, itself first, the root last; nobody moves them meanwhile.
+    pub fn know_above(&mut self, dir: Fid, fids: Vec<Fid>) {
+        self.above.push((dir, fids));
+    }
+
+    /// Those directories, if they are known.
+    pub fn known_above(&self, dir: &Fid) -> Option<&[Fid]> {
+        let known = self.above.iter().find(|(d, _)| d == dir)?;
+        Some(&known.1)
+    }
+
     pub(super) fn away(&self, fid: &Fid) -> Option<&Away> {
         let slot = self.slots.iter().find(|s| s.fid == *fid)?;
         slot.away.as_deref()
@@ -64,8 +86,24 @@ impl Txn<'_> {
         }
     }
 
-    /// Whether directory `fid` has no entries, before this transaction.
-    pub fn is_empty(&self, fid: &Fid) -> MdtResult<bool> {
+    /// Whether directory `fid` has no entries, before this transaction; of a striped one, whether its shards have none.
+    pub fn is_empty(&mut self, fid: &Fid) -> MdtResult<bool> {
+        let h = self.get(fid)?;
+        let shards = striped::shards(self.store, fid, self.ino(h))?;
+        if shards.is_empty() {
+            return self.is_empty_object(fid);
+        }
+        for shard in shards {
+            // a shard that is lost has no entries
+            let known = self.away(&shard).is_some() || self.store.is_here(&shard);
+            if known && !self.is_empty_object(&shard)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_empty_object(&self, fid: &Fid) -> MdtResult<bool> {
         match self.away(fid) {
             None => self.store.is_empty(fid),
             Some(a) => Ok(!a.has_entries),
@@ -79,8 +117,13 @@ impl Txn<'_> {
         for (mdt, update) in &self.away {
             all.entry(*mdt).or_default().push(update.clone());
         }
-        for s in self.slots.iter().filter(|s| s.dirty) {
+        for s in self.slots.iter().filter(|s| s.dirty && !s.gone) {
             let Some(away) = &s.away else { continue };
+            if s.ino.projid != away.ino.projid {
+                let (fid, projid) = (s.fid, s.ino.projid);
+                let updates = all.entry(away.mdt).or_default();
+                updates.push(Update::Project { fid, projid });
+            }
             let nlink = s.ino.nlink.wrapping_sub(away.ino.nlink) as i32;
             let time = Stamp {
                 secs: s.ino.ctime.secs,

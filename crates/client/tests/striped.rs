@@ -1,0 +1,397 @@
+//! Directories in shards on several MDTs of Coral's own.
+
+mod common;
+mod several;
+
+use std::collections::BTreeSet;
+
+use coral_client::time::Timespec;
+use coral_client::{SetAttr, SetTime};
+use coral_osd::{Batch, Kv};
+use coral_server::mdt::record::Inode;
+use coral_server::mdt::{check_all, table};
+use coral_wire::layout::{LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
+use coral_wire::{Errno, Fid};
+
+use common::{Cluster, Result, User};
+use several::{end, mkdir_as, mkdir_on, mkdir_over, path_of};
+
+/// How a directory lies on MDTs: of each shard its MDT, and the hash type.
+async fn layout_of(u: &User, path: &str) -> (Vec<u32>, u32) {
+    let fid = u.fid(path).await.expect("the directory");
+    let raw = u.fs.getxattr(&u.cred, fid, b"lustre.lmv").await;
+    let l = LmvUserMd::decode(&raw.expect("a layout")).expect("a layout");
+    let mdts = l.objects.iter().map(|o| o.mds).collect();
+    (mdts, l.head.hash_type)
+}
+
+fn names(prefix: &str, count: usize) -> Vec<String> {
+    let mut all: Vec<String> = (0..count).map(|i| format!("{prefix}{i}")).collect();
+    all.sort();
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_striped_directory_is_used_like_any() {
+    for hash in [
+        hash_type::ALL_CHARS,
+        hash_type::FNV_1A_64,
+        hash_type::CRUSH,
+        hash_type::CRUSH2,
+    ] {
+        let c = Cluster::start_mdts(3, 2).await;
+        let (fs, other) = (c.remote_client().await, c.remote_client().await);
+        let (u, v) = (User::root(&fs), User::root(&other));
+        mkdir_as(&u, "s", LmvUserMd::request(3, 1, hash))
+            .await
+            .unwrap();
+        assert_eq!(layout_of(&v, "s").await, (vec![1, 2, 0], hash));
+        assert_eq!(mkdir_over(&u, "s", 2, 0).await, Err(Errno::EEXIST));
+        assert_eq!(v.names("s").await, Ok(vec![]));
+        assert_eq!(v.stat("s").await.unwrap().nlink, 2);
+        let all = names("f", 40);
+        for name in &all {
+            u.put(&format!("s/{name}"), name.as_bytes()).await.unwrap();
+        }
+        for who in [&u, &v] {
+            assert_eq!(who.names("s").await, Ok(all.clone()));
+        }
+        for name in &all {
+            assert_eq!(v.get(&format!("s/{name}")).await.unwrap(), name.as_bytes());
+        }
+        // names lie on all MDTs
+        let mut seqs = BTreeSet::new();
+        for name in &all {
+            seqs.insert(v.fid(&format!("s/{name}")).await.unwrap().seq);
+        }
+        assert_eq!(seqs.len(), 3);
+        let f = u.fid("s/f7").await.unwrap();
+        assert_eq!(path_of(&v, f).await, "s/f7");
+        // directories within, links and renames over shards
+        u.mkdir("s/d").await.unwrap();
+        u.mkdir("s/d/e").await.unwrap();
+        assert_eq!(v.stat("s").await.unwrap().nlink, 3);
+        assert_eq!(path_of(&v, u.fid("s/d/e").await.unwrap()).await, "s/d/e");
+        for i in 0..12 {
+            u.link(&format!("s/f{i}"), &format!("s/l{i}"))
+                .await
+                .unwrap();
+            u.rename(&format!("s/f{i}"), &format!("s/g{i}"), 0)
+                .await
+                .unwrap();
+            v.rename(&format!("s/g{i}"), &format!("s/d/g{i}"), 0)
+                .await
+                .unwrap();
+            u.rename(&format!("s/d/g{i}"), &format!("s/f{i}"), 0)
+                .await
+                .unwrap();
+            assert_eq!(v.stat(&format!("s/l{i}")).await.unwrap().nlink, 2);
+            v.unlink(&format!("s/l{i}")).await.unwrap();
+        }
+        for i in 0..8 {
+            u.rename("s/d", &format!("s/d{i}"), 0).await.unwrap();
+            v.rename(&format!("s/d{i}"), "s/d", 0).await.unwrap();
+        }
+        let up = v.list("s/d").await.unwrap();
+        let up = up.iter().find(|e| &e.name[..] == b"..").map(|e| e.fid);
+        assert_eq!(up, u.fid("s").await.ok());
+        assert_eq!(u.rename("s", "s/d/e/s", 0).await, Err(Errno::EINVAL));
+        assert_eq!(u.rmdir("s").await, Err(Errno::ENOTEMPTY));
+        assert_eq!(u.unlink("s").await, Err(Errno::EISDIR));
+        for name in &all {
+            v.unlink(&format!("s/{name}")).await.unwrap();
+        }
+        assert_eq!(u.rmdir("s").await, Err(Errno::ENOTEMPTY));
+        u.rmdir("s/d/e").await.unwrap();
+        v.rmdir("s/d").await.unwrap();
+        v.rmdir("s").await.unwrap();
+        assert_eq!(u.fid("s").await, Err(Errno::ENOENT));
+        assert_eq!(u.stat("").await.unwrap().nlink, 2);
+        end(&c, &[&fs, &other]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shards_lie_where_it_was_asked() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let fnv = hash_type::FNV_1A_64;
+    mkdir_over(&u, "two", 2, 2).await.unwrap();
+    assert_eq!(layout_of(&u, "two").await, (vec![2, 0], fnv));
+    mkdir_over(&u, "many", 100, 0).await.unwrap();
+    assert_eq!(layout_of(&u, "many").await, (vec![0, 1, 2], fnv));
+    mkdir_over(&u, "one", 1, 1).await.unwrap();
+    assert_eq!(layout_of(&u, "one").await, (vec![], 0));
+    // so many on each
+    let over = LmvUserMd::request(-2i32 as u32, 0, hash_type::CRUSH | hash_flag::OVERSTRIPED);
+    mkdir_as(&u, "over", over).await.unwrap();
+    let six = (
+        vec![0, 1, 2, 0, 1, 2],
+        hash_type::CRUSH | hash_flag::OVERSTRIPED,
+    );
+    assert_eq!(layout_of(&u, "over").await, six);
+    let mut list = LmvUserMd::request(2, 2, hash_type::CRUSH2);
+    list.head.magic = coral_wire::layout::LMV_MAGIC_STRIPE;
+    let on = |mds| LmvUserMdsData {
+        mds,
+        ..Default::default()
+    };
+    list.objects = vec![on(2), on(1)];
+    mkdir_as(&u, "list", list.clone()).await.unwrap();
+    assert_eq!(layout_of(&u, "list").await, (vec![2, 1], hash_type::CRUSH2));
+    list.objects[1].mds = 2;
+    assert_eq!(mkdir_as(&u, "twice", list).await, Err(Errno::EINVAL));
+    for dir in ["two", "many", "one", "over", "list"] {
+        let all = names("f", 9);
+        for name in &all {
+            u.put(&format!("{dir}/{name}"), b"x").await.unwrap();
+        }
+        assert_eq!(u.names(dir).await, Ok(all.clone()));
+        for name in &all {
+            u.unlink(&format!("{dir}/{name}")).await.unwrap();
+        }
+        u.rmdir(dir).await.unwrap();
+    }
+    end(&c, &[&fs]).await;
+}
+
+async fn set(u: &User, fid: Fid, set: SetAttr) -> Result<()> {
+    u.fs.setattr(&u.cred, fid, set, None)
+        .await
+        .map(drop)
+        .map_err(Errno::from)
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_said_of_a_striped_directory_holds_for_its_shards() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    let (joe, eve) = (User::new(&other, 100, 100), User::new(&other, 101, 101));
+    let s = mkdir_over(&u, "s", 3, 1).await.unwrap();
+    for name in names("f", 9) {
+        assert_eq!(
+            joe.put(&format!("s/{name}"), b"x").await,
+            Err(Errno::EACCES)
+        );
+    }
+    let owner = SetAttr {
+        uid: Some(100),
+        mode: Some(0o2750),
+        gid: Some(500),
+        ..Default::default()
+    };
+    set(&u, s, owner).await.unwrap();
+    for who in [&u, &v] {
+        let a = who.stat("s").await.unwrap();
+        assert_eq!((a.uid, a.gid, a.mode & 0o7777), (100, 500, 0o2750));
+    }
+    for name in names("f", 9) {
+        joe.put(&format!("s/{name}"), b"x").await.unwrap();
+        assert_eq!(v.stat(&format!("s/{name}")).await.unwrap().gid, 500);
+        assert_eq!(eve.get(&format!("s/{name}")).await, Err(Errno::EACCES));
+    }
+    assert_eq!(
+        set(
+            &eve,
+            s,
+            SetAttr {
+                mode: Some(0o777),
+                ..Default::default()
+            }
+        )
+        .await,
+        Err(Errno::EPERM)
+    );
+    // times are the latest of the shards', and are set on all
+    let long_ago = Timespec {
+        secs: 1000,
+        nanos: 0,
+    };
+    let times = SetAttr {
+        mtime: Some(SetTime::At(long_ago)),
+        ..Default::default()
+    };
+    set(&u, s, times).await.unwrap();
+    assert_eq!(v.stat("s").await.unwrap().mtime, long_ago);
+    joe.put("s/new", b"x").await.unwrap();
+    assert!(u.stat("s").await.unwrap().mtime > long_ago);
+    // extended attributes, long ones too
+    for len in [10, 5000] {
+        let value = vec![len as u8; len];
+        u.fs.setxattr(&u.cred, s, b"user.x", value.clone().into(), 0)
+            .await
+            .unwrap();
+        let got = v.fs.getxattr(&v.cred, s, b"user.x").await.unwrap();
+        assert_eq!(&got[..], &value[..]);
+    }
+    set(
+        &u,
+        s,
+        SetAttr {
+            mode: Some(0o755),
+            ..Default::default()
+        },
+    )
+    .await
+    .unwrap();
+    u.fs.removexattr(&u.cred, s, b"user.x").await.unwrap();
+    let forged =
+        u.fs.setxattr(&u.cred, s, b"trusted.lmv", vec![0; 56].into(), 0)
+            .await;
+    assert_eq!(forged.map_err(Errno::from), Err(Errno::EPERM));
+    // nobody removes it while it is used, and who has it open sees it empty afterwards
+    for name in u.names("s").await.unwrap() {
+        u.unlink(&format!("s/{name}")).await.unwrap();
+    }
+    assert_eq!(eve.rmdir("s").await, Err(Errno::EACCES));
+    u.rmdir("s").await.unwrap();
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_striped_directory_moves_and_is_replaced() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    mkdir_on(&u, "a", 1).await.unwrap();
+    mkdir_on(&u, "b", 2).await.unwrap();
+    let s = mkdir_over(&u, "a/s", 3, 0).await.unwrap();
+    for name in names("f", 9) {
+        u.put(&format!("a/s/{name}"), b"x").await.unwrap();
+    }
+    u.rename("a/s", "b/s", 0).await.unwrap();
+    assert_eq!(v.fid("a/s").await, Err(Errno::ENOENT));
+    assert_eq!(v.fid("b/s").await, Ok(s));
+    assert_eq!(v.names("b/s").await, Ok(names("f", 9)));
+    assert_eq!(path_of(&v, v.fid("b/s/f3").await.unwrap()).await, "b/s/f3");
+    assert_eq!(
+        (
+            u.stat("a").await.unwrap().nlink,
+            u.stat("b").await.unwrap().nlink
+        ),
+        (2, 3)
+    );
+    // over an empty one on other MDTs, from within one
+    mkdir_over(&u, "a/t", 2, 1).await.unwrap();
+    assert_eq!(u.rename("a", "b/s", 0).await, Err(Errno::ENOTEMPTY));
+    u.put("a/t/x", b"x").await.unwrap();
+    assert_eq!(u.rename("b/s", "a/t", 0).await, Err(Errno::ENOTEMPTY));
+    u.unlink("a/t/x").await.unwrap();
+    u.rename("b/s", "a/t", 0).await.unwrap();
+    assert_eq!(v.names("a/t").await, Ok(names("f", 9)));
+    mkdir_over(&u, "a/t/inner", 2, 2).await.unwrap();
+    u.rename("a/t/inner", "b/inner", 0).await.unwrap();
+    assert_eq!(v.rename("b", "b/inner/b", 0).await, Err(Errno::EINVAL));
+    v.rename("b", "a/t/b", 0).await.unwrap();
+    assert_eq!(u.rename("a", "a/t/b/inner/a", 0).await, Err(Errno::EINVAL));
+    for name in names("f", 9) {
+        u.unlink(&format!("a/t/{name}")).await.unwrap();
+    }
+    for dir in ["a/t/b/inner", "a/t/b", "a/t", "a"] {
+        u.rmdir(dir).await.unwrap();
+    }
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_directories_are_striped_as_their_parent_says() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let d = u.mkdir("d").await.unwrap();
+    let mut default = LmvUserMd::request(2, 1, hash_type::CRUSH);
+    default.head.max_inherit = 2;
+    u.fs.setxattr(&u.cred, d, b"lustre.dmv", default.encode(), 0)
+        .await
+        .unwrap();
+    let made = u.fs.mkdir(&u.cred, d, b"s", 0o755).await.unwrap();
+    assert_eq!(made.attr.nlink, 2);
+    let striped = (vec![1, 2], hash_type::CRUSH);
+    assert_eq!(layout_of(&u, "d/s").await, striped);
+    u.put("d/s/f", b"x").await.unwrap();
+    assert_eq!(u.names("d/s").await, Ok(vec!["f".to_owned()]));
+    // two levels, and no more; what is asked for counts more
+    u.mkdir("d/s/t").await.unwrap();
+    assert_eq!(layout_of(&u, "d/s/t").await, striped);
+    u.mkdir("d/s/t/u").await.unwrap();
+    assert_eq!(layout_of(&u, "d/s/t/u").await, (vec![], 0));
+    mkdir_over(&u, "d/s/v", 3, 0).await.unwrap();
+    assert_eq!(layout_of(&u, "d/s/v").await.0, [0, 1, 2]);
+    u.unlink("d/s/f").await.unwrap();
+    for dir in ["d/s/v", "d/s/t/u", "d/s/t", "d/s", "d"] {
+        u.rmdir(dir).await.unwrap();
+    }
+    end(&c, &[&fs]).await;
+}
+
+/// Changes one row of an MDT that has stopped.
+fn change(kv: &dyn Kv, change: impl FnOnce(&mut Batch)) {
+    let mut b = Batch::new();
+    change(&mut b);
+    kv.commit(b).wait().expect("a commit");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_finds_shards_that_do_not_agree() {
+    let c = Cluster::start_mdts(2, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    for dir in ["a", "b", "c"] {
+        mkdir_over(&u, dir, 2, 0).await.unwrap();
+        u.mkdir(&format!("{dir}/x")).await.unwrap();
+    }
+    several::quiet(&c).await;
+    let mut shards = Vec::new();
+    for dir in ["a", "b", "c"] {
+        let fid = u.fid(dir).await.unwrap();
+        let raw = u.fs.getxattr(&u.cred, fid, b"lustre.lmv").await.unwrap();
+        let l = LmvUserMd::decode(&raw).unwrap();
+        shards.push([l.objects[0].fid, l.objects[1].fid]);
+    }
+    let x = u.fid("a/x").await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+    several::assert_clean(&c);
+    let disks = [c.disks.mdt_number(0), c.disks.mdt_number(1)];
+    let kvs = disks.map(|d| d as &dyn Kv);
+    let told = || {
+        let report = check_all(&kvs).expect("readable");
+        let all: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+        all.join("; ")
+    };
+    // the mode of a shard is another, a shard is gone, a name is where its hash does not say
+    let key = |f: &Fid| table::fid_key(f).to_vec();
+    let raw = kvs[1]
+        .get(table::INODE, &key(&shards[1][1]))
+        .unwrap()
+        .unwrap();
+    let mut ino = Inode::decode(&raw).unwrap();
+    ino.mode ^= 0o007;
+    change(kvs[1], |b| {
+        b.put(table::INODE, key(&shards[1][1]), ino.encode());
+    });
+    let now = told();
+    assert!(now.contains("owner, mode or other attributes"), "{now}");
+    change(kvs[1], |b| {
+        b.del(table::INODE, key(&shards[2][1]));
+    });
+    let now = told();
+    assert!(now.contains("it is not there"), "{now}");
+    let home = usize::from(kvs[0].get(table::INODE, &key(&x)).unwrap().is_none());
+    let entry = |shard: &Fid| table::dirent_key(shard, table::name_hash(b"x"), b"x");
+    let (from, to) = (shards[0][home], shards[0][1 - home]);
+    let value = kvs[home]
+        .get(table::DIRENT, &entry(&from))
+        .unwrap()
+        .unwrap();
+    change(kvs[home], |b| {
+        b.del(table::DIRENT, entry(&from));
+    });
+    change(kvs[1 - home], |b| {
+        b.put(table::DIRENT, entry(&to), value);
+    });
+    let now = told();
+    assert!(now.contains("its hash says another shard"), "{now}");
+}
