@@ -436,7 +436,6 @@ fn portable(store: &Store, fid: &Fid, mut ino: Inode) -> MdtResult<Bytes> {
 impl MdtOps {
     /// The coordinator has decided: the part is made, once.
     fn commit_part(&self, id: &OpId) -> MdtResult<()> {
-        let mut moved = Vec::new();
         {
             let core = self.core.write();
             if let Some(raw) = core.store.kv().get(table::PREPARED, &id.key())? {
@@ -448,17 +447,18 @@ impl MdtOps {
                     apply(&mut t, u, &is_open)?;
                 }
                 t.del(table::PREPARED, id.key().to_vec());
-                self.commit_own(&core.store, t.finish())?;
+                let mut changing = Vec::new();
                 for u in &updates {
                     if let Update::Project { fid, .. } = u
                         && core.store.find(fid)?.is_some_and(|i| dom::is_dom(&i.lov))
                     {
-                        moved.push(dom::object(fid));
+                        changing.push(self.data.changing_owner(dom::object(fid))?);
                     }
                 }
+                self.commit_own(&core.store, t.finish())?;
+                drop(core);
             }
         }
-        moved.into_iter().for_each(|id| self.data.owner_changed(id));
         self.forget_part(id);
         Ok(())
     }

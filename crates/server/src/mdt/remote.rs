@@ -242,10 +242,10 @@ impl Ctx {
             t.updates()
         };
         op.prepare(&updates).await?;
-        let mut data = Vec::new();
         let a = {
             let core = self.core();
             let mut t = op.txn(&core.store);
+            let mut data = Vec::new();
             let gone = rename.run(&core, &mut t, cred)?;
             same(&updates, &t.updates())?;
             for fid in [rename.was.0, rename.was.1].into_iter().flatten() {
@@ -256,11 +256,12 @@ impl Ctx {
             let mut a = self.answer(0);
             self.push_unlinked(&mut a, gone.as_ref());
             self.push_parents(&mut a, [None, None]);
+            let changing = data.iter().map(|id| self.ops.data.changing_owner(*id));
+            let _changing = changing.collect::<Result<Vec<_>, _>>()?;
             op.decide(self, t, &mut a)?;
+            drop(core);
             a
         };
-        data.into_iter()
-            .for_each(|id| self.ops.data.owner_changed(id));
         op.finish(self).await?;
         Ok(a)
     }
