@@ -361,15 +361,11 @@ fn lfs_does_what_it_says_or_refuses() {
         assert_eq!(shown(&["getdirstripe", "-D", "-i"], &dir), "0\n");
         ok(lfs().args(["setdirstripe", "-D", "-d"]).arg(&dir));
         assert_eq!(shown(&["getdirstripe", "-D", "-i"], &dir), "-1\n");
-        assert!(
-            !lfs()
-                .args(["setdirstripe", "-D", "-c", "2"])
-                .arg(&dir)
-                .status()
-                .unwrap()
-                .success(),
-            "there is one MDT"
-        );
+        // where there is one MDT, it is kept for later, and new directories are in one piece
+        ok(lfs().args(["setdirstripe", "-D", "-c", "2"]).arg(&dir));
+        std::fs::create_dir(dir.join("below")).unwrap();
+        assert_eq!(shown(&["getdirstripe", "-c"], &dir.join("below")), "0\n");
+        ok(lfs().args(["setdirstripe", "-D", "-d"]).arg(&dir));
         running.stop();
     });
 }

@@ -6,9 +6,15 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Table(pub &'static str);
 
-/// Tables of what servers keep of their clients and of themselves, and of which objects are being changed: small, and nobody is served without room in them, not even
-/// who comes to remove something.
-const VITAL: [&str; 4] = ["last_rcvd", "mgs_targets", "mdt_meta", "ost_group"];
+/// Tables of what servers keep of their clients and of themselves, and of which objects are being changed: small, and nobody is
+/// served without room in them, not even who comes to remove something.
+const VITAL: [&str; 5] = [
+    "last_rcvd",
+    "mgs_targets",
+    "mdt_meta",
+    "ost_group",
+    "ost_meta",
+];
 
 impl Table {
     /// Whether records of it find room as long as removals do.

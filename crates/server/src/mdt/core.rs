@@ -98,6 +98,15 @@ pub fn raise_format(kv: &Device, alone: bool) -> MdtResult<()> {
     Ok(())
 }
 
+/// Whether there were other MDTs when the tables were last used.
+pub fn has_others(kv: &dyn Kv) -> MdtResult<bool> {
+    let raw = kv.get(table::META, KEY_FORMAT)?;
+    let found = raw.and_then(|raw| raw.as_ref().try_into().ok());
+    Ok(found
+        .map(u32::from_le_bytes)
+        .is_some_and(|found| found > FORMAT_ALONE))
+}
+
 fn encode_defaults(d: &StripeDefaults) -> Vec<u8> {
     [
         d.stripe_size.to_le_bytes().as_slice(),

@@ -7,6 +7,7 @@
 //! * an MDT knows its own ranges by itself. What is in nobody's range is the controller's: it was the only MDT once.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use coral_osd::{Batch, Kv, OsdError};
@@ -41,6 +42,8 @@ pub struct Fld {
     known: RwLock<BTreeMap<u64, (u64, u32)>>,
     /// What MDT0000 has told.
     told: RwLock<BTreeMap<u64, (u64, u32)>>,
+    /// The sequence of objects that this MDT makes by itself; 0: none yet.
+    reserved: AtomicU64,
 }
 
 fn find(ranges: &BTreeMap<u64, (u64, u32)>, seq: u64) -> Option<(u64, u64, u32)> {
@@ -92,12 +95,23 @@ impl Fld {
             index,
             known: RwLock::new(known),
             told: RwLock::default(),
+            reserved: AtomicU64::new(0),
         })
     }
 
     /// Index of this MDT.
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// The sequence is for objects that this MDT makes by itself from now on.
+    pub(super) fn reserve(&self, seq: u64) {
+        self.reserved.store(seq, Ordering::Relaxed);
+    }
+
+    /// Whether no client may name objects with that sequence.
+    pub(super) fn is_reserved(&self, seq: u64) -> bool {
+        self.reserved.load(Ordering::Relaxed) == seq
     }
 
     /// Whether objects with that FID lie on this MDT.

@@ -200,7 +200,12 @@ impl Mdt {
         }
         let store = state.store.clone();
         let osp = Osp::new(node.clone(), &cfg.target.name);
-        let mdts = Mdts::new(node.clone(), &cfg.target.name, cfg.target.index);
+        let mdts = Mdts::new(
+            node.clone(),
+            &cfg.target.name,
+            cfg.target.index,
+            core::has_others(&*kv)?,
+        );
         let left = orphans::left(&kv)?;
         let to_count = ToCount::before_start(&kv)?;
         let target = LuTarget::new(node, cfg.target, kv)?;
@@ -223,6 +228,9 @@ impl Mdt {
         });
         ops.load_params(&*ops.core.read().store.kv().clone())?;
         ops.data.start_counting(to_count, target.instance())?;
+        if ops.search.has_no_data() {
+            ops.data.searched();
+        }
         let labels = [("target", target.name())];
         target.node().metrics().attach(&labels, &ops.stats);
         target.start(ops.clone());

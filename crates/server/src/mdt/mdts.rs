@@ -26,6 +26,8 @@ use super::store::MdtResult;
 pub(super) const PEER_LIMIT: Duration = Duration::from_secs(20);
 /// Pause between attempts to connect to an MDT that was never there.
 const CONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// Longest order to another MDT: with what goes around it, it must fit into one LNet message.
+const REQUEST_MAX_BYTES: usize = 1_000_000;
 /// Requests to one MDT at a time.
 const IN_FLIGHT: usize = 64;
 
@@ -44,6 +46,8 @@ struct Peer {
 pub struct Mdts {
     node: Arc<Node>,
     index: u32,
+    /// There were others before this start.
+    others: bool,
     client_uuid: String,
     peers: Mutex<BTreeMap<u32, Peer>>,
     /// There are others than before.
@@ -51,11 +55,12 @@ pub struct Mdts {
 }
 
 impl Mdts {
-    /// Of the MDT `index`, called `mdt_name`; it has none yet.
-    pub(super) fn new(node: Arc<Node>, mdt_name: &str, index: u32) -> Arc<Mdts> {
+    /// Of the MDT `index`, called `mdt_name`; it has none yet. `others`: it had some before this start.
+    pub(super) fn new(node: Arc<Node>, mdt_name: &str, index: u32, others: bool) -> Arc<Mdts> {
         Arc::new(Mdts {
             node,
             index,
+            others,
             client_uuid: format!("{mdt_name}-lwp_UUID"),
             peers: Mutex::default(),
             changed: watch::Sender::new(()),
@@ -127,9 +132,9 @@ impl Mdts {
         all.into_iter().collect()
     }
 
-    /// Whether there are others.
+    /// Whether there are others, though they may not be known again yet.
     pub(super) fn several(&self) -> bool {
-        !self.peers.lock().is_empty()
+        self.others || !self.peers.lock().is_empty()
     }
 
     /// Index of this MDT.
@@ -189,7 +194,11 @@ impl Mdts {
 
     /// Sends an order about an operation over several MDTs.
     pub(super) async fn send(&self, index: u32, rq: &Request) -> Result<Seen, Errno> {
-        let rpc = Rpc::new(portal::OUT, opc::OUT_UPDATE).push_bytes(rq.encode());
+        let body = rq.encode();
+        if body.len() > REQUEST_MAX_BYTES {
+            return Err(Errno::E2BIG);
+        }
+        let rpc = Rpc::new(portal::OUT, opc::OUT_UPDATE).push_bytes(body);
         // what ends an operation passes those that wait for its locks
         let rpc = match rq {
             Request::Lock { .. } => rpc,

@@ -246,10 +246,14 @@ impl MdtOps {
         while fids.len() < count as usize {
             let next = self.core.write().next_fid();
             match next {
+                // a client may have used it before the sequence was drawn
+                Some(fid) if self.core.read().store.find(&fid)?.is_some() => {}
                 Some(fid) => fids.push(fid),
                 None => {
                     let first = Fid::new(self.sequence().await?.start, 1);
-                    self.core.write().server_fid = Some(first);
+                    let mut core = self.core.write();
+                    core.store.fld().reserve(first.seq);
+                    core.server_fid = Some(first);
                 }
             }
         }

@@ -222,7 +222,8 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     striped::holds_names(t, parent)?;
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
-    if !new.fid.is_norm() || !t.store.is_here(&new.fid) {
+    let own = t.store.fld().is_reserved(new.fid.seq);
+    if !new.fid.is_norm() || own || !t.store.is_here(&new.fid) {
         return Err(Errno::EINVAL.into());
     }
     if t.find(&new.fid)?.is_some() {

@@ -128,6 +128,11 @@ impl Search {
         task.inspect(JoinHandle::abort)
     }
 
+    /// Whether the data of the MDT need not be looked through.
+    pub(super) fn has_no_data(&self) -> bool {
+        !self.left.lock().data
+    }
+
     /// Whether nothing is left.
     fn is_done(&self) -> bool {
         *self.left.lock() == Left::default()
@@ -231,6 +236,9 @@ impl MdtOps {
             let all = lost.len() < PASS_OBJECTS;
             self.give_up_data(&lost)?;
             self.search.left.lock().data = !all;
+            if all {
+                self.data.searched();
+            }
         }
         self.core.write().ids.settled = self.search.left.lock().ids.is_empty();
         Ok(())

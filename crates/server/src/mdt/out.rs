@@ -13,7 +13,7 @@
 //! * Its row goes in the transaction that makes the changes: they are made once, however often it is said.
 //! * Nobody reads a directory that a prepared part changes: whether it has changed is known only by the coordinator.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -66,6 +66,8 @@ struct Part {
 struct Parts {
     by_id: BTreeMap<OpId, Part>,
     aborted: BTreeSet<OpId>,
+    /// The same, oldest first.
+    aborted_order: VecDeque<OpId>,
 }
 
 /// The parts of one MDT.
@@ -139,6 +141,14 @@ impl Out {
         let doubts = parts.by_id.values().filter_map(|p| p.doubt.as_ref());
         let mut doubts = doubts.into_iter();
         doubts.any(|doubt| fids.iter().any(|f| doubt.contains(f)))
+    }
+
+    /// ESTALE where the coordinator has been answered a Lock before (`again`), and that part is gone.
+    fn holds_part(&self, id: &OpId, again: bool) -> Result<(), Errno> {
+        match again && !self.parts.lock().by_id.contains_key(id) {
+            true => Err(Errno::ESTALE),
+            false => Ok(()),
+        }
     }
 
     /// Waits until nothing of these is in doubt; EINPROGRESS when that takes long.
@@ -274,9 +284,12 @@ impl Ctx {
                 needs,
                 looks,
                 fids,
+                again,
             } => {
                 self.rq.rq.leave_lane();
-                Some(self.lock_part(id, &needs, &looks, fids).await?)
+                self.ops.out.holds_part(&id, again)?;
+                let seen = self.lock_part(id, &needs, &looks, fids, again).await?;
+                Some(seen)
             }
             Request::Prepare { id, updates } => {
                 self.prepare_part(id, &updates).await?;
@@ -328,6 +341,7 @@ impl Ctx {
         needs: &[LockNeed],
         looks: &[Look],
         fids: u32,
+        again: bool,
     ) -> MdtResult<Seen> {
         // a client that comes back may yet replay a change of what would be locked
         if self.rq.target.in_recovery() {
@@ -348,7 +362,9 @@ impl Ctx {
         let mut parts = self.ops.out.parts.lock();
         let part = parts.by_id.get(&id);
         let late = parts.aborted.contains(&id) || self.rq.exp.gone();
-        if late || part.is_some_and(|p| p.doubt.is_some()) {
+        // what was locked for it before has been let go of: it may have changed
+        let lost = again && part.is_none();
+        if late || lost || part.is_some_and(|p| p.doubt.is_some()) {
             drop(parts);
             return Err(Errno::ESTALE.into());
         }
@@ -358,6 +374,7 @@ impl Ctx {
             locks: HeldLocks::default(),
             doubt: None,
         });
+        part.since = Instant::now();
         part.locks.add(locks);
         Ok(seen)
     }
@@ -372,6 +389,11 @@ impl Ctx {
         let kept = {
             // An abort takes the same mutex: no row is left behind by one that came too late.
             let core = self.core();
+            for u in updates.iter().filter(is_new) {
+                if core.store.find(&u.fid())?.is_some() {
+                    return Err(Errno::EEXIST.into());
+                }
+            }
             {
                 let mut parts = self.ops.out.parts.lock();
                 let part = parts.by_id.get_mut(&id).ok_or(Errno::ESTALE)?;
@@ -489,10 +511,14 @@ impl MdtOps {
                 self.commit_own(&core.store, t.finish())?;
             }
             let mut parts = self.out.parts.lock();
-            if parts.aborted.len() >= ABORTED_MAX {
-                parts.aborted.pop_first();
+            if parts.aborted.insert(*id) {
+                parts.aborted_order.push_back(*id);
             }
-            parts.aborted.insert(*id);
+            if parts.aborted.len() > ABORTED_MAX
+                && let Some(oldest) = parts.aborted_order.pop_front()
+            {
+                parts.aborted.remove(&oldest);
+            }
             parts.by_id.remove(id)
         };
         // its locks go with no mutex held

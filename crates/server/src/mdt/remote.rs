@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coral_osd::Time;
-use coral_wire::coral::updates::Look;
+use coral_wire::coral::updates::{Look, Stamp, Update};
 use coral_wire::fld::LuSeqRange;
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtBody, MdtRecReint, RecUnlink, md};
@@ -358,6 +358,18 @@ impl Rename<'_> {
         self.was.0.ok_or(Errno::ENOENT)?;
         for (dir, fids) in self.above {
             t.know_above(*dir, fids.clone());
+        }
+        if !self.above.is_empty() && core.store.fld().index() != RENAMES.mdt {
+            // MDT0000 prepares only what it still has locked: the move is not decided without the lock of who moves directories
+            let held = Update::Touch {
+                dir: RENAMES.fid,
+                nlink: 0,
+                time: Stamp {
+                    secs: self.time.secs,
+                    nsecs: self.time.nsecs,
+                },
+            };
+            t.add_update(RENAMES.mdt, held);
         }
         let is_open = |f: &Fid| core.opens.is_open(f);
         namespace::rename(t, cred, src, dst, self.mode, &is_open, self.time)

@@ -8,6 +8,7 @@
 
 mod away;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -304,6 +305,8 @@ pub struct Txn<'s> {
     away: Vec<(u32, Update)>,
     /// Directories above some, over all MDTs.
     above: Vec<(Fid, Vec<Fid>)>,
+    /// Objects of other MDTs that are not there.
+    lost: BTreeSet<Fid>,
 }
 
 impl<'s> Txn<'s> {
@@ -315,6 +318,7 @@ impl<'s> Txn<'s> {
             batch: Batch::new(),
             away: Vec::new(),
             above: Vec::new(),
+            lost: BTreeSet::new(),
         }
     }
 

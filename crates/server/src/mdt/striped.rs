@@ -202,6 +202,7 @@ pub fn make_shards(t: &mut Txn<'_>, h: TxnObject, plan: &Plan, fids: &[Fid]) -> 
             XattrValue::Inline(lmv.encode()),
         ));
         match *mdt == here {
+            true if t.find(fid)?.is_some() => return Err(Errno::EEXIST.into()),
             true => drop(t.insert(*fid, shard)),
             false => {
                 let (fid, record) = (

@@ -18,10 +18,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_osd::{Kv, OsdError};
-use coral_wire::coral::updates::{LockNeed, Look, OpId, Request, Update};
+use coral_wire::coral::updates::{LockNeed, Look, OpId, Request, Seen, Update};
 use coral_wire::ldlm::Ibits;
 use coral_wire::{Errno, Fid};
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -138,41 +140,57 @@ impl Trans {
 }
 
 /// Tells MDTs to make their parts of what is decided.
+///
+/// Each MDT is told by itself: one that is away delays no other.
 async fn tell(ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>, listed: Arc<Notify>) {
+    let (mut running, mut busy) = (FuturesUnordered::new(), BTreeSet::new());
     loop {
         let Some(strong) = ops.upgrade() else { return };
         strong.trans.ripen(*durable.borrow_and_update());
-        let todo: Vec<(OpId, u32)> = {
-            let st = strong.trans.state.lock();
-            let orders = st.decided.iter();
-            orders
-                .flat_map(|(id, mdts)| mdts.iter().map(|m| (*id, *m)))
-                .collect()
-        };
-        let told = todo.into_iter().map(|(id, mdt)| {
-            let mdts = &strong.mdts;
-            async move { (id, mdt, mdts.send(mdt, &Request::Commit(id)).await) }
-        });
-        let mut failed = false;
-        for (id, mdt, answer) in join_all(told).await {
-            match answer {
-                Ok(_) => strong.trans.made(&strong, id, mdt),
-                Err(error) => {
-                    tracing::debug!(?id, mdt, %error, "another MDT has not made its part yet");
-                    failed = true;
-                }
+        let mut todo: BTreeMap<u32, Vec<OpId>> = BTreeMap::new();
+        for (id, mdts) in &strong.trans.state.lock().decided {
+            for mdt in mdts {
+                todo.entry(*mdt).or_default().push(*id);
+            }
+        }
+        for (mdt, ids) in todo {
+            if busy.insert(mdt) {
+                running.push(tell_one(ops.clone(), mdt, ids));
             }
         }
         drop(strong);
-        if failed {
-            tokio::time::sleep(RETRY).await;
-            continue;
-        }
         tokio::select! {
             changed = durable.changed() => if changed.is_err() { return },
             () = listed.notified() => {}
+            Some(mdt) = running.next(), if !running.is_empty() => {
+                busy.remove(&mdt);
+            }
         }
     }
+}
+
+/// Tells one MDT to make its parts of these; which MDT that was.
+async fn tell_one(ops: Weak<MdtOps>, mdt: u32, ids: Vec<OpId>) -> u32 {
+    let Some(ops) = ops.upgrade() else { return mdt };
+    let told = ids.iter().map(|id| {
+        let mdts = &ops.mdts;
+        async move { (*id, mdts.send(mdt, &Request::Commit(*id)).await) }
+    });
+    let mut failed = false;
+    for (id, answer) in join_all(told).await {
+        match answer {
+            Ok(_) => ops.trans.made(&ops, id, mdt),
+            Err(error) => {
+                tracing::debug!(?id, mdt, %error, "another MDT has not made its part yet");
+                failed = true;
+            }
+        }
+    }
+    drop(ops);
+    if failed {
+        tokio::time::sleep(RETRY).await;
+    }
+    mdt
 }
 
 impl Trans {
@@ -216,6 +234,8 @@ pub(super) struct Op {
     parts: BTreeSet<u32>,
     /// What is locked there.
     away: BTreeMap<Fid, Away>,
+    /// What was to be locked there, and is not there.
+    lost: BTreeSet<Fid>,
     locks: HeldLocks,
     decided: bool,
 }
@@ -238,6 +258,7 @@ impl Op {
             id,
             parts: BTreeSet::new(),
             away: BTreeMap::new(),
+            lost: BTreeSet::new(),
             locks: HeldLocks::default(),
             decided: false,
         }
@@ -273,14 +294,7 @@ impl Op {
             dir,
             name: name.clone(),
         }];
-        let rq = Request::Lock {
-            id: self.id,
-            needs: Vec::new(),
-            looks,
-            fids: 0,
-        };
-        self.parts.insert(mdt);
-        let seen = self.mdts.send(mdt, &rq).await?;
+        let seen = self.ask(mdt, Vec::new(), looks, 0).await?;
         Ok(seen.names.first().copied().flatten().map(|(fid, _)| fid))
     }
 
@@ -293,16 +307,7 @@ impl Op {
         for (mdt, count) in counts {
             let fids = match mdt == self.ops.mdts.index() {
                 true => self.ops.new_fids(count).await?,
-                false => {
-                    self.parts.insert(mdt);
-                    let rq = Request::Lock {
-                        id: self.id,
-                        needs: Vec::new(),
-                        looks: Vec::new(),
-                        fids: count,
-                    };
-                    self.mdts.send(mdt, &rq).await?.fids
-                }
+                false => self.ask(mdt, Vec::new(), Vec::new(), count).await?.fids,
             };
             new.insert(mdt, fids);
         }
@@ -351,6 +356,27 @@ impl Op {
         }
     }
 
+    /// Sends a Lock. EINPROGRESS, for the client to come again: the other has let go of what it had locked before.
+    async fn ask(
+        &mut self,
+        mdt: u32,
+        needs: Vec<LockNeed>,
+        looks: Vec<Look>,
+        fids: u32,
+    ) -> MdtResult<Seen> {
+        let rq = Request::Lock {
+            id: self.id,
+            needs,
+            looks,
+            fids,
+            again: !self.parts.insert(mdt),
+        };
+        match self.mdts.send(mdt, &rq).await {
+            Err(Errno::ESTALE) => Err(Errno::EINPROGRESS.into()),
+            answer => Ok(answer?),
+        }
+    }
+
     async fn lock_there(&mut self, mdt: u32, run: &[Need], looks: &[Look]) -> MdtResult<()> {
         let here = |dir: &Fid| run.iter().any(|n| n.fid == *dir);
         let looks: Vec<Look> = looks.iter().filter(|l| here(&l.dir)).cloned().collect();
@@ -358,19 +384,16 @@ impl Op {
             fid: n.fid,
             bits: n.bits,
         };
-        let rq = Request::Lock {
-            id: self.id,
-            needs: run.iter().map(need).collect(),
-            looks: looks.clone(),
-            fids: 0,
-        };
-        self.parts.insert(mdt);
-        let seen = self.mdts.send(mdt, &rq).await?;
+        let needs = run.iter().map(need).collect();
+        let seen = self.ask(mdt, needs, looks.clone(), 0).await?;
         if seen.objects.len() != run.len() || seen.names.len() != looks.len() {
             return Err(Errno::EPROTO.into());
         }
         for (n, (record, has_entries)) in run.iter().zip(seen.objects) {
-            let Some(record) = record else { continue };
+            let Some(record) = record else {
+                self.lost.insert(n.fid);
+                continue;
+            };
             let ino = Inode::decode(&record)
                 .map_err(|source| MdtError::Corrupt { fid: n.fid, source })?;
             let of_it = looks
@@ -402,6 +425,7 @@ impl Op {
         for (fid, away) in &self.away {
             t.take_away(*fid, away.clone());
         }
+        t.know_lost(self.lost.clone());
         t
     }
 

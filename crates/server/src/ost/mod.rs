@@ -162,6 +162,11 @@ impl Ost {
         self.usage.each_unsynced(visit).await
     }
 
+    /// Of an MDT: its data has been searched for what has no file, or need not be.
+    pub(crate) fn searched(&self) {
+        self.usage.searched();
+    }
+
     /// The file of an object gets another owner, in these tables, before the value ends.
     pub(crate) fn changing_owner(&self, id: ObjectId) -> Result<Changing, OsdError> {
         self.usage.changing_in_tables(id)

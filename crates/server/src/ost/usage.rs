@@ -55,6 +55,8 @@ pub(super) struct OstUsage {
     complete: OnceLock<bool>,
     /// Groups that were in the table at the start; `None`: that says nothing.
     found: OnceLock<Option<Vec<Group>>>,
+    /// Of an MDT: these of them that were not searched for data without a file.
+    unsearched: Mutex<Vec<Group>>,
     stopping: AtomicBool,
     counting: Mutex<Option<JoinHandle<()>>>,
 }
@@ -141,6 +143,7 @@ impl OstUsage {
             syncs: SyncGroup::default(),
             complete: OnceLock::new(),
             found: OnceLock::new(),
+            unsearched: Mutex::default(),
             stopping: AtomicBool::new(false),
             counting: Mutex::default(),
         }
@@ -164,6 +167,11 @@ impl OstUsage {
         }
         let mut notes = self.notes.lock();
         found.iter().for_each(|group| notes.groups.found(*group));
+        if self.files.is_some() {
+            // a search that does not end in this start needs them in the next
+            found.iter().for_each(|group| notes.groups.found(*group));
+            *self.unsearched.lock() = found.clone();
+        }
         drop(notes);
         tracing::info!(
             groups = found.len(),
@@ -231,6 +239,13 @@ impl OstUsage {
             // it ends soon; a panic of it has been reported
             let _ = counting.await;
         }
+    }
+
+    /// Of an MDT: what was found at the start has been searched for data without a file, or need not be.
+    pub(super) fn searched(&self) {
+        let groups = std::mem::take(&mut *self.unsearched.lock());
+        let mut notes = self.notes.lock();
+        groups.into_iter().for_each(|g| notes.groups.end(g));
     }
 
     fn counted(&self, done: Result<(), OsdError>, groups: Vec<Group>) {

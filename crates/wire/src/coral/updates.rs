@@ -56,6 +56,8 @@ pub enum Request {
         looks: Vec<Look>,
         /// So many FIDs for new objects there are wanted.
         fids: u32,
+        /// The coordinator has been answered a Lock of this operation: without the part from then it cannot go on (ESTALE).
+        again: bool,
     },
     /// Keeps these changes on disk until it is known whether they are to be made.
     Prepare {
@@ -472,6 +474,7 @@ impl Request {
                 needs,
                 looks,
                 fids,
+                again,
             } => {
                 w.u8(1);
                 w.id(id);
@@ -484,6 +487,7 @@ impl Request {
                     w.bytes(&l.name);
                 });
                 w.u32(*fids);
+                w.u8(u8::from(*again));
             }
             Request::Prepare { id, updates } => {
                 w.u8(2);
@@ -524,6 +528,7 @@ impl Request {
                 })?,
                 looks: r.list(Look::get)?,
                 fids: r.u32()?,
+                again: r.u8()? != 0,
             },
             2 => Request::Prepare {
                 id: r.id()?,
@@ -644,6 +649,7 @@ mod tests {
                 needs,
                 looks,
                 fids: 2,
+                again: true,
             },
             Request::Prepare {
                 id: ID,

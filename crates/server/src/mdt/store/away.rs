@@ -1,6 +1,6 @@
 //! A transaction's view of objects that lie on other MDTs, and what it changes there ([`crate::mdt::trans`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coral_wire::Errno;
@@ -63,6 +63,11 @@ impl Txn<'_> {
         self.above.push((dir, fids));
     }
 
+    /// These were looked for on their MDTs, and are not there.
+    pub fn know_lost(&mut self, fids: BTreeSet<Fid>) {
+        self.lost = fids;
+    }
+
     /// Those directories, if they are known.
     pub fn known_above(&self, dir: &Fid) -> Option<&[Fid]> {
         let known = self.above.iter().find(|(d, _)| d == dir)?;
@@ -94,10 +99,14 @@ impl Txn<'_> {
             return self.is_empty_object(fid);
         }
         for shard in shards {
-            // a shard that is lost has no entries
             let known = self.away(&shard).is_some() || self.store.is_here(&shard);
-            if known && !self.is_empty_object(&shard)? {
-                return Ok(false);
+            match known {
+                true if !self.is_empty_object(&shard)? => return Ok(false),
+                true => {}
+                // a shard that is lost has no entries
+                false if self.lost.contains(&shard) => {}
+                // its MDT was not asked
+                false => return Err(Errno::EINPROGRESS.into()),
             }
         }
         Ok(true)
