@@ -457,3 +457,77 @@ fn a_striped_directory_is_removed_whole_or_not_at_all() {
 fn a_directory_moves_over_mdts_whole_or_not_at_all() {
     println!("{} ends explored", every_end(What::Move));
 }
+
+/// A directory in shards is made, the MDT with its name ends at some step, and another client makes a file of that name as soon as
+/// it is back. Whether the operation was over before that.
+async fn explore_other(step: u32, power: bool) -> bool {
+    let case = Case {
+        what: What::MkStriped,
+        step,
+        victims: [true, false, false],
+        power,
+        client_too: false,
+        first: 0,
+    };
+    let mut rig = Rig::start(case.what.mdts()).await;
+    let fs = rig.client().await;
+    let other = rig.c.client_at(nid("10.0.5.2@tcp"), &[]).await;
+    let other = other.expect("a second mount").llite().clone();
+    let u = User::root(&fs);
+    let dir = set_up(&u, case.what).await;
+    rig.quiet(&case).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+
+    let making = tokio::spawn({
+        let u = User::root(&fs);
+        async move { mkdir_over(&u, dir, "x", 3, 1).await }
+    });
+    tokio::time::sleep(STEP * step).await;
+    let over = making.is_finished() && rig.is_quiet();
+    rig.end_victims(&case).await;
+    let putting = tokio::spawn({
+        let u = User::root(&other);
+        async move { u.put("d/x", b"a file").await.map(drop) }
+    });
+    rig.restart(&case).await;
+    let wait = Duration::from_secs(900);
+    let made = tokio::time::timeout(wait, making).await.expect("an answer");
+    let put = tokio::time::timeout(wait, putting)
+        .await
+        .expect("an answer");
+    let (made, put) = (made.expect("it ran"), put.expect("it ran"));
+    let (made, put) = (made.is_ok(), put.is_ok());
+    assert!(made != put, "{case:?}: made {made}, put {put}");
+    let u = User::root(&other);
+    assert_eq!(u.names("d").await, Ok(vec!["x".to_owned()]), "{case:?}");
+    match put {
+        true => {
+            assert_eq!(
+                u.get("d/x").await.as_deref(),
+                Ok(&b"a file"[..]),
+                "{case:?}"
+            );
+            u.unlink("d/x").await.expect("d/x");
+        }
+        false => u.rmdir("d/x").await.expect("d/x"),
+    }
+    other.umount().await;
+    finish(rig, case, fs).await;
+    over
+}
+
+#[test]
+fn a_name_that_another_takes_meanwhile_is_not_taken_away() {
+    let mut explored = 0;
+    for power in [false, true] {
+        for step in 0..=STEPS_MAX {
+            assert!(step < STEPS_MAX, "it takes longer than thought");
+            explored += 1;
+            let what = format!("step {step}, power {power}");
+            if on_own_clock(move || explore_other(step, power), &what) {
+                break;
+            }
+        }
+    }
+    println!("{explored} ends explored");
+}
