@@ -62,6 +62,11 @@ if [ -n "$pid" ]; then
     mountpoint -q "$MNT" || { cat "$WORK/coral.log" >&2; echo "not mounted within 30 s" >&2; exit 1; }
 fi
 
+# new directories lie on so many MDTs (with CORAL_UP_FLAGS='--mdts N')
+if [ -n "${CORAL_ROOT_STRIPES:-}" ]; then
+    "$LFS" setdirstripe -D -c "$CORAL_ROOT_STRIPES" --max-inherit -1 "$MNT"
+fi
+
 echo "tree of $files files"
 perl "$HERE/gentree.pl" "$TREE" "$files" 42
 (cd "$TREE" && setfattr --restore=../tree.xattrs)

@@ -395,3 +395,33 @@ async fn a_check_finds_shards_that_do_not_agree() {
     let now = told();
     assert!(now.contains("its hash says another shard"), "{now}");
 }
+
+/// Who may write a striped directory renames the directories of others in it, over shards too: they do not move.
+#[tokio::test]
+async fn a_directory_is_renamed_over_shards_without_leave_to_write_it() {
+    let c = Cluster::start_mdts(3, 2).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let hash = hash_type::FNV_1A_64;
+    mkdir_as(&u, "s", LmvUserMd::request(3, 1, hash))
+        .await
+        .unwrap();
+    let mode = SetAttr {
+        mode: Some(0o777),
+        ..SetAttr::default()
+    };
+    let s = u.fid("s").await.unwrap();
+    fs.setattr(&u.cred, s, mode, None).await.unwrap();
+    let somebody = User::new(&fs, 1000, 1000);
+    for i in 0..8 {
+        let name = format!("s/d{i}");
+        u.mkdir(&name).await.unwrap();
+        let there = format!("s/e{i}");
+        assert_eq!(somebody.rename(&name, &there, 0).await, Ok(()), "{name}");
+    }
+    u.mkdir("t").await.unwrap();
+    let t = u.fid("t").await.unwrap();
+    fs.setattr(&u.cred, t, mode, None).await.unwrap();
+    let moved = somebody.rename("s/e0", "t/e0", 0).await;
+    assert_eq!(moved, Err(Errno::EACCES), "'..' of it is written");
+}

@@ -493,8 +493,8 @@ fn plan_rename(
             }
         }
     }
-    // '..' of a directory that changes its parent is written
-    if src.parent != dst.parent {
+    // '..' of a directory that changes its parent is written, as programs see it: for them all shards are one directory
+    if !striped::are_one(t, src_dir, dst_dir)? {
         if child_is_dir {
             t.store.permit(cred, &child_fid, t.ino(child), MAY_WRITE)?;
         }

@@ -58,6 +58,25 @@ pub fn is_shard(store: &Store, fid: &Fid, ino: &Inode) -> MdtResult<bool> {
     Ok(attribute(store, fid, ino)?.is_some_and(|l| l.head.magic == LMV_MAGIC_STRIPE))
 }
 
+/// Whether two directories are the same one, or shards of one.
+pub fn are_one(t: &Txn<'_>, a: TxnObject, b: TxnObject) -> MdtResult<bool> {
+    if a == b {
+        return Ok(true);
+    }
+    let master = |h: TxnObject| {
+        let is_shard = is_shard(t.store, &t.fid(h), t.ino(h))?;
+        Ok::<_, super::store::MdtError>(
+            t.ino(h)
+                .links
+                .first()
+                .filter(|_| is_shard)
+                .map(|l| l.parent),
+        )
+    };
+    let of_a = master(a)?;
+    Ok(of_a.is_some() && of_a == master(b)?)
+}
+
 /// ESTALE for a master, in which no names are made and removed: the client knows an older layout.
 pub fn holds_names(t: &Txn<'_>, h: TxnObject) -> MdtResult<()> {
     match layout(t.store, &t.fid(h), t.ino(h))? {
