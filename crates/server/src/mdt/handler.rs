@@ -228,9 +228,6 @@ impl Mdt {
         });
         ops.load_params(&*ops.core.read().store.kv().clone())?;
         ops.data.start_counting(to_count, target.instance())?;
-        if ops.search.has_no_data() {
-            ops.data.searched();
-        }
         let labels = [("target", target.name())];
         target.node().metrics().attach(&labels, &ops.stats);
         target.start(ops.clone());

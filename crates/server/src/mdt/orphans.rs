@@ -12,8 +12,7 @@
 //! * A record or layout that does not parse ends the look: what it refers to is not known.
 //!
 //! On the MDT: the data of a file has the file's FID for its id, and only a file that is there can be written. Data without a file
-//! is put into the table `destroy`, too: no new file gets that FID. It is looked for in the groups of objects that were being
-//! changed ([`crate::ost`]): when a group leaves that table, the files of all its objects are on disk with it.
+//! is put into the table `destroy`, too: no new file gets that FID. All of it is looked through.
 //!
 //! Absent: an object that a client makes again by writing to it, after the MDT has evicted that client with the creation of the
 //! file unreplayed; objects lost by starts before this was looked for.
@@ -128,11 +127,6 @@ impl Search {
         task.inspect(JoinHandle::abort)
     }
 
-    /// Whether the data of the MDT need not be looked through.
-    pub(super) fn has_no_data(&self) -> bool {
-        !self.left.lock().data
-    }
-
     /// Whether nothing is left.
     fn is_done(&self) -> bool {
         *self.left.lock() == Left::default()
@@ -236,9 +230,6 @@ impl MdtOps {
             let all = lost.len() < PASS_OBJECTS;
             self.give_up_data(&lost)?;
             self.search.left.lock().data = !all;
-            if all {
-                self.data.searched();
-            }
         }
         self.core.write().ids.settled = self.search.left.lock().ids.is_empty();
         Ok(())
@@ -298,7 +289,7 @@ impl MdtOps {
             }
             found.as_ref().is_ok_and(|lost| lost.len() < PASS_OBJECTS)
         };
-        self.data.each_unsynced(Box::new(visit)).await?;
+        self.data.each(Box::new(visit)).await?;
         std::mem::replace(&mut *found.lock(), Ok(Vec::new()))
     }
 

@@ -158,13 +158,8 @@ impl Ost {
     }
 
     /// Visits every object that may have come to be without being on disk before the start, until `visit` returns false.
-    pub(crate) async fn each_unsynced(&self, visit: Visit) -> Result<(), OsdError> {
-        self.usage.each_unsynced(visit).await
-    }
-
-    /// Of an MDT: its data has been searched for what has no file, or need not be.
-    pub(crate) fn searched(&self) {
-        self.usage.searched();
+    pub(crate) async fn each(&self, visit: Visit) -> Result<(), OsdError> {
+        self.usage.each(visit).await
     }
 
     /// The file of an object gets another owner, in these tables, before the value ends.

@@ -53,10 +53,6 @@ pub(super) struct OstUsage {
     syncs: SyncGroup,
     /// Every object has been counted; false: it failed.
     complete: OnceLock<bool>,
-    /// Groups that were in the table at the start; `None`: that says nothing.
-    found: OnceLock<Option<Vec<Group>>>,
-    /// Of an MDT: these of them that were not searched for data without a file.
-    unsearched: Mutex<Vec<Group>>,
     stopping: AtomicBool,
     counting: Mutex<Option<JoinHandle<()>>>,
 }
@@ -142,8 +138,6 @@ impl OstUsage {
             measuring: Mutex::default(),
             syncs: SyncGroup::default(),
             complete: OnceLock::new(),
-            found: OnceLock::new(),
-            unsearched: Mutex::default(),
             stopping: AtomicBool::new(false),
             counting: Mutex::default(),
         }
@@ -157,7 +151,6 @@ impl OstUsage {
     ) -> Result<(), OsdError> {
         let found = table::groups(&*self.kv)?;
         let all = to_count == ToCount::All;
-        let _ = self.found.set((!all).then(|| found.clone()));
         if to_count == ToCount::Groups {
             self.counted_by(instance)?;
             if found.is_empty() {
@@ -167,11 +160,6 @@ impl OstUsage {
         }
         let mut notes = self.notes.lock();
         found.iter().for_each(|group| notes.groups.found(*group));
-        if self.files.is_some() {
-            // a search that does not end in this start needs them in the next
-            found.iter().for_each(|group| notes.groups.found(*group));
-            *self.unsearched.lock() = found.clone();
-        }
         drop(notes);
         tracing::info!(
             groups = found.len(),
@@ -241,13 +229,6 @@ impl OstUsage {
         }
     }
 
-    /// Of an MDT: what was found at the start has been searched for data without a file, or need not be.
-    pub(super) fn searched(&self) {
-        let groups = std::mem::take(&mut *self.unsearched.lock());
-        let mut notes = self.notes.lock();
-        groups.into_iter().for_each(|g| notes.groups.end(g));
-    }
-
     fn counted(&self, done: Result<(), OsdError>, groups: Vec<Group>) {
         match &done {
             Ok(()) => {
@@ -290,23 +271,9 @@ impl OstUsage {
         Ok((Changing { usage, id }, safe))
     }
 
-    /// Visits every object that may have come to be without being on disk before the start, until `visit` returns false: those of
-    /// the groups found then. Where nothing is known of that, every object.
-    pub(super) async fn each_unsynced(&self, mut visit: Visit) -> Result<(), OsdError> {
-        let Some(Some(groups)) = self.found.get() else {
-            return self.objects.iterate(visit).await;
-        };
-        for group in groups {
-            for (i, id) in group.ids().enumerate() {
-                if self.objects.attr(id)?.is_some_and(|attr| !visit(id, attr)) {
-                    return Ok(());
-                }
-                if i % MEASURED_AT_ONCE == MEASURED_AT_ONCE - 1 {
-                    tokio::task::yield_now().await;
-                }
-            }
-        }
-        Ok(())
+    /// Visits every object, until `visit` returns false.
+    pub(super) async fn each(&self, visit: Visit) -> Result<(), OsdError> {
+        self.objects.iterate(visit).await
     }
 
     /// Whose an object is and what it uses now; `None`: it is not there, or nobody's.
