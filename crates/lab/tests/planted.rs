@@ -203,8 +203,10 @@ async fn load(plant: Plant, clients: &[Client]) -> TestResult {
             }
         }
         _ => {
+            // a window of one RPC shows with as many programs behind it
+            let each = if plant == Plant::InFlight { 16 } else { 6 };
             for (c, client) in clients.iter().enumerate() {
-                for p in 0..6 {
+                for p in 0..each {
                     let fs = client.llite().clone();
                     let name = format!("{c}-{p}");
                     programs.spawn(async move { program(fs, name, 6).await.map_err(failed) });
