@@ -27,7 +27,8 @@
 //! | where | what it holds while it waits | what it waits for |
 //! | --- | --- | --- |
 //! | create, link, unlink, rename, setattr, setxattr, set_layout (`reint.rs`, `reint/`) | locks on smaller FIDs, taken by the same [`MdtOps::lock`] | the next larger FID |
-//! | rename between directories | the rename mutex, which is taken before any lock and by nobody who holds one | as above |
+//! | rename between directories of one MDT | the rename mutex, which is taken before any lock and by nobody who holds one | as above |
+//! | an operation over several MDTs (`trans.rs`, `remote.rs`, `reint/over.rs`) | locks on smaller pairs of FID and MDT; of a directory that moves `Fid::BFL` on MDT0000, the smallest of all | the next larger pair |
 //! | setattr that makes a layout, `set_layout` | as above: LAYOUT is one of the bits of the one lock | as above |
 //! | open that creates, open that makes a layout (`opening.rs`) | nothing: the lock of an earlier try is dropped first | the parent, or the layout |
 //! | layout intent (`intent.rs`) | nothing | the layout |

@@ -2,7 +2,7 @@
 //!
 //! | state of a part | what is kept | who changes it |
 //! | --- | --- | --- |
-//! | locked | locks, in memory | Prepare, Abort; forgotten with its coordinator's connection, or after [`LOCKED_LIMIT`] |
+//! | locked | locks, in memory | Prepare, Abort; forgotten with its coordinator's connection, or [`LOCKED_LIMIT`] after the last Lock |
 //! | prepared | locks, and a row of `prepared` on disk | Commit and Abort, from the coordinator or by asking it |
 //! | gone | nothing | |
 //!

@@ -10,7 +10,7 @@ mod setattr;
 
 use bytes::Bytes;
 use coral_wire::ldlm::Ibits;
-use coral_wire::mds::{MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecUnlink};
+use coral_wire::mds::{MdtBody, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecUnlink};
 use coral_wire::{Errno, Fid, coral};
 
 use super::cred::cap;
@@ -26,6 +26,16 @@ const RETRIES: usize = 64;
 
 /// Bits of an object that loses a name.
 const NAME_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0);
+
+/// Body of a reply about attributes, and the fields behind it, which stay empty.
+fn push_attributes(a: &mut Answer, body: &MdtBody) {
+    a.msg
+        .push(body)
+        .push_empty()
+        .push_empty()
+        .push_empty()
+        .push_empty();
+}
 
 impl Ctx {
     /// Serves a reint request.
@@ -54,12 +64,7 @@ impl Ctx {
     /// Reply to a replay of what is on disk already.
     fn empty_reint(&self) -> Answer {
         let mut a = self.answer(0);
-        a.msg
-            .push(&coral_wire::mds::MdtBody::default())
-            .push_empty()
-            .push_empty()
-            .push_empty()
-            .push_empty();
+        push_attributes(&mut a, &MdtBody::default());
         a
     }
 

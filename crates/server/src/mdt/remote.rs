@@ -20,6 +20,7 @@ use super::ctx::{Answer, Ctx};
 use super::dom;
 use super::handler::MdtOps;
 use super::namespace::{self, At, RenameMode, Unlinked};
+use super::record::Inode;
 use super::store::{MdtError, MdtResult, Store, Txn};
 use super::trans::{Need, Op};
 
@@ -295,30 +296,17 @@ impl Ctx {
             }
             namespace::link(t, cred, &fid, at, time)
         };
-        let updates = {
-            let core = self.core();
-            let mut t = op.txn(&core.store);
-            link(&mut t)?;
-            t.updates()
-        };
-        op.prepare(&updates).await?;
-        let a = {
-            let core = self.core();
-            let mut t = op.txn(&core.store);
-            let h = link(&mut t)?;
-            same(&updates, &t.updates())?;
-            let mut a = self.answer(0);
-            let body = self.pack(&fid, t.ino(h));
-            a.msg
-                .push(&if self.coral { body } else { MdtBody::default() });
+        let fill = |a: &mut Answer, ino: &Inode| {
+            let body = match self.coral {
+                true => self.pack(&fid, ino),
+                false => MdtBody::default(),
+            };
+            a.msg.push(&body);
             if self.coral {
-                self.push_parents(&mut a, [None, None]);
+                self.push_parents(a, [None, None]);
             }
-            op.decide(self, t, &mut a)?;
-            a
         };
-        op.finish(self).await?;
-        Ok(a)
+        self.make(op, link, fill).await
     }
 
     /// What was answered is on disk, so that nothing is left to be replayed.

@@ -8,6 +8,7 @@ use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtBody, RecSetattr};
 use coral_wire::{Errno, Fid};
 
+use super::push_attributes;
 use crate::mdt::core::MdtCore;
 use crate::mdt::cred::{MAY_WRITE, Ucred, cap};
 use crate::mdt::ctx::{Answer, Ctx};
@@ -58,14 +59,7 @@ impl Ctx {
         r: &RecSetattr,
         value: Bytes,
     ) -> MdtResult<Answer> {
-        let fill = |a: &mut Answer, body: MdtBody| {
-            a.msg
-                .push(&body)
-                .push_empty()
-                .push_empty()
-                .push_empty()
-                .push_empty();
-        };
+        let fill = |a: &mut Answer, body: MdtBody| push_attributes(a, &body);
         let ino = self.reading().store.inode(&r.fid)?;
         if !ino.is_dir() {
             return Err(Errno::ENOTDIR.into());

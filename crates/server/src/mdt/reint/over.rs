@@ -98,7 +98,7 @@ impl Ctx {
     }
 
     /// Makes an operation of which all is locked. `change` is run twice: for what others prepare, and to decide.
-    async fn make(
+    pub(in crate::mdt) async fn make(
         &self,
         mut op: Op,
         change: impl Fn(&mut Txn<'_>) -> MdtResult<TxnObject>,

@@ -10,6 +10,7 @@ use coral_wire::mds::{
 };
 use coral_wire::{Errno, Fid};
 
+use super::push_attributes;
 use crate::mdt::attr::{self, MdAttr};
 use crate::mdt::cred::Ucred;
 use crate::mdt::ctx::{Answer, Ctx};
@@ -120,14 +121,7 @@ impl Ctx {
         let time = |set: Option<Time>, bit| if set.is_some() { bit } else { 0 };
         let times = time(set.atime, follow::ATIME) | time(set.mtime, follow::MTIME);
         let change = |t: &mut Txn<'_>| attr::setattr(t, cred, &r.fid, set);
-        let fill = |a: &mut Answer, body: MdtBody| {
-            a.msg
-                .push(&body)
-                .push_empty()
-                .push_empty()
-                .push_empty()
-                .push_empty();
-        };
+        let fill = |a: &mut Answer, body: MdtBody| push_attributes(a, &body);
         self.change_striped(&r.fid, bits, times, change, fill).await
     }
 
@@ -171,12 +165,7 @@ impl Ctx {
         }
         let mut a = self.answer(0);
         pre.tell(&mut a);
-        a.msg
-            .push(&self.pack(&r.fid, t.ino(h)))
-            .push_empty()
-            .push_empty()
-            .push_empty()
-            .push_empty();
+        push_attributes(&mut a, &self.pack(&r.fid, t.ino(h)));
         let chown =
             (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
         if chown {
