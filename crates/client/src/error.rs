@@ -113,7 +113,7 @@ pub enum Error {
     /// There is no MDT of this index; `None`: none at all.
     #[error("no MDT {}", .0.map_or("is connected".into(), |i| format!("{i:04x} is in use here")))]
     NoMdt(Option<u32>),
-    /// Data that was written before could not be stored; told once to each open handle.
+    /// Data that was written before could not be stored; every handle that was open is told.
     #[error("data written before could not be stored: {0}")]
     Lost(Arc<Error>),
     /// A restarted server has lost acknowledged changes of this file or directory, and they could not be made again.

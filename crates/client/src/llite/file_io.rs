@@ -175,7 +175,7 @@ impl FileIo {
         if len == 0 {
             return Ok(0);
         }
-        fh.take_lost()?;
+        fh.inode.lost.tell_write(&fh.told)?;
         fh.still_open(self.servers.now()).await?;
         self.privileges.drop_for_write(cred, fh).await?;
         let attr = WriteAttr {
@@ -210,7 +210,7 @@ impl FileIo {
                 try_join(data, names).await.map(drop)
             }
         };
-        fh.take_lost().and(done)
+        fh.inode.lost.tell_fsync(&fh.told).and(done)
     }
 
     /// fallocate(2): mode 0, FALLOC_FL_KEEP_SIZE, PUNCH_HOLE|KEEP_SIZE, ZERO_RANGE; others EOPNOTSUPP.

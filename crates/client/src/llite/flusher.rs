@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - writing out waits for no lock and for no request that may wait for one;
-//! - what could not be written out is lost, as in Lustre, and each open handle is told once. After an eviction by an OST nothing
+//! - what could not be written out is lost, as in Lustre, and each open handle is told. After an eviction by an OST nothing
 //!   is sent there any more ([`BackedBy::generation`]): others may have written there.
 
 use std::ops::Range;

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 use parking_lot::Mutex;
 
-use super::covers::OpenInode;
+use super::covers::{OpenInode, Told};
 use super::inode::MdInode;
 use super::mdt_open::MdtOpen;
 use crate::error::{Error, Refusal};
@@ -44,8 +44,8 @@ pub struct FileHandle {
     writes: AtomicU32,
     /// The file had no capabilities when that was asked last.
     pub(super) uncapped: AtomicBool,
-    /// Of [`OpenInode::lost`], what it was told of.
-    seen_lost: AtomicU64,
+    /// Of [`OpenInode::lost`], what it was told.
+    pub(super) told: Told,
 }
 
 impl FileHandle {
@@ -75,7 +75,7 @@ impl FileHandle {
         flags: u32,
         number: u64,
     ) -> Self {
-        let seen_lost = AtomicU64::new(inode.lost.count());
+        let told = inode.lost.from_now();
         let bits = mds_flags(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u32);
         Self {
             inode,
@@ -89,7 +89,7 @@ impl FileHandle {
             lock_owners: Mutex::default(),
             writes: AtomicU32::new(0),
             uncapped: AtomicBool::new(o.created),
-            seen_lost,
+            told,
         }
     }
 
@@ -111,11 +111,6 @@ impl FileHandle {
     /// Nothing written through it may stay dirty.
     pub(super) fn is_sync(&self) -> bool {
         self.flags & (libc::O_DSYNC | libc::O_DIRECT) as u32 != 0
-    }
-
-    /// Tells once that written data was lost.
-    pub(super) fn take_lost(&self) -> Result<(), Error> {
-        self.inode.lost.take(&self.seen_lost)
     }
 
     /// Whether its atime moves with its close at `now`; `strict`: however new it is (strictatime).

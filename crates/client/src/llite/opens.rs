@@ -278,7 +278,7 @@ impl Opens {
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Error> {
         self.locks.unlock_closed(fh, lock_owner).await?;
-        fh.take_lost()
+        fh.inode.lost.tell_close(&fh.told)
     }
 
     /// The last descriptor is gone: drops the locks of the open file, and closes it at the MDT.

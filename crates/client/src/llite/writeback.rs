@@ -12,7 +12,7 @@
 //!   write goes out at once and is told ENOSPC itself;
 //! - writing out waits for no lock and for no request that may wait for one; nobody waits for it with a lock in hand that
 //!   others ask for, unless the lock is the cover's own;
-//! - what could not be written out is lost, as in Lustre, and each open handle is told once (`covers/lost.rs`). After an eviction by an
+//! - what could not be written out is lost, as in Lustre, and each open handle is told (`covers/lost.rs`). After an eviction by an
 //!   OST nothing is sent there any more (`flusher.rs`): others may have written there.
 //!
 //! Lustre: `lustre/osc/osc_cache.c`, `osc_io.c`, `vvp_io.c`. Absent: locks on parts of objects; the cache of clean data is the

@@ -3,7 +3,8 @@
 //! Objects stop short of a full disk by a reserve, tables by a smaller one: so whoever filled the file system can still remove
 //! files, which needs room in the tables. Space that clients were promised ([`Room`]) is nobody else's: neither an unpromised
 //! write nor the tables get it. Targets of one process on one disk share one account ([`Disk`]). When the disk is tight, promised
-//! space is really taken, by [`Stock`], so that other programs do not get it either.
+//! space is really taken, by [`Stock`], so that other programs do not get it either. What one target puts by is there for the
+//! promises of all: what it frees for a write of its own, a write to another may take.
 //!
 //! What the tables hold in memory will be sorted to disk later, and must find room then. It counts as used already. (Its journal
 //! is compressed, so the space that is gone says little about it.)
@@ -13,12 +14,13 @@
 //! that nobody was promised room counts what was written since the last `syncfs` besides ([`SpaceGate::settle`]). Promises and the
 //! tables' journal need no such account there: they have their blocks before they are used.
 //!
-//! Lock order: the account of the disk, then the stock.
+//! Lock order: the account of the disk, then the list of its stocks, then a stock.
 
+use std::cmp::Reverse;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use rustix::fs::fstatvfs;
@@ -88,6 +90,8 @@ pub struct Disk {
     settles: AtomicU64,
     /// The number of the last that succeeded; held while the disk is settled.
     settled: Mutex<u64>,
+    /// What the targets on it put by.
+    stocks: Mutex<Vec<Weak<Stock>>>,
 }
 
 impl Disk {
@@ -140,7 +144,7 @@ pub(super) struct SpaceGate {
     /// The directory of the tables.
     tables: PathBuf,
     disk: Arc<Disk>,
-    stock: Stock,
+    stock: Arc<Stock>,
     /// Free space lags behind what is written.
     lags: bool,
     /// May use what a file system keeps for root.
@@ -162,12 +166,16 @@ impl SpaceGate {
     pub(super) fn open(dir: &Path, disk: Arc<Disk>, keeps: bool) -> std::io::Result<SpaceGate> {
         let file = File::open(dir)?;
         let lags = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type == BTRFS_MAGIC);
+        let stock = Arc::new(match keeps {
+            true => Stock::open(dir, lags),
+            false => Stock::none(),
+        });
+        let mut stocks = disk.stocks.lock();
+        stocks.retain(|other| other.strong_count() > 0);
+        stocks.push(Arc::downgrade(&stock));
+        drop(stocks);
         let gate = SpaceGate {
-            stock: if keeps {
-                Stock::open(dir, lags)
-            } else {
-                Stock::none()
-            },
+            stock,
             dir: file,
             tables: dir.join(TABLES_DIR),
             disk,
@@ -382,14 +390,24 @@ impl SpaceGate {
         }
     }
 
-    /// Frees some of what was put by for promises. False when there is none.
+    /// Frees some of what was put by for promises, here or else by another target. False when there is none.
     fn yield_promised(&self, bytes: u64) -> bool {
+        // whoever tries how much can be put by has it locked, and may have had the last of the room just now
         let mut sums = self.disk.sums.lock();
-        let before = self.stock.promised();
-        self.stock.spend(bytes);
-        let after = self.stock.promised();
-        sums.stocked = sums.stocked + after - before;
-        after < before
+        let mut spend = |stock: &Stock| {
+            let before = stock.promised();
+            stock.spend(bytes);
+            let after = stock.promised();
+            sums.stocked = sums.stocked + after - before;
+            after < before
+        };
+        spend(&self.stock) || {
+            let mut others: Vec<_> = (self.disk.stocks.lock().iter())
+                .filter_map(Weak::upgrade)
+                .collect();
+            others.sort_by_key(|stock| Reverse(stock.promised()));
+            others.iter().any(|stock| spend(stock))
+        }
     }
 
     /// Room for a write that nobody was promised, until [`SpaceGate::unclaim`].
@@ -635,6 +653,33 @@ mod tests {
         assert!(freed(&gate) > first);
         gate.found_room();
         assert_eq!(freed(&gate), first);
+    }
+
+    #[test]
+    fn a_promised_write_finds_room_that_another_target_put_by() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let disk = Arc::<Disk>::default();
+        let open = |d: &Path| {
+            let mut gate = SpaceGate::open(d, disk.clone(), true).unwrap();
+            // so that it puts by what it promises, whatever is free here
+            gate.lags = true;
+            gate.promise(8 << 20).unwrap();
+            gate.lags = false;
+            gate
+        };
+        let (one, two) = (open(a.path()), open(b.path()));
+        let all = one.stock.promised() + two.stock.promised();
+        assert!(all >= 16 << 20, "{all}");
+        let mut freed = 0;
+        while one.make_room(1 << 20) {
+            let left = one.stock.promised() + two.stock.promised();
+            freed += 1;
+            assert!(left < all && disk.sums.lock().stocked == left);
+        }
+        assert_eq!((one.stock.promised(), two.stock.promised()), (0, 0));
+        assert!(freed > 4, "a little at a time: {freed}");
+        drop(two);
+        assert!(!one.make_room(1 << 20), "nothing is left");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod table;
 pub(super) use cover::Cover;
 pub(super) use dirty::{Dirty, Object, ObjectKey, Piece, Put, Taken};
 pub(super) use gate::{Acquiring, Enter, Gate, Writing};
+pub(super) use lost::Told;
 pub(super) use map::Flight;
 pub(super) use open_files::OpenFiles;
 pub(super) use open_inode::OpenInode;

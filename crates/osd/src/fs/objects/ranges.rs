@@ -34,16 +34,19 @@ impl FsObjects {
         end.map(|_| len).ok_or(OsdError::TooLarge(off))
     }
 
-    /// Does what needs up to `bytes` of promised space; what was put by for it is freed when the disk says that it is full. Where
-    /// free space lags, that is of use after [`Room::settle`](crate::Room::settle) only: it fails until then, as it never waits itself.
+    /// Does what needs up to `bytes` of promised space; what was put by for it is freed when the disk says that it is full, and at the
+    /// end it is tried once more: what somebody tried to put by may have been the last of the room for a moment. Where free space lags,
+    /// what is freed is of use after [`Room::settle`](crate::Room::settle) only: it fails until then, as it never waits itself.
     pub(super) fn with_promised<T>(
         &self,
         bytes: u64,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
+        let mut ended = false;
         loop {
             match call() {
                 Err(OsdError::NoSpace) if self.space.make_room(bytes) => {}
+                Err(OsdError::NoSpace) if !std::mem::replace(&mut ended, true) => {}
                 Err(OsdError::NoSpace) => return Err(OsdError::NoSpace),
                 done => {
                     self.space.found_room();
