@@ -37,13 +37,18 @@ fn checked(disks: &[OsdSim]) -> Report {
     check_all(&refs(disks)).expect("readable")
 }
 
-fn mended(disks: &[OsdSim], what: &str) -> Vec<Mended> {
-    let done = repair(&refs(disks), NOW).unwrap_or_else(|e| panic!("{what}: {e}"));
+/// Repairs; nothing is wrong then, and a second repair finds nothing to do.
+fn mended(disks: &[OsdSim]) -> Result<Vec<Mended>, String> {
+    let done = repair(&refs(disks), NOW).map_err(|e| e.to_string())?;
     let report = checked(disks);
-    let left = &report.problems;
-    assert!(left.is_empty(), "{what}: {left:?}\nafter {done:#?}");
-    assert_eq!((report.elsewhere, report.unfinished), (0, 0), "{what}");
-    done
+    if !report.problems.is_empty() || (report.elsewhere, report.unfinished) != (0, 0) {
+        return Err(format!("{:?}\nis left after {done:#?}", report.problems));
+    }
+    let again = repair(&refs(disks), NOW).map_err(|e| e.to_string())?;
+    match again.is_empty() {
+        true => Ok(done),
+        false => Err(format!("a second repair makes {again:#?} after {done:#?}")),
+    }
 }
 
 /// Whether a path is one of these, or below one.
@@ -55,111 +60,179 @@ fn is_at(path: &str, tops: &[&str]) -> bool {
     tops.iter().any(below)
 }
 
-/// Everything is where it was but what the damage has taken.
-fn compare(w: &World, now: &Tree, d: &Damage) {
-    let mut found = 0;
-    for (path, was) in &w.tree {
-        if is_at(path, d.gone) {
-            assert!(!now.contains_key(path), "{}: {path} is there", d.name);
-            continue;
-        }
+/// Where everything is afterwards: as before but what the damage has taken.
+fn expected(w: &World, d: &Damage) -> Tree {
+    let mut all = Tree::new();
+    for (path, was) in w.tree.iter().filter(|(path, _)| !is_at(path, d.gone)) {
         let top = d.lost.iter().find(|top| is_at(path, &[top]));
         let at = match top {
             None => path.clone(),
-            Some(top) => {
-                found += 1;
-                format!("lost+found/{}{}", w.fid(top), &path[top.len()..])
-            }
+            Some(top) => format!("lost+found/{}{}", w.fid(top), &path[top.len()..]),
         };
-        let is = now
-            .get(&at)
-            .unwrap_or_else(|| panic!("{}: {at} is missing", d.name));
-        assert_eq!((is.fid, is.kind), (was.fid, was.kind), "{}: {at}", d.name);
-        let data = if is_at(path, d.empty) {
-            &[][..]
-        } else {
-            &was.data
-        };
-        assert!(is.data == data, "{}: {at} has other data", d.name);
+        let mut is = was.clone();
+        if is_at(path, d.empty) {
+            is.data.clear();
+        }
+        all.insert(at, is);
     }
-    let own = usize::from(!d.lost.is_empty());
-    let gone = w.tree.keys().filter(|p| is_at(p, d.gone)).count();
-    assert_eq!(
-        now.len(),
-        w.tree.len() - gone + own,
-        "{}: {found} found",
-        d.name
-    );
+    all
+}
+
+/// What is not as it should be.
+fn compare(w: &World, now: &Tree, d: &Damage) -> Result<(), String> {
+    let wanted = expected(w, d);
+    for (path, is) in &wanted {
+        match now.get(path) {
+            None => return Err(format!("{path} is missing")),
+            Some(now) if now != is => return Err(format!("{path} is another")),
+            Some(_) => {}
+        }
+    }
+    let more = now
+        .keys()
+        .find(|p| !wanted.contains_key(*p) && *p != "lost+found");
+    match more {
+        Some(more) => Err(format!("{more} is there")),
+        None if d.lost.is_empty() && now.contains_key("lost+found") => {
+            Err("lost+found is there".into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// One damage: seen, mended, and used afterwards.
+async fn one(w: &mut World, d: &Damage) -> Result<(), String> {
+    let h = w.fresh();
+    (d.hurt)(&h);
+    let (kvs, disks) = (h.kvs(), h.disks.clone());
+    if checked(&kvs).problems.is_empty() {
+        return Err("not seen".into());
+    }
+    if mended(&kvs)?.is_empty() {
+        return Err("nothing is told".into());
+    }
+    let fs = w.serve(disks).await?;
+    let u = User::root(&fs);
+    let same = compare(w, &walk(&u).await, d);
+    // what was found can be moved out, and new things are made
+    for top in d.lost {
+        let at = format!("lost+found/{}", w.fid(top));
+        let moved = u.rename(&at, &format!("back {}", w.fid(top)), 0).await;
+        moved.map_err(|e| format!("moving {at} out: {e}"))?;
+    }
+    u.mkdir("new").await.map_err(|e| e.to_string())?;
+    u.put("new/f", b"new").await.map_err(|e| e.to_string())?;
+    several::quiet_cluster(&w.c).await;
+    fs.umount().await;
+    w.c.stop().await;
+    same?;
+    match checked(&kvs).problems {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("used afterwards: {left:?}")),
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_damage_is_mended() {
     panics();
     let mut w = World::new().await;
-    let whole = w.fresh();
-    assert_eq!(mended(&whole.kvs(), "nothing"), []);
+    assert_eq!(
+        mended(&w.fresh().kvs()),
+        Ok(vec![]),
+        "where nothing is wrong"
+    );
+    let mut failed = Vec::new();
     for d in ALL {
-        let h = w.fresh();
-        (d.hurt)(&h);
-        let (kvs, disks) = (h.kvs(), h.disks.clone());
-        assert!(!checked(&kvs).problems.is_empty(), "{}: not seen", d.name);
-        let done = mended(&kvs, d.name);
-        assert!(!done.is_empty(), "{}: nothing is told", d.name);
-        assert_eq!(mended(&kvs, d.name), [], "{}: a second repair", d.name);
-        let fs = w
-            .serve(disks)
-            .await
-            .unwrap_or_else(|e| panic!("{}: {e}", d.name));
-        let u = User::root(&fs);
-        compare(&w, &walk(&u).await, d);
-        // what was found can be moved out, and new things are made
-        for top in d.lost {
-            let at = format!("lost+found/{}", w.fid(top));
-            u.rename(&at, "back", 0).await.unwrap();
-            u.rename("back", "back again", 0).await.unwrap();
+        if let Err(why) = one(&mut w, d).await {
+            failed.push(format!("{}: {why}", d.name));
         }
-        u.mkdir("new").await.unwrap();
-        u.put("new/f", b"new").await.unwrap();
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    println!("{} damages mended", ALL.len());
+    assert_eq!(panics(), 0);
+}
+
+/// A client that was mounted before the loss of power and a repair replays nothing into what was repaired.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_replayed_into_what_was_repaired() {
+    for repaired in [false, true] {
+        let mut w = World::new().await;
+        let fs = w.serve(w.fresh().disks.clone()).await.expect("servers");
+        let u = User::root(&fs);
+        u.mkdir("before").await.unwrap();
+        let fid = u.fid("f0").await.unwrap();
+        for mdt in 0..3 {
+            w.c.mdt_number(mdt).target.sync().await.unwrap();
+        }
+        let found = w.copied();
+        u.mkdir("late").await.unwrap();
+        if repaired {
+            let h = found.hurt(&w);
+            h.change(&fid, |i| i.nlink = 5);
+            let done = mended(&h.kvs()).expect("a repair");
+            assert!(
+                done.iter()
+                    .any(|m| m.what.contains("clients are forgotten"))
+            );
+        }
+        w.c.disks = found.0;
+        w.c.kill_and_restart().await.expect("a restart");
+        // the one that was mounted is told that it was evicted, and goes on
+        let _ = answered("after the restart", u.names("")).await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        let names = answered("later", u.names("")).await.expect("names");
+        assert!(names.contains(&"before".to_string()));
+        assert_eq!(names.contains(&"late".to_string()), !repaired, "{names:?}");
+        u.mkdir("after").await.unwrap();
         several::quiet_cluster(&w.c).await;
         fs.umount().await;
         w.c.stop().await;
-        let left = checked(&kvs).problems;
-        assert!(left.is_empty(), "{}, used afterwards: {left:?}", d.name);
+        let kvs: Vec<OsdSim> = (0..3).map(|i| w.c.disks.mdt_number(i).clone()).collect();
+        assert_eq!(checked(&kvs).problems, []);
     }
-    println!("{} damages mended", ALL.len());
-    assert_eq!(panics(), 0);
+}
+
+fn number(name: &str, or: u64) -> u64 {
+    std::env::var(name).map_or(or, |s| s.parse().expect("a number"))
 }
 
 /// Several damages at once: the name space is sound after it, and what none of them touched is there.
 #[tokio::test(start_paused = true)]
 async fn damages_together_are_mended() {
-    let seeds = std::env::var("CORAL_SEEDS").map_or(300, |s| s.parse().expect("a number"));
-    let first = std::env::var("CORAL_SEED").map_or(1, |s| s.parse().expect("a number"));
+    let (first, seeds) = (number("CORAL_SEED", 1), number("CORAL_SEEDS", 300));
     let w = World::new().await;
+    let mut failed = Vec::new();
     for seed in first..first + seeds {
         let mut rng = Rng(seed * 0x9e37_79b9 + 1);
         let picked: Vec<&Damage> = (0..2 + rng.below(5))
             .map(|_| &ALL[rng.below(ALL.len() as u64) as usize])
             .collect();
         let names: Vec<&str> = picked.iter().map(|d| d.name).collect();
-        let what = format!("CORAL_SEED={seed} CORAL_SEEDS=1: {names:?}");
+        let what = format!("CORAL_SEED={seed} CORAL_SEEDS=1, {names:?}");
         let h = w.fresh();
         picked.iter().for_each(|d| (d.hurt)(&h));
-        let kvs = h.kvs();
-        mended(&kvs, &what);
-        assert_eq!(mended(&kvs, &what), [], "{what}: a second repair");
-        for path in [
+        if let Err(why) = mended(&h.kvs()) {
+            failed.push(format!("{what}: {why}"));
+        }
+        let untouched = [
             "one/x",
             "one/two/y",
             "s/g7",
             "s/sub/z",
             "dom/small",
             "d/e/f",
-        ] {
-            let fid = w.fid(path);
-            assert!(is_there(&h, &fid), "{what}: {path} is gone");
-        }
+        ];
+        let gone = untouched.iter().find(|path| !is_there(&h, &w.fid(path)));
+        failed.extend(gone.map(|path| format!("{what}: {path} is gone")));
     }
+    let few = failed.iter().take(3).cloned().collect::<Vec<_>>();
+    assert!(
+        failed.is_empty(),
+        "{} failed, such as\n{}",
+        failed.len(),
+        few.join("\n")
+    );
+    println!("{seeds} seeds");
 }
 
 fn is_there(h: &Hurt<'_>, fid: &Fid) -> bool {
@@ -221,30 +294,38 @@ fn killed_after(kvs: &[OsdSim], commits: usize) -> bool {
     repair(&refs, NOW).is_ok()
 }
 
+/// A repair that is killed after so many commits, and another; whether the first came to an end.
+async fn killed(w: &mut World, d: &Damage, commits: usize) -> Result<bool, String> {
+    let h = w.fresh();
+    (d.hurt)(&h);
+    let (kvs, disks) = (h.kvs(), h.disks.clone());
+    let ended = killed_after(&kvs, commits);
+    mended(&kvs)?;
+    let fs = w.serve(disks).await?;
+    let same = compare(w, &walk(&User::root(&fs)).await, d);
+    fs.umount().await;
+    w.c.stop().await;
+    same.map(|()| ended)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_repair_that_is_killed_is_mended_by_the_next() {
     let mut w = World::new().await;
-    let mut kills = 0;
+    let (mut kills, mut failed) = (0, Vec::new());
     for d in ALL {
         for commits in 0.. {
-            let h = w.fresh();
-            (d.hurt)(&h);
-            let (kvs, disks) = (h.kvs(), h.disks.clone());
-            let ended = killed_after(&kvs, commits);
-            mended(&kvs, &format!("{}, killed after {commits} commits", d.name));
             kills += 1;
-            // the same is found in the end; a mount for each would take long
-            if commits % 4 == 3 {
-                let fs = w.serve(disks).await.expect("servers");
-                compare(&w, &walk(&User::root(&fs)).await, d);
-                fs.umount().await;
-                w.c.stop().await;
-            }
-            if ended {
-                break;
+            match killed(&mut w, d, commits).await {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(why) => {
+                    failed.push(format!("{}, after {commits} commits: {why}", d.name));
+                    break;
+                }
             }
         }
     }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
     println!("{kills} kills");
 }
 
@@ -254,39 +335,44 @@ async fn answered<T>(what: &str, f: impl Future<Output = T>) -> T {
     answer.unwrap_or_else(|_| panic!("{what}: no answer"))
 }
 
+/// Serves one damage. Whatever a client is answered, the servers live.
+async fn served(w: &mut World, d: &Damage) -> Result<(), String> {
+    let h = w.fresh();
+    (d.hurt)(&h);
+    let disks = h.disks.clone();
+    let fs = match w.serve(disks).await {
+        Ok(fs) if !d.refused => fs,
+        Ok(_) => return Err("it is served".into()),
+        Err(_) if d.refused => return Ok(()),
+        Err(why) => return Err(why),
+    };
+    let u = User::root(&fs);
+    use_all(&u, &w.tree, d.name).await;
+    // another client finds the servers well
+    let other = w.c.remote_client().await.map_err(|e| e.to_string())?;
+    let v = User::root(other.llite());
+    let made = answered(d.name, v.put("dom/still", b"here")).await;
+    let read = answered(d.name, v.get("dom/still")).await;
+    other.umount().await;
+    fs.umount().await;
+    w.c.stop().await;
+    match (made, read, panics()) {
+        (Ok(_), Ok(read), 0) if read == b"here" => Ok(()),
+        (made, read, panics) => Err(format!("{made:?}, {read:?}, {panics} panics")),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_damaged_file_system_gives_errors_and_its_servers_live() {
     panics();
     let mut w = World::new().await;
+    let mut failed = Vec::new();
     for d in ALL {
-        let h = w.fresh();
-        (d.hurt)(&h);
-        let disks = h.disks.clone();
-        let fs = match w.serve(disks).await {
-            Ok(fs) => fs,
-            Err(why) => {
-                assert!(d.refused, "{}: {why}", d.name);
-                continue;
-            }
-        };
-        assert!(!d.refused, "{}: it starts", d.name);
-        let u = User::root(&fs);
-        use_all(&u, &w.tree, d.name).await;
-        // another client finds the servers well
-        let other = w.c.remote_client().await.expect("a mount");
-        let v = User::root(other.llite());
-        answered(d.name, v.put("dom/still", b"here")).await.unwrap();
-        assert_eq!(
-            answered(d.name, v.get("dom/still")).await.unwrap(),
-            b"here",
-            "{}",
-            d.name
-        );
-        other.umount().await;
-        fs.umount().await;
-        w.c.stop().await;
-        assert_eq!(panics(), 0, "{}", d.name);
+        if let Err(why) = served(&mut w, d).await {
+            failed.push(format!("{}: {why}", d.name));
+        }
     }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 /// Lists, looks up, renames and removes everything, the lowest first.

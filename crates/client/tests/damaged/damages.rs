@@ -20,7 +20,7 @@ pub struct Damage {
     pub lost: &'static [&'static str],
     /// Such paths whose data is lost.
     pub empty: &'static [&'static str],
-    /// A target does not start with it.
+    /// A target does not start with it, or nobody can mount.
     pub refused: bool,
 }
 
@@ -159,7 +159,10 @@ pub const ALL: &[Damage] = &[
     same("a directory's record cannot be read", |h| {
         unreadable(h, &h.fid("d"))
     }),
-    same("the root's record is gone", |h| h.del_inode(&Fid::ROOT)),
+    Damage {
+        refused: true,
+        ..same("the root's record is gone", |h| h.del_inode(&Fid::ROOT))
+    },
     same("an inode key is short", |h| {
         h.put(0, table::INODE, &b"short"[..], &b"x"[..])
     }),
@@ -349,12 +352,9 @@ pub const ALL: &[Damage] = &[
         let (k, _) = h.rows(0, table::USAGE)[0].clone();
         h.put(0, table::USAGE, k, [9u8; 16].to_vec());
     }),
-    Damage {
-        refused: true,
-        ..same("a sum that does not parse", |h| {
-            h.put(0, table::USAGE, &b"torn"[..], &b"x"[..])
-        })
-    },
+    same("a sum that does not parse", |h| {
+        h.put(0, table::USAGE, &b"torn"[..], &b"x"[..])
+    }),
     same("the value of an extended attribute is gone", |h| {
         h.del(
             h.home(&h.fid("d/a")),

@@ -18,7 +18,7 @@ use crate::common::{FSNAME, User};
 use crate::several::{mkdir_on, mkdir_over};
 
 /// What a client sees of one path.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub fid: Fid,
     /// Type bits.
@@ -113,6 +113,11 @@ impl World {
         self.tree[path].fid
     }
 
+    /// What is on the disks now.
+    pub fn copied(&self) -> Found {
+        Found(copy(&self.c.disks))
+    }
+
     /// Serves what is on the disks.
     pub async fn serve(&mut self, disks: Disks) -> Result<Arc<Llite>, String> {
         self.c.disks = disks;
@@ -122,12 +127,22 @@ impl World {
     }
 }
 
-/// Everything that a client finds, byte for byte.
+/// Disks as they were at some time.
+pub struct Found(pub Disks);
+
+impl Found {
+    pub fn hurt<'w>(&self, world: &'w World) -> Hurt<'w> {
+        let disks = self.0.clone();
+        Hurt { world, disks }
+    }
+}
+
+/// Everything that a client finds, byte for byte; an error in the place of what it cannot read.
 pub async fn walk(u: &User) -> Tree {
     let mut tree = Tree::new();
     let mut todo = vec![String::new()];
     while let Some(dir) = todo.pop() {
-        for e in u.list(&dir).await.expect("a listing") {
+        for e in u.list(&dir).await.unwrap_or_default() {
             if &e.name[..] == b"." || &e.name[..] == b".." {
                 continue;
             }
@@ -136,18 +151,9 @@ pub async fn walk(u: &User) -> Tree {
                 "" => name,
                 dir => format!("{dir}/{name}"),
             };
-            let at = u.fs.getattr(&u.cred, e.fid, None).await;
-            let kind = at.unwrap_or_else(|e| panic!("{path}: {e}")).attr.mode & 0o170000;
-            let data = match kind {
-                0o040000 => Vec::new(),
-                0o120000 => u.fs.readlink(&u.cred, e.fid).await.unwrap().to_vec(),
-                _ => {
-                    let flags = libc::O_RDONLY as u32;
-                    let fh = u.fs.open(&u.cred, e.fid, flags).await.unwrap();
-                    let data = u.read(&fh, 0, 1 << 20).await.unwrap();
-                    u.close(&fh).await.unwrap();
-                    data
-                }
+            let (kind, data) = match look(u, e.fid).await {
+                Ok(seen) => seen,
+                Err(errno) => (0, errno.to_string().into_bytes()),
             };
             if kind == 0o040000 {
                 todo.push(path.clone());
@@ -157,6 +163,22 @@ pub async fn walk(u: &User) -> Tree {
         }
     }
     tree
+}
+
+/// Type and content.
+async fn look(u: &User, fid: Fid) -> crate::common::Result<(u32, Vec<u8>)> {
+    let kind = u.fs.getattr(&u.cred, fid, None).await?.attr.mode & 0o170000;
+    let data = match kind {
+        0o040000 => Vec::new(),
+        0o120000 => u.fs.readlink(&u.cred, fid).await?.to_vec(),
+        _ => {
+            let fh = u.fs.open(&u.cred, fid, libc::O_RDONLY as u32).await?;
+            let data = u.read(&fh, 0, 1 << 20).await;
+            u.close(&fh).await?;
+            data?
+        }
+    };
+    Ok((kind, data))
 }
 
 /// Disks that are being damaged.
@@ -207,8 +229,9 @@ impl Hurt<'_> {
         self.commit(mdt, b);
     }
 
+    /// Rows as they were.
     pub fn rows(&self, mdt: u32, t: Table) -> Vec<(Bytes, Bytes)> {
-        let kv = self.disks.mdt_number(mdt);
+        let kv = self.world.whole.mdt_number(mdt);
         kv.range(t, &[], None, usize::MAX).unwrap()
     }
 

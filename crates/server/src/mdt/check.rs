@@ -561,12 +561,14 @@ fn read_usage(
         counted.add(owner, used);
     }
     let mut recorded = Sums::default();
-    each(kv, table::USAGE, |k, v| match usage::row_of(k, v) {
-        Some((owner, used)) => recorded.set(owner, used),
-        None => report.problems.push(Problem::BadRow {
-            table: table::USAGE.0,
-            what: "sum does not parse".into(),
-        }),
+    each(kv, table::USAGE, |k, v| {
+        match usage::row_of(k, v).filter(|_| k.len() == 12) {
+            Some((owner, used)) => recorded.set(owner, used),
+            None => report.problems.push(Problem::BadRow {
+                table: table::USAGE.0,
+                what: "sum does not parse".into(),
+            }),
+        }
     })?;
     let owners: BTreeSet<Owner> = counted
         .iter()

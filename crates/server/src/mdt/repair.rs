@@ -91,7 +91,7 @@ pub fn repair(kvs: &[&dyn Kv], now: Time) -> Result<Vec<Mended>> {
     homes::mend(&mut image, copies)?;
     image.read_names()?;
     parts::mend(&mut image)?;
-    image.make_lost_directories();
+    image.make_lost_directories()?;
     shards::mend(&mut image)?;
     counts::part_shared(&mut image)?;
     names::mend(&mut image)?;
@@ -116,10 +116,10 @@ const PUTS: [Table; 13] = [
     table::DECIDED,
 ];
 
-/// Removals in three rounds, each on disk before the next: an operation is forgotten when its parts are, and an object goes after
-/// its names.
-const REMOVALS: [&[Table]; 3] = [
-    &[table::DIRENT, table::LINK, table::PREPARED, table::FLD],
+/// Removals in rounds, each on disk before the next: an object goes after its names, a part of an operation when it is made, and the
+/// operation when its parts are gone.
+const REMOVALS: [&[Table]; 4] = [
+    &[table::DIRENT, table::LINK, table::FLD],
     &[
         table::XATTR,
         table::INODE,
@@ -128,7 +128,8 @@ const REMOVALS: [&[Table]; 3] = [
         table::DESTROY,
         table::USAGE,
     ],
-    &[table::DECIDED, table::META],
+    &[table::PREPARED],
+    &[table::DECIDED, table::META, table::ASIDE],
 ];
 
 fn write(mut image: Image<'_>) -> Result<Vec<Mended>> {
@@ -138,6 +139,7 @@ fn write(mut image: Image<'_>) -> Result<Vec<Mended>> {
     }
     forget_clients(&mut image)?;
     let changes = std::mem::take(&mut image.staged);
+    let late = std::mem::take(&mut image.late);
     for t in PUTS {
         commit_round(&image, &changes, &[t], true)?;
     }
@@ -146,6 +148,8 @@ fn write(mut image: Image<'_>) -> Result<Vec<Mended>> {
         commit_round(&image, &changes, round, false)?;
         sync(&image)?;
     }
+    commit_round(&image, &late, &[table::INODE], true)?;
+    sync(&image)?;
     Ok(image.mended)
 }
 

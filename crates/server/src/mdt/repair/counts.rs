@@ -203,6 +203,10 @@ pub(super) fn part_shared(im: &mut Image<'_>) -> Result<()> {
             (ino.size, ino.blocks) = (0, 0);
         }
         im.lost.insert(fid);
+        let stored = im.parts[im.part_of(&fid)].kv.get(table::INODE, &key)?;
+        if stored.is_some() {
+            im.losers.insert(fid);
+        }
         im.say_of(&fid, format!("an object of {fid} belongs to another file too: {fid} is without data now, and its record is kept aside"));
     }
     for part in 0..im.parts.len() {

@@ -73,6 +73,10 @@ pub(super) struct Image<'a> {
     /// Objects whose names are to go: they belong into `lost+found`.
     pub lost: BTreeSet<Fid>,
     pub staged: Vec<Staged>,
+    /// Records that are written last: until then they say why their objects go to `lost+found`.
+    pub late: Vec<Staged>,
+    /// The objects of those.
+    pub losers: BTreeSet<Fid>,
     pub mended: Vec<Mended>,
     /// The sequence of new FIDs by MDT, and the next number in it.
     fresh: BTreeMap<usize, Fid>,
@@ -110,6 +114,8 @@ impl<'a> Image<'a> {
         }
         Ok(Image {
             staged: parts.iter().map(|_| Staged::new()).collect(),
+            late: parts.iter().map(|_| Staged::new()).collect(),
+            losers: BTreeSet::new(),
             parts,
             now,
             ranges: BTreeMap::new(),
@@ -410,7 +416,7 @@ impl<'a> Image<'a> {
     }
 
     /// Directories of which only their entries are left are made anew: what is in them keeps its place. So is the root.
-    pub fn make_lost_directories(&mut self) {
+    pub fn make_lost_directories(&mut self) -> Result<()> {
         loop {
             let lost = self.dirs.iter().filter(|(dir, entries)| {
                 !self.objs.contains_key(dir)
@@ -428,7 +434,10 @@ impl<'a> Image<'a> {
                 break;
             }
         }
-        let used = !self.objs.is_empty() || !self.dirs.is_empty();
+        let mut used = !self.objs.is_empty() || !self.dirs.is_empty();
+        for p in &self.parts {
+            used |= crate::target::stored_transno(p.kv)?.is_some();
+        }
         if used && !self.objs.contains_key(&Fid::ROOT) {
             let root = Inode {
                 mode: S_IFDIR | 0o755,
@@ -438,6 +447,7 @@ impl<'a> Image<'a> {
             let what = "there was no root directory: it is made anew, of root and mode 0755";
             self.say_of(&Fid::ROOT, what.into());
         }
+        Ok(())
     }
 
     /// The value of an extended attribute.
@@ -526,11 +536,15 @@ impl<'a> Image<'a> {
         for (fid, o) in self.objs.iter_mut().filter(|(_, o)| o.changed) {
             o.ino.version += 1;
             let row = (table::INODE, Bytes::copy_from_slice(&table::fid_key(fid)));
-            self.staged[o.part].insert(row, Some(o.ino.encode()));
+            let staged = match self.losers.contains(fid) {
+                true => &mut self.late,
+                false => &mut self.staged,
+            };
+            staged[o.part].insert(row, Some(o.ino.encode()));
         }
     }
 
     pub fn is_unchanged(&self) -> bool {
-        self.staged.iter().all(BTreeMap::is_empty)
+        self.staged.iter().chain(&self.late).all(BTreeMap::is_empty)
     }
 }

@@ -189,6 +189,7 @@ fn give_names(im: &mut Image<'_>) -> Result<()> {
             wanted.push((*fid, none, missing.cloned().collect::<Vec<_>>()));
         }
     }
+    let mut nowhere = Vec::new();
     for (fid, mut none, links) in wanted {
         for (parent, name) in links {
             let is_dir = im.is_dir(&fid);
@@ -207,9 +208,11 @@ fn give_names(im: &mut Image<'_>) -> Result<()> {
             );
             none = false;
         }
-        if none {
-            to_lost_found(im, &fid, "no name led to it")?;
-        }
+        nowhere.extend(Some(fid).filter(|_| none));
+    }
+    // when all that can be is at its place, `lost+found` too
+    for fid in nowhere {
+        to_lost_found(im, &fid, "no name led to it")?;
     }
     im.find_names();
     Ok(())
@@ -227,9 +230,8 @@ fn is_free(im: &Image<'_>, parent: &Fid, name: &Bytes, child: &Fid) -> bool {
 
 /// Every directory is below the root.
 fn below_the_root(im: &mut Image<'_>) -> Result<()> {
-    let mut reached: BTreeSet<Fid> = BTreeSet::from([Fid::ROOT]);
-    reach(im, vec![Fid::ROOT], &mut reached);
     loop {
+        let reached = reached(im);
         let apart = |(fid, o): &(&Fid, &super::image::Obj)| {
             o.ino.is_dir() && !reached.contains(fid) && !o.names.is_empty()
         };
@@ -243,29 +245,27 @@ fn below_the_root(im: &mut Image<'_>) -> Result<()> {
         }
         to_lost_found(im, &top, "it was not below the root directory")?;
         im.find_names();
-        reached.insert(top);
-        reach(im, vec![top], &mut reached);
     }
 }
 
-/// The directory that a branch apart from the root hangs on: one of a circle, never a shard.
+/// The directory that a branch apart from the root hangs on. Of a circle the one with the least FID, never a shard.
 fn top_of(im: &Image<'_>, start: Fid) -> Fid {
-    let mut seen = BTreeSet::new();
-    let mut at = start;
-    let mut last = start;
-    while seen.insert(at) {
-        if !im.shards.contains_key(&at) {
-            last = at;
-        }
+    let (mut way, mut at) = (Vec::new(), start);
+    while !way.contains(&at) {
+        way.push(at);
         match im.objs.get(&at).and_then(|o| o.names.first()) {
             Some((parent, _)) if im.is_dir(parent) => at = *parent,
             _ => break,
         }
     }
-    last
+    let from = way.iter().position(|f| *f == at).unwrap_or(0);
+    let circle = way[from..].iter().filter(|f| !im.shards.contains_key(f));
+    circle.min().copied().unwrap_or(start)
 }
 
-fn reach(im: &Image<'_>, mut todo: Vec<Fid>, reached: &mut BTreeSet<Fid>) {
+/// The directories below the root, with it.
+fn reached(im: &Image<'_>) -> BTreeSet<Fid> {
+    let (mut reached, mut todo) = (BTreeSet::from([Fid::ROOT]), vec![Fid::ROOT]);
     while let Some(dir) = todo.pop() {
         for (child, _) in im.dirs.get(&dir).into_iter().flat_map(BTreeMap::values) {
             if im.is_dir(child) && reached.insert(*child) {
@@ -273,6 +273,7 @@ fn reach(im: &Image<'_>, mut todo: Vec<Fid>, reached: &mut BTreeSet<Fid>) {
             }
         }
     }
+    reached
 }
 
 /// Puts an object into `lost+found`, under its FID.
