@@ -8,7 +8,7 @@ use coral_osd::{Kv, ObjectId, Objects, OpenError, OsdFs, TargetKind, Time};
 use coral_server::mdt;
 use coral_server::ost::to_be_counted;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What was done to each target.
@@ -75,7 +75,7 @@ fn refused(t: &CheckedTarget) -> Option<String> {
     (in_use || needed).then(|| why.to_string())
 }
 
-fn open(dir: &PathBuf) -> Result<OsdFs, String> {
+fn open(dir: &Path) -> Result<OsdFs, String> {
     OsdFs::open(dir)
         .map(|(osd, _)| osd)
         .map_err(|e| e.to_string())
@@ -96,7 +96,7 @@ fn names(of: &Targets, lines: &mut Lines) -> Result<(), String> {
 
 /// Objects, and data on MDTs, of no file.
 fn objects(of: &Targets, lines: &mut Lines) -> Result<(), String> {
-    let look = |dir: &PathBuf| CheckedTarget::open(dir.clone(), None);
+    let look = |dir: &Path| CheckedTarget::open(dir.to_owned(), None);
     let report = {
         let mdts: Vec<CheckedTarget> = of.mdts.iter().map(|(_, dir)| look(dir)).collect();
         let kvs = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
@@ -119,7 +119,7 @@ fn objects(of: &Targets, lines: &mut Lines) -> Result<(), String> {
     Ok(())
 }
 
-fn remove(dir: &PathBuf, ids: &[ObjectId], lines: &mut Lines) -> Result<(), String> {
+fn remove(dir: &Path, ids: &[ObjectId], lines: &mut Lines) -> Result<(), String> {
     if ids.is_empty() {
         return Ok(());
     }
@@ -133,7 +133,7 @@ fn remove(dir: &PathBuf, ids: &[ObjectId], lines: &mut Lines) -> Result<(), Stri
             "object {:#x}:{:#x}, which no file had, is removed",
             id.seq, id.oid
         );
-        lines.entry(dir.clone()).or_default().push(line);
+        lines.entry(dir.to_owned()).or_default().push(line);
     }
     Ok(())
 }

@@ -160,15 +160,28 @@ fn check_repairs_what_it_finds_when_it_is_told() {
     damage(&data);
     let (code, said) = check(&[]);
     assert_eq!(code, Some(1), "{said}");
-    for part in ["orphan inode [0x200000400:0x5:0x0]", "orphan object 0x0:0x7"] {
+    for part in [
+        "orphan inode [0x200000400:0x5:0x0]",
+        "orphan object 0x0:0x7",
+    ] {
         assert!(said.contains(part), "no '{part}' in: {said}");
     }
     // while it is served, nothing is changed
     let port = place.port.to_string();
-    let up = ["up", &data.to_string_lossy(), "--osts", "3", "--port", &port];
+    let up = [
+        "up",
+        &data.to_string_lossy(),
+        "--osts",
+        "3",
+        "--port",
+        &port,
+    ];
     let running = Running::start(&up, &data, &[]);
     let (code, said) = check(&["--repair"]);
-    assert!(code == Some(1) && said.contains("nothing is repaired"), "{said}");
+    assert!(
+        code == Some(1) && said.contains("nothing is repaired"),
+        "{said}"
+    );
     running.stop();
     let (code, said) = check(&["--repair"]);
     assert_eq!(code, Some(1), "{said}");
@@ -181,7 +194,10 @@ fn check_repairs_what_it_finds_when_it_is_told() {
     }
     let (code, said) = check(&["--repair", "--remove-objects"]);
     assert!(code == Some(0), "{said}");
-    assert!(said.contains("object 0x0:0x7, which no file had, is removed"), "{said}");
+    assert!(
+        said.contains("object 0x0:0x7, which no file had, is removed"),
+        "{said}"
+    );
     let (code, said) = check(&["--json"]);
     assert!(code == Some(0) && !said.contains("repaired"), "{said}");
     Running::start(&up, &data, &[]).stop();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_client::Llite;
 use coral_node::{Cluster, Disks};
-use coral_osd::{Batch, Kv, OsdSim, Table};
+use coral_osd::{Batch, DiskModel, Kv, OsdSim, Table};
 use coral_server::mdt::record::Inode;
 use coral_server::mdt::table;
 use coral_wire::Fid;
@@ -37,11 +37,12 @@ pub struct World {
 }
 
 fn copy(disks: &Disks) -> Disks {
+    let one = |disk: &OsdSim| OsdSim::new(disk.copy(), DiskModel::INSTANT, 1);
     Disks {
-        mgs: disks.mgs.copy(),
-        mdt: disks.mdt.copy(),
-        more_mdts: disks.more_mdts.iter().map(OsdSim::copy).collect(),
-        osts: disks.osts.iter().map(OsdSim::copy).collect(),
+        mgs: one(&disks.mgs),
+        mdt: one(&disks.mdt),
+        more_mdts: disks.more_mdts.iter().map(one).collect(),
+        osts: disks.osts.iter().map(one).collect(),
     }
 }
 

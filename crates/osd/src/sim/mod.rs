@@ -131,13 +131,6 @@ impl OsdSim {
         OsdSim::new(mem, state.model, seed)
     }
 
-    /// A disk of its own with the same contents: what the end of the process that uses it leaves.
-    pub fn copy(&self) -> OsdSim {
-        let mut state = self.state.lock();
-        let seed = state.rng.random();
-        OsdSim::new(self.mem.copy(), state.model, seed)
-    }
-
     /// Answers a command that has been done in memory when its time has come.
     fn answer<T: Send + 'static>(
         &self,

@@ -5,6 +5,7 @@
 //! for an object on another. Parts of operations that their coordinator has decided count as made, and the others as not.
 
 mod report;
+mod sequences;
 mod shards;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,7 @@ use coral_wire::fid::Fid;
 
 pub use self::report::{Problem, Report, ToDestroy};
 
-use super::fld::{self, Fld};
+use super::fld::Fld;
 use super::namespace::check_name;
 use super::record::{Inode, XattrValue};
 use super::{out, stripe, striped, table, trans, usage};
@@ -77,7 +78,7 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
         let fld = Fld::open(*kv)?;
         parts.push(Part { kv: *kv, fld });
     }
-    check_sequences(&parts, &mut report)?;
+    sequences::check(&parts, &mut report)?;
     let mut seen = BTreeMap::new();
     for part in 0..parts.len() {
         read_inodes(&parts, part, &mut seen, &mut report)?;
@@ -107,7 +108,7 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     }
     check_below_root(&parts, &seen, &mut report);
     shards::check(&parts, &seen, &mut report)?;
-    check_next(&parts, &seen, &mut report)?;
+    sequences::check_next(&parts, &seen, &mut report)?;
     report.never_served = true;
     for p in &parts {
         report.never_served &= is_never_served(p.kv)?;
@@ -126,31 +127,6 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
 /// Whether one of the MDTs that are looked at holds the object.
 fn is_given(parts: &[Part<'_>], fid: &Fid) -> bool {
     parts.iter().any(|p| p.fld.is_here(fid))
-}
-
-/// What MDTs hold must be what MDT0000 says, if that is here.
-fn check_sequences(parts: &[Part<'_>], report: &mut Report) -> Result<(), OsdError> {
-    let Some(first) = parts.iter().find(|p| p.fld.index() == 0) else {
-        return Ok(());
-    };
-    for p in parts {
-        each(p.kv, table::FLD, |k, v| {
-            if fld::range_of_row(k, v).is_none() {
-                let (table, what) = (table::FLD.0, "range does not parse".to_string());
-                report.problems.push(Problem::BadRow { table, what });
-            }
-        })?;
-    }
-    let all = fld::stored(first.kv)?;
-    for p in parts.iter().filter(|p| p.fld.index() != 0) {
-        for (start, range) in fld::stored(p.kv)? {
-            if all.get(&start) != Some(&range) || range.1 != p.fld.index() {
-                let mdt = p.fld.index();
-                report.problems.push(Problem::Sequence { mdt, start });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The root directory is made by the first start.
@@ -457,32 +433,6 @@ fn check_below_root(parts: &[Part<'_>], seen: &BTreeMap<Fid, Seen>, report: &mut
     if seen.get(&Fid::ROOT).is_some_and(|s| s.names > 0) {
         report.problems.push(Problem::Links { fid: Fid::ROOT });
     }
-}
-
-/// Sequences that are yet to be given are not in use.
-fn check_next(
-    parts: &[Part<'_>],
-    seen: &BTreeMap<Fid, Seen>,
-    report: &mut Report,
-) -> Result<(), OsdError> {
-    for p in parts {
-        let mdt = p.fld.index();
-        let next = fld::word(p.kv, fld::KEY_SEQ)?;
-        let first_end = (mdt == 0).then_some(fld::FIRST.1);
-        let end = fld::word(p.kv, fld::KEY_SEQ_END)?.or(first_end);
-        let (Some(next), Some(end)) = (next, end) else {
-            continue;
-        };
-        let from = Fid::new(next, 0);
-        if seen
-            .range(from..)
-            .next()
-            .is_some_and(|(fid, _)| fid.seq < end)
-        {
-            report.problems.push(Problem::NextSequence { mdt, next });
-        }
-    }
-    Ok(())
 }
 
 fn check_counts(parts: &[Part<'_>], fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
