@@ -107,6 +107,12 @@ pub fn has_others(kv: &dyn Kv) -> MdtResult<bool> {
         .is_some_and(|found| found > FORMAT_ALONE))
 }
 
+/// The format of the tables in `kv`, if there is a name space.
+pub(super) fn format_of(kv: &dyn Kv) -> Result<Option<u32>, coral_osd::OsdError> {
+    let raw = kv.get(table::META, KEY_FORMAT)?;
+    Ok(raw.map(|raw| raw.as_ref().try_into().map_or(u32::MAX, u32::from_le_bytes)))
+}
+
 fn encode_defaults(d: &StripeDefaults) -> Vec<u8> {
     [
         d.stripe_size.to_le_bytes().as_slice(),
