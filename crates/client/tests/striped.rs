@@ -425,3 +425,38 @@ async fn a_directory_is_renamed_over_shards_without_leave_to_write_it() {
     let moved = somebody.rename("s/e0", "t/e0", 0).await;
     assert_eq!(moved, Err(Errno::EACCES), "'..' of it is written");
 }
+
+/// A new name changes the ctime of a directory in shards, as of any other, and not its mtime.
+#[tokio::test(start_paused = true)]
+async fn a_new_name_changes_the_ctime_of_all_shards() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    mkdir_on(&u, "away", 2).await.unwrap();
+    mkdir_over(&u, "s", 3, 1).await.unwrap();
+    mkdir_over(&u, "t", 2, 2).await.unwrap();
+    let mut last = v.stat("s").await.unwrap();
+    let exchange = 2;
+    for (from, to, flags) in [
+        ("s", "r", 0),
+        ("r", "away/r", 0),
+        ("away/r", "t", exchange),
+        ("t", "s", 0),
+    ] {
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        u.rename(from, to, flags).await.unwrap();
+        for who in [&u, &v] {
+            let now = who.stat(to).await.unwrap();
+            assert!(now.ctime > last.ctime, "{from} is now {to}");
+            assert_eq!(now.mtime, last.mtime, "{from} is now {to}");
+        }
+        if flags == exchange {
+            assert_eq!(
+                v.stat(from).await.unwrap().ctime,
+                v.stat(to).await.unwrap().ctime
+            );
+        }
+        last = v.stat(to).await.unwrap();
+    }
+    end(&c, &[&fs, &other]).await;
+}

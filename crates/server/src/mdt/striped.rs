@@ -280,6 +280,18 @@ pub fn followed(t: &mut Txn<'_>, h: TxnObject, times: u8) -> MdtResult<()> {
     Ok(())
 }
 
+/// The directory `h` has another name: its project and the time of its change are those of its shards too.
+pub fn renamed(t: &mut Txn<'_>, h: TxnObject) -> MdtResult<()> {
+    let (projid, ctime) = (t.ino(h).projid, t.ino(h).ctime);
+    for fid in shards(t.store, &t.fid(h), t.ino(h))? {
+        if let Some(shard) = t.find(&fid)? {
+            let ino = t.change(shard);
+            (ino.projid, ino.ctime) = (projid, ctime);
+        }
+    }
+    Ok(())
+}
+
 /// What lies in the fields of a record, and is the same in a master and its shards.
 pub(super) fn likeness(ino: &mut Inode, like: &Inode) {
     ino.mode = like.mode;
