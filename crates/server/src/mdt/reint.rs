@@ -105,7 +105,7 @@ impl Ctx {
             _ => None,
         };
         if kind == S_IFDIR {
-            new.dmv = self.handed_down(r);
+            new.dmv = self.own_default(r);
         }
         let here = self.is_here(&at.parent);
         if !here && kind != S_IFDIR {
