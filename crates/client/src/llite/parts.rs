@@ -16,6 +16,7 @@ use super::file_io::FileIo;
 use super::flock::FileLocks;
 use super::flusher::Flusher;
 use super::ghosts::Ghosts;
+use super::heritage::Heritages;
 use super::identities::Identities;
 use super::layouts::Layouts;
 use super::locks::Locks;
@@ -239,6 +240,12 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
         });
+        let heritages = Arc::new(Heritages {
+            servers: self.servers.clone(),
+            cache: self.cache.clone(),
+            dirs: dirs.clone(),
+            parents: parking_lot::Mutex::default(),
+        });
         let names = Arc::new(Names {
             servers: self.servers.clone(),
             ids: self.ids.clone(),
@@ -248,6 +255,7 @@ impl Below {
             places: self.places.clone(),
             dirs: dirs.clone(),
             opens,
+            heritages: heritages.clone(),
         });
         let dir_stripes = Arc::new(DirStripes {
             servers: self.servers.clone(),
@@ -256,6 +264,7 @@ impl Below {
             changes: self.changes.clone(),
             attributes: self.attributes.clone(),
             places: self.places.clone(),
+            heritages: heritages.clone(),
         });
         let namespace = Arc::new(Namespace {
             servers: self.servers.clone(),
@@ -266,6 +275,7 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
             dir_stripes: dir_stripes.clone(),
+            heritages,
         });
         Naming {
             dirs,

@@ -51,6 +51,7 @@ pub mod stripe;
 pub mod striped;
 pub mod table;
 pub mod trans;
+mod turns;
 pub mod usage;
 mod version;
 mod waiting;
