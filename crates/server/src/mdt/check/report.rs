@@ -184,23 +184,13 @@ impl fmt::Display for Problem {
                 ost,
                 id,
                 first,
-                second: Some(second),
+                second,
             } => {
-                write!(
-                    f,
-                    "object {id} of OST {ost} belongs to {first} and {second}"
-                )
-            }
-            Problem::SharedObject {
-                ost,
-                id,
-                first,
-                second: None,
-            } => {
-                write!(
-                    f,
-                    "object {id} of OST {ost} belongs to {first} and is to be destroyed"
-                )
+                write!(f, "object {id} of OST {ost} belongs to {first} and ")?;
+                match second {
+                    Some(second) => write!(f, "{second}"),
+                    None => write!(f, "is to be destroyed"),
+                }
             }
             Problem::Usage {
                 owner: o,
