@@ -149,7 +149,7 @@ impl DirStripes {
     }
 
     /// The MDT a directory is made on: the one asked for, or the one with most room.
-    async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
+    pub async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
         let mdcs = self.servers.lmv.mdcs();
         if index != LMV_OFFSET_DEFAULT {
             return mdcs

@@ -38,6 +38,7 @@ mod locks;
 mod lost_dirs;
 mod lustre_xattr;
 mod mdt_open;
+mod migrate;
 mod mount;
 mod name;
 mod namei;
@@ -64,6 +65,7 @@ mod xattr;
 pub use budget::Spent;
 pub use dir::DirHandle;
 pub use dirstripe::MkdirRequest;
+pub use migrate::MigrateRequest;
 pub use handle::FileHandle;
 
 use std::sync::Arc;

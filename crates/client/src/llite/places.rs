@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::layout::hash_flag;
 use futures_util::future::try_join_all;
 use smallvec::{SmallVec, smallvec};
 
 use super::attributes::Attributes;
 use super::servers::Servers;
-use super::shards::{known_hash, merge_chunks, shards};
+use super::shards::{known_hash, merge_chunks, once_each, shards};
 use crate::error::{Error, Refusal};
 use crate::mdc::{DirChunk, Ids};
 
@@ -121,20 +122,36 @@ impl Places {
             let mdc = self.servers.lmv.of(dir).await?;
             return Ok(mdc.readpage(&Ids::root(), dir, from).await?);
         };
-        let shards = lmv
-            .stripe_fids
-            .iter()
-            .filter(|f| !f.is_zero())
-            .map(|f| async move {
-                let mdc = self.servers.lmv.of(*f).await?;
-                match mdc.readpage(&Ids::root(), *f, from).await {
-                    Ok(chunk) => Ok::<_, Error>(chunk),
-                    // the directory was removed: nothing was in it, and its shards went with it
-                    Err(e) if e.is(Errno::ENOENT) => Ok(DirChunk::default()),
-                    Err(e) => Err(e.into()),
-                }
-            });
-        Ok(merge_chunks(try_join_all(shards).await?))
+        let chunks_of = |fids: Vec<Fid>| async move {
+            let reads = fids.into_iter().filter(|f| !f.is_zero());
+            try_join_all(reads.map(|f| self.read_shard(f, from))).await
+        };
+        let mut fids = lmv.stripe_fids.clone();
+        if lmv.head.hash_type & hash_flag::LAYOUT_CHANGE == 0 {
+            return Ok(merge_chunks(chunks_of(fids).await?));
+        }
+        // names move meanwhile, and each is where it was or where it belongs: read in this order none is missed
+        let new = match lmv.head.hash_type & hash_flag::LAYOUT_CHANGE {
+            hash_flag::MIGRATION => {
+                let at = (lmv.head.migrate_offset as usize).min(fids.len());
+                fids.drain(..at);
+                lmv.stripe_fids[..at].to_vec()
+            }
+            _ => fids.clone(),
+        };
+        let mut chunks = chunks_of(fids).await?;
+        chunks.extend(chunks_of(new).await?);
+        Ok(once_each(merge_chunks(chunks)))
+    }
+
+    async fn read_shard(&self, shard: Fid, from: u64) -> Result<DirChunk, Error> {
+        let mdc = self.servers.lmv.of(shard).await?;
+        match mdc.readpage(&Ids::root(), shard, from).await {
+            Ok(chunk) => Ok(chunk),
+            // the directory was removed: nothing was in it, and its shards went with it
+            Err(e) if e.is(Errno::ENOENT) => Ok(DirChunk::default()),
+            Err(e) => Err(e.into()),
+        }
     }
 
     /// The listing of a directory object may be remembered: it is whole in itself and a lock on it covers it.
