@@ -290,9 +290,6 @@ pub enum Refusal {
     /// The MDT asked for does not exist.
     #[error("there is no such MDT")]
     NoSuchMdt,
-    /// The mounted directory itself is not migrated.
-    #[error("the root of the file system is not migrated")]
-    MigratesRoot,
     /// A list of MDTs to migrate to lacks the one where the directory has to go.
     #[error("the MDT of the directory above is not among those given")]
     NotListed,

@@ -83,7 +83,6 @@ impl Refusal {
             R::ClosedByEviction => Errno::ESTALE,
             // As Lustre's `lmv`: other names of the directory go on.
             R::ShardLost | R::NoSuchMdt | R::NotListed => Errno::ENODEV,
-            R::MigratesRoot => Errno::EINVAL,
             // As Lustre's MDT.
             R::Migrated => Errno::EALREADY,
             // `lmv_name_to_stripe_index` refuses to guess.

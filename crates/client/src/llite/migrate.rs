@@ -20,7 +20,7 @@ use super::dirstripe::{DirStripes, MkdirRequest};
 use super::finish::finish;
 use super::identities::Identities;
 use super::name::check_name;
-use super::places::Places;
+use super::places::{MOVES_MAX, Places};
 use super::servers::Servers;
 use super::shards::{elsewhere, known_hash};
 use super::types::Cred;
@@ -89,9 +89,25 @@ impl Migrations {
         self: &Arc<Self>,
         cred: &Cred,
         parent: Fid,
-        mut rq: MigrateRequest,
+        rq: MigrateRequest,
     ) -> Result<(), Error> {
         check_name(&rq.name)?;
+        for _ in 0..MOVES_MAX {
+            match self.migrate_once(cred, parent, rq.clone()).await {
+                // it has moved since it was looked up
+                Err(e) if e.errno() == Errno::EREMOTE => {}
+                done => return done,
+            }
+        }
+        self.migrate_once(cred, parent, rq).await
+    }
+
+    async fn migrate_once(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        mut rq: MigrateRequest,
+    ) -> Result<(), Error> {
         let ids = self.ids.of(cred, &[parent]).await;
         let found = self.find(parent, &rq.name).await?;
         let is_dir = found.mode & libc::S_IFMT == libc::S_IFDIR;

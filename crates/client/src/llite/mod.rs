@@ -65,8 +65,8 @@ mod xattr;
 pub use budget::Spent;
 pub use dir::DirHandle;
 pub use dirstripe::MkdirRequest;
-pub use migrate::MigrateRequest;
 pub use handle::FileHandle;
+pub use migrate::MigrateRequest;
 
 use std::sync::Arc;
 

@@ -158,12 +158,7 @@ pub fn attach(
             t.del_entry(&src, &striped::shard_name(fid, i));
         }
         place(t, *fid, master, new + i, &all.head)?;
-        t.add_entry(
-            &master,
-            &striped::shard_name(fid, new + i),
-            fid,
-            S_IFDIR,
-        );
+        t.add_entry(&master, &striped::shard_name(fid, new + i), fid, S_IFDIR);
     }
     t.change(h).nlink += (new + old) as u32;
     t.put_xattr(h, TRUSTED_LMV, Some(all.encode()));
@@ -177,7 +172,8 @@ pub fn may_end(was: Option<&LmvMd>, lum: &LmvUserMd, mdts: usize) -> Result<(), 
     if !is_migrating(was) {
         return Err(Errno::EOPNOTSUPP);
     }
-    let all: Vec<u32> = (0..mdts as u32).collect();
+    // MDTs that are away just now are missing in that number
+    let all: Vec<u32> = (0..was.head.migrate_offset.max(mdts as u32)).collect();
     let first = all.first().copied().unwrap_or(0);
     // a list is as long as it says
     let count = match lum.objects.is_empty() {

@@ -94,9 +94,8 @@ impl Default for Out {
 }
 
 /// All that clients cache of an object but its data.
-pub(super) const ALL_BITS: Ibits = Ibits(
-    Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::LAYOUT.0,
-);
+pub(super) const ALL_BITS: Ibits =
+    Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::LAYOUT.0);
 
 /// What a change of this kind needs locked after a restart.
 fn lock_of(update: &Update) -> Ibits {

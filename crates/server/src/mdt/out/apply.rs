@@ -48,8 +48,8 @@ pub(super) fn apply(t: &mut Txn<'_>, update: &Update, is_open: IsOpen<'_>) -> Md
             }
         }
         Update::Insert { fid, record } => {
-            let ino = Inode::decode(record)
-                .map_err(|source| MdtError::Corrupt { fid: *fid, source })?;
+            let ino =
+                Inode::decode(record).map_err(|source| MdtError::Corrupt { fid: *fid, source })?;
             if t.find(fid)?.is_none() {
                 insert(t, *fid, ino);
             }
@@ -60,8 +60,8 @@ pub(super) fn apply(t: &mut Txn<'_>, update: &Update, is_open: IsOpen<'_>) -> Md
             }
         }
         Update::Follow { fid, times, record } => {
-            let like = Inode::decode(record)
-                .map_err(|source| MdtError::Corrupt { fid: *fid, source })?;
+            let like =
+                Inode::decode(record).map_err(|source| MdtError::Corrupt { fid: *fid, source })?;
             if let Some(h) = t.find(fid)? {
                 striped::take_on(t, h, &like, *times);
             }
