@@ -28,12 +28,13 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$kind" ] || { sed -n 's/^# \?//p' "$0" | sed -n 2,7p; exit 2; }
 BASE=$(mktemp -d "${TMPDIR:-/tmp}/coral-real.XXXXXX")
-MNT=$BASE/mnt REF=$BASE/ref WORK=$BASE/work TREE=$BASE/tree LFS="" pid=""
+MNT=$BASE/mnt REF=$BASE/ref WORK=$BASE/work TREE=$BASE/tree LFS="" SUBDIR="" pid=""
 KIND=$kind BIN=$bin
-export KIND BIN HERE TOOLS MNT REF WORK TREE LFS
+export KIND BIN HERE TOOLS MNT REF WORK TREE LFS SUBDIR
 chmod 755 "$BASE"; mkdir "$MNT" "$REF" "$WORK" "$BASE/bin"
 
 stop() {
+    if [ -n "$SUBDIR" ] && mountpoint -q "$MNT"; then umount -l "$MNT"; fi
     if [ -n "$pid" ]; then
         kill -INT "$pid" 2> /dev/null || true
         for _ in $(seq 100); do kill -0 "$pid" 2> /dev/null || break; sleep 0.1; done
@@ -45,26 +46,31 @@ stop() {
 trap stop EXIT
 trap 'exit 143' INT TERM HUP
 
+# With CORAL_ROOT_STRIPES the cases work in a directory in so many shards (with CORAL_UP_FLAGS='--mdts N'), as are all that
+# they make in it.
+FS=$MNT
+if [ -n "${CORAL_ROOT_STRIPES:-}" ]; then FS=$BASE/fs SUBDIR=/all; mkdir "$FS"; fi
 case $kind in
     coral)
         ln -s "$bin" "$BASE/bin/lfs"; LFS=$BASE/bin/lfs
         # shellcheck disable=SC2086
-        "$bin" up "$BASE/data" --mount "$MNT" --foreground ${CORAL_UP_FLAGS:-} > "$WORK/coral.log" 2>&1 & pid=$! ;;
+        "$bin" up "$BASE/data" --mount "$FS" --foreground ${CORAL_UP_FLAGS:-} > "$WORK/coral.log" 2>&1 & pid=$! ;;
     local) [ "$(id -u)" = 0 ] && truncate -s 4G "$BASE/img" && mkfs.ext4 -q "$BASE/img" && mount -o loop "$BASE/img" "$MNT" && rmdir "$MNT/lost+found" ;;
     memfs) "$bin" "$MNT" ${MEMFS_FLAGS:-} > "$WORK/coral.log" 2>&1 & pid=$! ;;
 esac
 if [ -n "$pid" ]; then
     for _ in $(seq 300); do
-        mountpoint -q "$MNT" && break
+        mountpoint -q "$FS" && break
         kill -0 "$pid" 2> /dev/null || { cat "$WORK/coral.log" >&2; echo "the file system did not start" >&2; exit 1; }
         sleep 0.1
     done
-    mountpoint -q "$MNT" || { cat "$WORK/coral.log" >&2; echo "not mounted within 30 s" >&2; exit 1; }
+    mountpoint -q "$FS" || { cat "$WORK/coral.log" >&2; echo "not mounted within 30 s" >&2; exit 1; }
 fi
 
-# new directories lie on so many MDTs (with CORAL_UP_FLAGS='--mdts N')
-if [ -n "${CORAL_ROOT_STRIPES:-}" ]; then
-    "$LFS" setdirstripe -D -c "$CORAL_ROOT_STRIPES" --max-inherit -1 "$MNT"
+if [ -n "$SUBDIR" ]; then
+    "$LFS" mkdir -c "$CORAL_ROOT_STRIPES" "$FS$SUBDIR"
+    "$LFS" setdirstripe -D -c "$CORAL_ROOT_STRIPES" --max-inherit -1 "$FS$SUBDIR"
+    mount --bind "$FS$SUBDIR" "$MNT"
 fi
 
 echo "tree of $files files"

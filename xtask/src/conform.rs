@@ -31,6 +31,9 @@ pub(crate) struct Conform {
     /// TCP port of the servers, for a NID source and `up`.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// MDTs of the file system that `up` starts; with several, all is done in directories in shards on all of them.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    mdts: u32,
     /// The coral to mount with; built when not given.
     #[arg(long, value_name = "FILE")]
     coral: Option<PathBuf>,
@@ -182,11 +185,11 @@ impl Scratch {
     }
 
     /// A file system of our own: its source, its port, and the command that kills and starts its servers again.
-    fn up(&mut self, port: Option<u16>) -> Result<(String, u16, String), String> {
+    fn up(&mut self, port: Option<u16>, mdts: u32) -> Result<(String, u16, String), String> {
         let data = self.dir.join("data");
         let port = port.map_or_else(free_port, Ok)?;
         let up = format!(
-            "'{}' up '{}' --nid 127.0.0.1@tcp --port {port}",
+            "'{}' up '{}' --nid 127.0.0.1@tcp --port {port} --mdts {mdts}",
             self.coral.display(),
             data.display()
         );
@@ -202,6 +205,19 @@ impl Scratch {
             self.dir.join("up.log").display()
         );
         Ok(("127.0.0.1@tcp:/coral".into(), port, restart))
+    }
+}
+
+impl Scratch {
+    /// Makes a directory in shards on so many MDTs, as are all that are made in it.
+    fn in_shards(&self, dir: &Path, mdts: u32) -> Result<(), String> {
+        let mdts = mdts.to_string();
+        let lfs = |args: &[&str]| {
+            let mut command = Command::new(&self.coral);
+            step::run_in(command.arg("lfs").args(args).arg(dir))
+        };
+        lfs(&["mkdir", "-c", &mdts])?;
+        lfs(&["setdirstripe", "-D", "-c", &mdts, "--max-inherit", "-1"])
     }
 }
 
@@ -250,7 +266,7 @@ fn mounted(asked: &Conform) -> Result<Report, String> {
     let mut scratch = Scratch::new(coral)?;
     let (source, port, restart) = match asked.what.as_str() {
         "up" => {
-            let (source, port, restart) = scratch.up(asked.port)?;
+            let (source, port, restart) = scratch.up(asked.port, asked.mdts)?;
             (source, Some(port), asked.restart.clone().or(Some(restart)))
         }
         source => (source.to_string(), asked.port, asked.restart.clone()),
@@ -261,8 +277,12 @@ fn mounted(asked: &Conform) -> Result<Report, String> {
     } else {
         &asked.nid
     };
-    let mount = scratch.mount("one", &source, nids.first(), port)?;
-    let second = scratch.mount("two", &source, nids.get(1), port)?;
+    let mut mount = scratch.mount("one", &source, nids.first(), port)?;
+    let mut second = scratch.mount("two", &source, nids.get(1), port)?;
+    if asked.what == "up" && asked.mdts > 1 {
+        scratch.in_shards(&mount.join("all"), asked.mdts)?;
+        (mount, second) = (mount.join("all"), second.join("all"));
+    }
     check(
         &Place {
             mount,

@@ -35,12 +35,27 @@ pub(crate) fn run(quick: bool, nextest: bool) -> Result<(), String> {
         false => crates(&[], false, Some(&coral)),
     };
     let conform = conform::ours(&coral);
-    let mut real = Command::new(step::root().join("tests/real/run.sh"));
-    real.arg("--coral")
-        .arg(&coral)
+    let mut all = real_programs(&coral);
+    let mut over_mdts = real_programs(&coral);
+    over_mdts
+        .args(["--files", "2000", "git", "two-mounts", "pjdfstest"])
+        .env("CORAL_UP_FLAGS", "--mdts 4")
+        .env("CORAL_ROOT_STRIPES", "4")
+        .env("COHERENCE_SECONDS", "20");
+    crates
+        .and(conform)
+        .and(step::run_in(&mut all))
+        .and(step::run_in(&mut over_mdts))
+}
+
+/// Real programs on a mount of this binary.
+fn real_programs(coral: &Path) -> Command {
+    let mut run = Command::new(step::root().join("tests/real/run.sh"));
+    run.arg("--coral")
+        .arg(coral)
         .arg("--tools")
         .arg(setup::tools());
-    crates.and(conform).and(step::run_in(&mut real))
+    run
 }
 
 /// The tests of the crates, by the runner that is asked for and there.

@@ -412,6 +412,12 @@ pub(crate) struct Check {
     /// Directory given to `coral up`, or target directories.
     #[arg(required = true)]
     pub dirs: Vec<PathBuf>,
+    /// Mend what is wrong, then check again; what has no place goes to lost+found.
+    #[arg(long)]
+    pub repair: bool,
+    /// With --repair: remove objects that no file has.
+    #[arg(long, requires = "repair")]
+    pub remove_objects: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

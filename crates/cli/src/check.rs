@@ -2,13 +2,14 @@
 //!
 //! Each target's label and tables are read whole (a torn or flipped block is named); the MDT's name space must be a tree with
 //! the right link counts; and every object on the OSTs must belong to a file, or be waiting for its removal.
-//! Nothing in a target is changed (`coral_osd::Inspection`).
+//! Nothing in a target is changed (`coral_osd::Inspection`) but by `--repair` ([`crate::repair`]).
 //! A target that cannot be opened is a problem like any other: the rest is checked all the same.
 
 use crate::args::Check;
+use crate::repair::{self, Lines};
 use crate::up;
 use coral_node::target_dir;
-use coral_osd::{Inspection, Kv, Label, OsdFs, TargetKind};
+use coral_osd::{Inspection, Kv, Label, ObjectId, OpenError, OsdError, OsdFs, TargetKind};
 use coral_server::mdt;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -24,23 +25,26 @@ struct Found {
     target: String,
     dir: PathBuf,
     problems: Vec<String>,
+    /// What `--repair` did, before this was found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    repaired: Vec<String>,
     /// Files and directories (MDT) or objects (OST).
     items: u64,
     note: String,
 }
 
 /// A target to check.
-struct CheckedTarget {
-    dir: PathBuf,
+pub(crate) struct CheckedTarget {
+    pub(crate) dir: PathBuf,
     /// Its label's name, or its directory's when the label cannot be read.
     name: String,
     /// Uuid of the target that `coral up` formatted there, if known.
-    expected: Option<String>,
-    opened: Result<(Arc<Inspection>, Label), String>,
+    pub(crate) expected: Option<String>,
+    pub(crate) opened: Result<(Arc<Inspection>, Label), OpenError>,
 }
 
 impl CheckedTarget {
-    fn open(dir: PathBuf, expected: Option<String>) -> CheckedTarget {
+    pub(crate) fn open(dir: PathBuf, expected: Option<String>) -> CheckedTarget {
         let name = match OsdFs::label(&dir) {
             Ok(label) => label.target_name(),
             Err(_) => dir
@@ -51,8 +55,7 @@ impl CheckedTarget {
         };
         let opened = Inspection::open(&dir)
             .map(|osd| (osd.label().clone(), osd))
-            .map(|(label, osd)| (Arc::new(osd), label))
-            .map_err(|e| e.to_string());
+            .map(|(label, osd)| (Arc::new(osd), label));
         CheckedTarget {
             dir,
             name,
@@ -61,29 +64,31 @@ impl CheckedTarget {
         }
     }
 
-    fn label(&self) -> Option<&Label> {
+    pub(crate) fn label(&self) -> Option<&Label> {
         self.opened.as_ref().ok().map(|(_, label)| label)
+    }
+
+    pub(crate) fn is_mdt_of(&self, fsname: &str) -> bool {
+        let is = |l: &Label| l.kind == TargetKind::Mdt && l.fsname == fsname;
+        self.label().is_some_and(is)
     }
 }
 
-/// Entry of `coral check`.
-pub(crate) fn run(c: Check) -> Result<(), String> {
-    let (mut targets, mut found) = (Vec::new(), Vec::new());
-    for dir in &c.dirs {
+/// Where targets are, each with the uuid of the one that was formatted there, if that is known.
+type Listed = Vec<(Option<String>, PathBuf)>;
+
+/// The targets in these directories, and what is wrong with files that list them.
+fn listed(dirs: &[PathBuf]) -> Result<(Listed, Vec<Found>), String> {
+    let (mut targets, mut found) = (Listed::new(), Vec::new());
+    for dir in dirs {
         match up::read_config(dir) {
             Ok(Some(config)) => {
                 let expected = |target: &Path| {
-                    config
-                        .targets
-                        .get(&*target.file_name().unwrap_or_default().to_string_lossy())
-                        .cloned()
+                    let name = target.file_name().unwrap_or_default();
+                    config.targets.get(&*name.to_string_lossy()).cloned()
                 };
-                targets.extend(
-                    config
-                        .target_dirs(dir)
-                        .into_iter()
-                        .map(|t| (expected(&t), t)),
-                );
+                let dirs = config.target_dirs(dir).into_iter();
+                targets.extend(dirs.map(|t| (expected(&t), t)));
             }
             Ok(None) => targets.extend(target_dirs(dir)?.into_iter().map(|t| (None, t))),
             Err(why) => {
@@ -91,23 +96,36 @@ pub(crate) fn run(c: Check) -> Result<(), String> {
                     target: "coral.json".into(),
                     dir: dir.clone(),
                     problems: vec![why],
+                    repaired: Vec::new(),
                     items: 0,
                     note: String::new(),
                 });
-                targets.extend(
-                    target_dirs(dir)
-                        .unwrap_or_default()
-                        .into_iter()
-                        .map(|t| (None, t)),
-                );
+                let dirs = target_dirs(dir).unwrap_or_default().into_iter();
+                targets.extend(dirs.map(|t| (None, t)));
             }
         }
     }
-    let targets: Vec<CheckedTarget> = targets
-        .into_iter()
-        .map(|(expected, dir)| CheckedTarget::open(dir, expected))
-        .collect();
-    found.extend(check(&targets));
+    Ok((targets, found))
+}
+
+fn opened(listed: &Listed) -> Vec<CheckedTarget> {
+    let open = |(expected, dir): &(Option<String>, PathBuf)| {
+        CheckedTarget::open(dir.clone(), expected.clone())
+    };
+    listed.iter().map(open).collect()
+}
+
+/// Entry of `coral check`.
+pub(crate) fn run(c: Check) -> Result<(), String> {
+    let (listed, mut found) = listed(&c.dirs)?;
+    let mut repaired = match c.repair {
+        true => repair::run(opened(&listed), c.remove_objects)?,
+        false => Lines::new(),
+    };
+    found.extend(check(&opened(&listed)));
+    for f in &mut found {
+        f.repaired = repaired.remove(&f.dir).unwrap_or_default();
+    }
     if c.json {
         println!(
             "{}",
@@ -118,6 +136,7 @@ pub(crate) fn run(c: Check) -> Result<(), String> {
     }
     match found.iter().map(|f| f.problems.len()).sum::<usize>() {
         0 => Ok(()),
+        n if c.repair => Err(format!("{n} problems are left")),
         n => Err(format!("{n} problems found")),
     }
 }
@@ -152,6 +171,9 @@ fn print(f: &Found) {
         format!("{} problems", f.problems.len())
     };
     println!("{:<16} {verdict:<12} {:>9} {}", f.target, f.items, f.note);
+    for done in &f.repaired {
+        println!("    repaired: {done}");
+    }
     for p in f.problems.iter().take(PRINTED_MAX) {
         println!("    {p}");
     }
@@ -217,13 +239,14 @@ fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
         target: t.name.clone(),
         dir: t.dir.clone(),
         problems: Vec::new(),
+        repaired: Vec::new(),
         items: 0,
         note: String::new(),
     };
     let (osd, label) = match &t.opened {
         Ok(opened) => opened,
         Err(why) => {
-            found.problems.push(why.clone());
+            found.problems.push(why.to_string());
             return found;
         }
     };
@@ -244,7 +267,7 @@ fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
         }
         (TargetKind::Mdt, Some(r)) => {
             found.items = r.items.get(&label.index).copied().unwrap_or(0);
-            check_data(osd, r, &mut found);
+            check_data(osd, label, r, &mut found);
             // what is told of the whole name space is told once
             if r.items.keys().next() == Some(&label.index) {
                 found
@@ -282,19 +305,37 @@ fn note_of(r: &mdt::check::Report) -> String {
     note
 }
 
-/// Data on the MDT of files that are not there.
-fn check_data(osd: &Inspection, report: &mdt::check::Report, found: &mut Found) {
-    let mut visit = |id: coral_osd::ObjectId, _| {
-        if !report.data.contains(&id) {
-            found.problems.push(format!(
-                "orphan data {:#x}:{:#x}: no file has it",
-                id.seq, id.oid
-            ));
+/// Objects of an OST that no file has, and data on an MDT of files that are not there.
+pub(crate) fn nobodys(
+    osd: &Inspection,
+    label: &Label,
+    report: &mdt::check::Report,
+) -> Result<Vec<ObjectId>, OsdError> {
+    let is_nobodys = |id: &ObjectId| match label.kind {
+        TargetKind::Mdt => !report.data.contains(id),
+        _ => {
+            let key = (label.index, id.oid);
+            report.items.contains_key(&mdt::object_ids::mdt_of(id.oid))
+                && !report.objects.contains_key(&key)
+                && !report.destroy_pending.contains(key.0, key.1)
         }
-        true
     };
-    if let Err(e) = osd.iterate(&mut visit) {
-        found.problems.push(format!("data on the MDT: {e}"));
+    let mut ids = Vec::new();
+    osd.iterate(&mut |id, _| {
+        ids.extend(Some(id).filter(is_nobodys));
+        true
+    })?;
+    Ok(ids)
+}
+
+/// Data on the MDT of files that are not there.
+fn check_data(osd: &Inspection, label: &Label, report: &mdt::check::Report, found: &mut Found) {
+    match nobodys(osd, label, report) {
+        Ok(ids) => found.problems.extend(
+            ids.iter()
+                .map(|id| format!("orphan data {:#x}:{:#x}: no file has it", id.seq, id.oid)),
+        ),
+        Err(e) => found.problems.push(format!("data on the MDT: {e}")),
     }
 }
 
@@ -304,23 +345,18 @@ fn check_objects(
     mdt: Option<&mdt::check::Report>,
     found: &mut Found,
 ) {
-    let mut visit = |id: coral_osd::ObjectId, _| {
+    let mut count = |_, _| {
         found.items += 1;
-        let key = (label.index, id.oid);
-        if mdt.is_some_and(|r| {
-            r.items.contains_key(&mdt::object_ids::mdt_of(id.oid))
-                && !r.objects.contains_key(&key)
-                && !r.destroy_pending.contains(key.0, key.1)
-        }) {
-            found.problems.push(format!(
-                "orphan object {:#x}:{:#x}: no file has it",
-                id.seq, id.oid
-            ));
-        }
         true
     };
-    if let Err(e) = osd.iterate(&mut visit) {
-        found.problems.push(format!("objects: {e}"));
+    let counted = osd.iterate(&mut count);
+    let orphans = counted.and_then(|()| mdt.map_or(Ok(Vec::new()), |r| nobodys(osd, label, r)));
+    match orphans {
+        Ok(ids) => found.problems.extend(
+            ids.iter()
+                .map(|id| format!("orphan object {:#x}:{:#x}: no file has it", id.seq, id.oid)),
+        ),
+        Err(e) => found.problems.push(format!("objects: {e}")),
     }
     found.note = if mdt.is_some() {
         "objects".into()

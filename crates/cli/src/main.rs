@@ -21,6 +21,7 @@ mod metrics;
 mod mount_options;
 mod net;
 mod params;
+mod repair;
 mod router;
 mod rundir;
 mod serve;

@@ -212,6 +212,7 @@ fn every_accepted_byte_lands(kind: &str) {
         let running = rig.up();
         for round in 0..2 {
             let what = format!("{kind}, {osts} OSTs, round {round}");
+            let room = statvfs_avail(&rig.mnt);
             let written = match round {
                 0 => vec![write_until_full(rig.mnt.join("one"), 1, usize::MAX)],
                 // several at once, as different programs
@@ -224,7 +225,8 @@ fn every_accepted_byte_lands(kind: &str) {
                 }),
             };
             let total: usize = written.iter().map(|w| w.accepted).sum();
-            assert!(total > 60 * MIB, "{what}: only {} MiB fit", total / MIB);
+            println!("{what}: {} of {} MiB", total / MIB, room >> 20);
+            assert!(total as u64 > room / 2, "{what}: too little fits");
             for w in &written {
                 w.verify(&what);
                 assert!(
@@ -237,7 +239,7 @@ fn every_accepted_byte_lands(kind: &str) {
             }
             written.iter().for_each(|w| remove(&w.path));
             until("the space is free again", || {
-                statvfs_avail(&rig.mnt) > (total / 10 * 9) as u64
+                statvfs_avail(&rig.mnt) > room / 10 * 9
             });
         }
         running.stop();
@@ -267,6 +269,7 @@ fn statvfs_avail(path: &Path) -> u64 {
 fn another_fills_the_disk(kind: &str) {
     let Some(rig) = Rig::new(kind, 2) else { return };
     let running = rig.up();
+    let room = statvfs_avail(&rig.mnt);
     std::fs::create_dir(rig.mnt.join("dir")).unwrap();
     for i in 0..50 {
         std::fs::write(rig.mnt.join(format!("dir/small{i}")), pattern(i, 5000)).unwrap();
@@ -312,9 +315,7 @@ fn another_fills_the_disk(kind: &str) {
         });
         std::fs::remove_dir(rig.mnt.join("again")).unwrap();
         say_space(kind, &rig.disk);
-        until("space is free again", || {
-            statvfs_avail(&rig.mnt) > 150 << 20
-        });
+        until("space is free again", || statvfs_avail(&rig.mnt) > room / 2);
         let after = write_until_full(rig.mnt.join("after"), 9, 20 * MIB);
         after.verify(&what);
         assert!(after.synced.is_ok() && after.accepted == 20 * MIB, "{what}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, Running, coral, fails, ok};
+use common::{Place, Running, coral, fails, ok, text};
 use std::path::Path;
 use std::process::Command;
 
@@ -123,4 +123,84 @@ fn check_says_a_line_of_every_target() {
     );
     assert!(said.contains("are both coral-OST0002"), "{said}");
     assert!(said.contains("mgs/CORAL"), "{said}");
+}
+
+/// A file without a name, in the tables of an MDT, and an object of no file.
+fn damage(data: &std::path::Path) {
+    use coral_osd::{Batch, Kv, ObjectId, Objects, OsdFs, SetAttr};
+    use coral_server::mdt::record::Inode;
+    use coral_server::mdt::table;
+    let (mdt, _) = OsdFs::open(&data.join("mdt0000")).unwrap();
+    let fid = coral_wire::Fid::new(coral_wire::fid::seq::NORMAL, 5);
+    let lost = Inode {
+        mode: 0o100644,
+        nlink: 1,
+        ..Inode::default()
+    };
+    let mut b = Batch::new();
+    b.put(table::INODE, table::fid_key(&fid).to_vec(), lost.encode());
+    mdt.commit(b).wait().unwrap();
+    Kv::sync(&mdt).wait().unwrap();
+    let (ost, _) = OsdFs::open(&data.join("ost0001")).unwrap();
+    let id = ObjectId { seq: 0, oid: 7 };
+    ost.set_attr(id, &SetAttr::default()).unwrap();
+}
+
+#[test]
+fn check_repairs_what_it_finds_when_it_is_told() {
+    let place = Place::new();
+    let data = used(&place);
+    let check = |more: &[&str]| {
+        let out = coral().arg("check").arg(&data).args(more).output().unwrap();
+        (out.status.code(), text(&out))
+    };
+    // nothing is wrong: nothing is said
+    let (code, said) = check(&["--repair"]);
+    assert!(code == Some(0) && !said.contains("repaired"), "{said}");
+    damage(&data);
+    let (code, said) = check(&[]);
+    assert_eq!(code, Some(1), "{said}");
+    for part in [
+        "orphan inode [0x200000400:0x5:0x0]",
+        "orphan object 0x0:0x7",
+    ] {
+        assert!(said.contains(part), "no '{part}' in: {said}");
+    }
+    // while it is served, nothing is changed
+    let port = place.port.to_string();
+    let up = [
+        "up",
+        &data.to_string_lossy(),
+        "--osts",
+        "3",
+        "--port",
+        &port,
+    ];
+    let running = Running::start(&up, &data, &[]);
+    let (code, said) = check(&["--repair"]);
+    assert!(
+        code == Some(1) && said.contains("nothing is repaired"),
+        "{said}"
+    );
+    running.stop();
+    let (code, said) = check(&["--repair"]);
+    assert_eq!(code, Some(1), "{said}");
+    for part in [
+        "is in lost+found as [0x200000400:0x5:0x0]",
+        "orphan object 0x0:0x7",
+        "1 problems are left",
+    ] {
+        assert!(said.contains(part), "no '{part}' in: {said}");
+    }
+    let (code, said) = check(&["--repair", "--remove-objects"]);
+    assert!(code == Some(0), "{said}");
+    assert!(
+        said.contains("object 0x0:0x7, which no file had, is removed"),
+        "{said}"
+    );
+    let (code, said) = check(&["--json"]);
+    assert!(code == Some(0) && !said.contains("repaired"), "{said}");
+    Running::start(&up, &data, &[]).stop();
+    let (code, said) = check(&[]);
+    assert_eq!(code, Some(0), "{said}");
 }

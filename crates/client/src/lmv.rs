@@ -2,24 +2,40 @@
 //!
 //! With one MDT there is nothing to ask; with several the FID location database is asked once per sequence.
 //! Lustre: `lustre/lmv/lmv_obd.c`, `lustre/fld/fld_request.c`. Which shard of a striped directory
-//! holds a name: `llite/shards.rs`. Absent: choosing MDTs by free space.
+//! holds a name: `llite/shards.rs`. Where a new directory goes that may lie anywhere: [`spread`].
+
+pub mod spread;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ptlrpc::Request;
 use coral_wire::fid::{Fid, seq};
 use coral_wire::fld::LuSeqRange;
 use coral_wire::ptlrpc::{opc, portal};
-use parking_lot::RwLock;
+use futures_util::future::join_all;
+use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
 
 use crate::ask::ask;
 use crate::error::Error;
 use crate::mdc::Mdc;
+use spread::{MdtSpace, Spread, Wish};
 
 /// FLD_LOOKUP.
 const FLD_LOOKUP: u32 = 2;
+
+/// How long the space of MDTs is taken to be what it was (`qos_maxage`).
+const SPACE_MAX_AGE: Duration = Duration::from_secs(5);
+
+/// What the MDTs have left.
+#[derive(Default)]
+struct Space {
+    asked_at: Option<Instant>,
+    mdts: Vec<MdtSpace>,
+}
 
 /// The MDTs of a file system.
 #[derive(Default)]
@@ -27,6 +43,8 @@ pub struct Lmv {
     mdcs: RwLock<BTreeMap<u32, Arc<Mdc>>>,
     /// Sequence -> MDT index, of ranges seen.
     fld: RwLock<BTreeMap<u64, (u64, u32)>>,
+    space: Mutex<Space>,
+    spread: Mutex<Spread>,
 }
 
 impl Lmv {
@@ -70,6 +88,44 @@ impl Lmv {
         };
         let mdc = self.mdcs.read().get(&index).cloned();
         mdc.ok_or(Error::NoMdt(Some(index)))
+    }
+
+    /// The MDT of that index, if there is one.
+    pub fn at(&self, index: u32) -> Option<Arc<Mdc>> {
+        self.mdcs.read().get(&index).cloned()
+    }
+
+    /// The MDT of a new directory that may lie anywhere.
+    pub async fn spread(&self, wish: &Wish) -> Result<Arc<Mdc>, Error> {
+        let mdts = self.space().await;
+        let index = self.spread.lock().choose(&mdts, wish);
+        self.at(index).ok_or(Error::NoMdt(Some(index)))
+    }
+
+    /// What those MDTs have left that answer. Nobody waits for one that is away.
+    async fn space(&self) -> Vec<MdtSpace> {
+        {
+            let mut space = self.space.lock();
+            let fresh = space
+                .asked_at
+                .is_some_and(|at| at.elapsed() < SPACE_MAX_AGE);
+            if fresh && !space.mdts.is_empty() {
+                return space.mdts.clone();
+            }
+            space.asked_at = Some(Instant::now());
+        }
+        let there = self.mdcs().into_iter().filter(|m| m.is_connected());
+        let asked = there.map(|m| async move {
+            let s = m.statfs(false).await.ok()?;
+            Some(MdtSpace {
+                index: m.index,
+                avail_bytes: s.bavail.saturating_mul(s.bsize.into()),
+                free_inodes: s.ffree,
+            })
+        });
+        let mdts: Vec<MdtSpace> = join_all(asked).await.into_iter().flatten().collect();
+        self.space.lock().mdts.clone_from(&mdts);
+        mdts
     }
 
     fn cached(&self, seq: u64) -> Option<u32> {

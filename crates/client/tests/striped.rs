@@ -425,3 +425,174 @@ async fn a_directory_is_renamed_over_shards_without_leave_to_write_it() {
     let moved = somebody.rename("s/e0", "t/e0", 0).await;
     assert_eq!(moved, Err(Errno::EACCES), "'..' of it is written");
 }
+
+/// A new name changes the ctime of a directory in shards, as of any other, and not its mtime.
+#[tokio::test(start_paused = true)]
+async fn a_new_name_changes_the_ctime_of_all_shards() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    mkdir_on(&u, "away", 2).await.unwrap();
+    mkdir_over(&u, "s", 3, 1).await.unwrap();
+    mkdir_over(&u, "t", 2, 2).await.unwrap();
+    let mut last = v.stat("s").await.unwrap();
+    let exchange = 2;
+    for (from, to, flags) in [
+        ("s", "r", 0),
+        ("r", "away/r", 0),
+        ("away/r", "t", exchange),
+        ("t", "s", 0),
+    ] {
+        tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+        u.rename(from, to, flags).await.unwrap();
+        for who in [&u, &v] {
+            let now = who.stat(to).await.unwrap();
+            assert!(now.ctime > last.ctime, "{from} is now {to}");
+            assert_eq!(now.mtime, last.mtime, "{from} is now {to}");
+        }
+        if flags == exchange {
+            assert_eq!(
+                v.stat(from).await.unwrap().ctime,
+                v.stat(to).await.unwrap().ctime
+            );
+        }
+        last = v.stat(to).await.unwrap();
+    }
+    end(&c, &[&fs, &other]).await;
+}
+
+/// A default for directories whose maker says how far it goes.
+fn default_of(count: u32, mdt: u32, levels: u8, round_robin: u8) -> LmvUserMd {
+    let mut lum = LmvUserMd::request(count, mdt, 0);
+    (lum.head.max_inherit, lum.head.max_inherit_rr) = (levels, round_robin);
+    lum
+}
+
+async fn set_default(u: &User, path: &str, lum: &LmvUserMd) {
+    let dir = u.fid(path).await.expect("the directory");
+    let set = u.fs.setxattr(&u.cred, dir, b"lustre.dmv", lum.encode(), 0);
+    set.await.expect("a default");
+}
+
+/// On which MDTs these are, by their FIDs.
+async fn mdts_of(u: &User, paths: &[String]) -> Vec<u32> {
+    let mut mdts = Vec::new();
+    for path in paths {
+        let fid = u.fid(path).await.expect("the directory");
+        let raw = u.fs.getxattr(&u.cred, fid, b"lustre.mdt").await;
+        let text = String::from_utf8(raw.expect("an MDT").to_vec()).expect("text");
+        mdts.push(text.parse().expect("an index"));
+    }
+    mdts
+}
+
+async fn made_in(u: &User, dir: &str, count: usize) -> Vec<u32> {
+    let path = |n| format!("{dir}{}n{n}", if dir.is_empty() { "" } else { "/" });
+    let paths: Vec<String> = (0..count).map(path).collect();
+    for path in &paths {
+        u.mkdir(path).await.expect("a directory");
+    }
+    mdts_of(u, &paths).await
+}
+
+/// `lfs mkdir`, anywhere.
+const ANY: u32 = coral_wire::layout::LMV_OFFSET_DEFAULT;
+
+#[tokio::test(start_paused = true)]
+async fn directories_near_the_root_take_turns_on_all_mdts() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    assert_eq!(made_in(&u, "", 6).await, [0, 1, 2, 0, 1, 2]);
+    // two levels further down too, and then they stay
+    assert_eq!(made_in(&u, "n1", 3).await, [0, 1, 2]);
+    assert_eq!(made_in(&u, "n1/n2", 3).await, [0, 1, 2]);
+    assert_eq!(made_in(&u, "n1/n2/n1", 3).await, [1; 3]);
+    // of another client, which has not seen what is above
+    v.rmdir("n1/n2/n1/n0").await.unwrap();
+    assert_eq!(made_in(&v, "n1/n2/n0", 2).await, [0; 2]);
+    let deep = u.fid("n1/n2/n1").await.unwrap();
+    let made = u.fs.mkdir(&u.cred, deep, b"far", 0o755).await.unwrap();
+    assert_eq!(made.attr.fid, v.fid("n1/n2/n1/far").await.unwrap());
+    // a moved directory is as deep as it is now
+    u.rename("n1/n2/n1", "top", 0).await.unwrap();
+    let mut mdts = made_in(&u, "top/n1", 3).await;
+    mdts.sort();
+    assert_eq!(mdts, [0, 1, 2]);
+    // without a default of the root nothing is spread
+    set_default(&u, "", &LmvUserMd::request(0, ANY, 0)).await;
+    for dir in ["n3", "n4"] {
+        let home = mdts_of(&v, &[dir.to_owned()]).await[0];
+        assert_eq!(made_in(&u, dir, 3).await, [home; 3], "{dir}");
+    }
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_goes_down_as_far_as_it_says() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    // on one MDT, with what is made there
+    mkdir_over(&u, "one", 1, 2).await.unwrap();
+    assert_eq!(made_in(&u, "one", 3).await, [2; 3]);
+    assert_eq!(made_in(&v, "one/n1", 3).await, [2; 3]);
+    // round robin one level longer than what is in the directory itself
+    mkdir_on(&u, "rr", 1).await.unwrap();
+    set_default(&u, "rr", &default_of(1, ANY, 0, 2)).await;
+    for who in [&u, &v] {
+        let of = |n: &str| format!("{}{n}", if std::ptr::eq(who, &u) { "rr" } else { "rr/n1" });
+        let mut mdts = made_in(who, &of(""), 3).await;
+        mdts.sort();
+        assert_eq!(mdts, [0, 1, 2]);
+    }
+    let home = mdts_of(&u, &["rr/n1/n0".to_owned()]).await[0];
+    assert_eq!(made_in(&v, "rr/n1/n0", 3).await, [home; 3]);
+    // what is set further up takes effect at once, for other clients too, and ends
+    mkdir_on(&u, "up", 0).await.unwrap();
+    u.mkdir("up/a").await.unwrap();
+    u.mkdir("up/a/b").await.unwrap();
+    assert_eq!(made_in(&v, "up/a/b", 1).await, [0]);
+    set_default(&u, "up", &default_of(2, 1, 4, 0)).await;
+    v.mkdir("up/a/b/c").await.unwrap();
+    assert_eq!(layout_of(&v, "up/a/b/c").await.0, [1, 2]);
+    v.mkdir("up/a/b/c/d").await.unwrap();
+    assert_eq!(layout_of(&v, "up/a/b/c/d").await.0, [1, 2]);
+    v.mkdir("up/a/b/c/d/e").await.unwrap();
+    assert!(layout_of(&v, "up/a/b/c/d/e").await.0.is_empty());
+    // and is shown
+    let b = u.fid("up/a/b").await.unwrap();
+    let raw = u.fs.getxattr(&u.cred, b, b"lustre.dmv").await.unwrap();
+    let shown = LmvUserMd::decode(&raw).unwrap().head;
+    assert_eq!((shown.stripe_count, shown.max_inherit), (2, 2));
+    set_default(&v, "up", &LmvUserMd::request(0, ANY, 0)).await;
+    u.mkdir("up/a/b/x").await.unwrap();
+    assert!(layout_of(&u, "up/a/b/x").await.0.is_empty());
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_go_where_there_is_room() {
+    const GIB: u64 = 1 << 30;
+    let c = Cluster::start_mdts_of(&[16 * GIB, 4 * GIB, 16 * GIB, 16 * GIB], 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    // a quarter of the bytes and of the inodes: a sixteenth of the directories, and of the shards
+    let made = made_in(&u, "", 49).await;
+    let on = |mdt: u32| made.iter().filter(|m| **m == mdt).count();
+    assert_eq!([on(0), on(1), on(2), on(3)], [16, 1, 16, 16]);
+    let mut small = 0;
+    for n in 0..10 {
+        let name = format!("s{n}");
+        mkdir_over(&u, &name, 3, ANY).await.unwrap();
+        let mut shards = layout_of(&u, &name).await.0;
+        small += usize::from(n > 0 && shards.contains(&1));
+        shards.sort();
+        shards.dedup();
+        assert_eq!(shards.len(), 3);
+        // the first one is made before the MDTs have heard of each other's space
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    }
+    assert!(small <= 2, "{small} of 9 have a shard on the small one");
+    end(&c, &[&fs]).await;
+}

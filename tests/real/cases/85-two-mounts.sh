@@ -1,7 +1,7 @@
 # A second mount over TCP (from the same name space): both always show what a model says, with everything they remember.
 if [ "$KIND" != coral ]; then echo "  needs --coral: skipped"; return 0; fi
 mkdir "$WORK/second"
-"$BIN" mount 127.0.0.1@tcp:/coral "$WORK/second" --nid 127.0.0.2@tcp --foreground > "$WORK/second.log" 2>&1 & second=$!
+"$BIN" mount "127.0.0.1@tcp:/coral$SUBDIR" "$WORK/second" --nid 127.0.0.2@tcp --foreground > "$WORK/second.log" 2>&1 & second=$!
 for _ in $(seq 100); do mountpoint -q "$WORK/second" && break; kill -0 $second || break; sleep 0.1; done
 mountpoint -q "$WORK/second" || { cat "$WORK/second.log" >&2; fail "the second mount did not come up"; }
 rc=0

@@ -7,22 +7,24 @@
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::{
     LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LOV_OFFSET_DEFAULT, LmvUserMd, LmvUserMdsData, LovMd,
 };
-use futures_util::future::join_all;
 
 use super::attributes::Attributes;
 use super::cache::Cache;
 use super::changes::Changes;
 use super::finish::finish;
+use super::heritage::{Heritage, Heritages};
 use super::identities::Identities;
 use super::name::check_name;
 use super::places::Places;
 use super::servers::Servers;
 use super::types::Cred;
 use crate::error::{Error, Refusal};
+use crate::lmv::spread::Wish;
 use crate::mdc::{CreateArgs, Ids, Mdc, SetattrArgs};
 
 /// Value of the xattr `lustre.mkdir`: mode and length of the name (u32 each), the name, a `lmv_user_md`. Native byte order.
@@ -75,6 +77,7 @@ pub(super) struct DirStripes {
     pub changes: Arc<Changes>,
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
+    pub heritages: Arc<Heritages>,
 }
 
 impl DirStripes {
@@ -89,7 +92,8 @@ impl DirStripes {
         let mut ids = self.ids.of(cred, &[parent]).await;
         ids.umask = 0;
         let place = self.places.new_name(parent, &rq.name).await?;
-        let mdc = self.mdt_for(place.dir, rq.lum.head.stripe_offset).await?;
+        let offset = rq.lum.head.stripe_offset;
+        let mdc = self.mdt_for(parent, place.dir, offset).await?;
         let args = CreateArgs {
             parent: place.dir,
             layout_version: place.version,
@@ -111,66 +115,80 @@ impl DirStripes {
     }
 
     /// What a new directory in `dir` inherits goes into its request; the MDT to send it to. The servers leave that to clients
-    /// that know of it (`OBD_CONNECT2_DMV_IMP_INHERIT`). Absent: what ancestors further up hand down, and balancing by space.
+    /// that know of it (`OBD_CONNECT2_DMV_IMP_INHERIT`).
     pub async fn inherit(&self, dir: Fid, args: &mut CreateArgs) -> Result<Arc<Mdc>, Error> {
         let home = self.servers.lmv.of(args.parent).await?;
         if !self.servers.lmv.several() {
             return Ok(home);
         }
-        let Ok(raw) = self
-            .servers
-            .lmv
-            .of(dir)
-            .await?
-            .getxattr(&Ids::root(), dir, b"trusted.dmv")
-            .await
-        else {
-            return Ok(home);
-        };
-        let Some(head) = LmvUserMd::decode(&raw)
-            .ok()
-            .map(|l| l.head)
-            .filter(|h| places(h.stripe_count, h.stripe_offset))
-        else {
-            return Ok(home);
-        };
-        let to = match head.stripe_offset {
-            LMV_OFFSET_DEFAULT => home,
-            index => self
-                .servers
-                .lmv
-                .mdcs()
-                .into_iter()
-                .find(|m| m.index == index)
-                .ok_or(Refusal::NoSuchMdt)?,
-        };
-        (args.eadata, args.inherited) = (raw, true);
-        Ok(to)
+        let from = self.heritages.of(dir).await?;
+        if let Some(head) = from.default {
+            let lum = LmvUserMd {
+                head,
+                ..LmvUserMd::default()
+            };
+            (args.eadata, args.inherited) = (lum.encode(), true);
+            if head.stripe_offset != LMV_OFFSET_DEFAULT {
+                return self.mdt(head.stripe_offset);
+            }
+        }
+        // what is in a directory in shards is with its name
+        match from.spread && args.parent == dir {
+            true => self.spread(&home, &from, false).await,
+            false => Ok(home),
+        }
     }
 
-    /// The MDT a directory is made on: the one asked for, or the one with most room.
-    pub async fn mdt_for(&self, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
-        let mdcs = self.servers.lmv.mdcs();
+    /// The MDT of a directory that a user lays out: the one asked for; else, unless its parent is in shards, any.
+    pub async fn mdt_for(&self, dir: Fid, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
         if index != LMV_OFFSET_DEFAULT {
-            return mdcs
-                .into_iter()
-                .find(|m| m.index == index)
-                .ok_or(Refusal::NoSuchMdt.into());
+            return self.mdt(index);
         }
         let home = self.servers.lmv.of(parent).await?;
-        let room = join_all(mdcs.iter().map(|m| m.statfs(false))).await;
-        let best = mdcs.iter().zip(&room).filter_map(|(m, s)| {
-            let s = s.as_ref().ok()?;
-            // of equals the MDT of the parent
-            Some((
-                s.bavail as u128 * s.bsize as u128 * s.ffree as u128,
-                m.index == home.index,
-                m,
-            ))
-        });
-        Ok(best
-            .max_by_key(|(free, here, _)| (*free, *here))
-            .map_or(home.clone(), |(.., m)| m.clone()))
+        if !self.servers.lmv.several() {
+            return Ok(home);
+        }
+        let from = self.heritages.of(dir).await?;
+        if parent == dir {
+            return self.spread(&home, &from, true).await;
+        }
+        match from.default.map(|d| d.stripe_offset) {
+            None | Some(LMV_OFFSET_DEFAULT) => Ok(home),
+            Some(index) => self.mdt(index),
+        }
+    }
+
+    fn mdt(&self, index: u32) -> Result<Arc<Mdc>, Error> {
+        let found = self.servers.lmv.at(index);
+        found.ok_or(Refusal::NoSuchMdt.into())
+    }
+
+    async fn spread(&self, home: &Mdc, from: &Heritage, anywhere: bool) -> Result<Arc<Mdc>, Error> {
+        let wish = Wish {
+            home: home.index,
+            depth: from.depth,
+            round_robin: from.round_robin,
+            anywhere,
+        };
+        self.servers.lmv.spread(&wish).await
+    }
+
+    /// What new directories in `dir` inherit, as `lfs getdirstripe -D` shows it: what is set, or what comes from above.
+    pub async fn default_of(&self, dir: Fid) -> Result<Bytes, Error> {
+        let mdc = self.servers.lmv.of(dir).await?;
+        let stored = mdc.getxattr(&Ids::root(), dir, b"trusted.dmv").await;
+        match stored {
+            Err(e) if e.is(Errno::ENODATA) && self.servers.lmv.several() => {
+                let head = self.heritages.shown(dir).await?;
+                let head = head.ok_or(Refusal::NoXattr)?;
+                let lum = LmvUserMd {
+                    head,
+                    ..LmvUserMd::default()
+                };
+                Ok(lum.encode())
+            }
+            stored => Ok(stored?),
+        }
     }
 
     /// How a directory lies on MDTs, in the form `lfs getdirstripe` shows: the shards with their MDTs (none: it is in one
@@ -237,11 +255,6 @@ impl DirStripes {
         })
         .await
     }
-}
-
-/// A default that says more than that directories stay where they are made.
-fn places(count: u32, offset: u32) -> bool {
-    count as i32 > 1 || (count as i32) < 0 || offset != LMV_OFFSET_DEFAULT
 }
 
 /// Whether a new directory with this request may be in shards.

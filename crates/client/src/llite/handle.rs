@@ -75,7 +75,7 @@ impl FileHandle {
         flags: u32,
         number: u64,
     ) -> Self {
-        let told = inode.lost.from_now();
+        let told = inode.lost.beginning_now();
         let bits = mds_flags(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u32);
         Self {
             inode,

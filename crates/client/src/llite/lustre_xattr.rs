@@ -33,6 +33,7 @@ use super::names::Names;
 use super::reports::Reports;
 use super::servers::Servers;
 use super::setattr::SetAttrs;
+use super::shards::striped;
 use super::types::{Cred, SetAttr};
 use super::xattr::{LOV, NAME_MAX, Xattrs};
 use crate::error::{Error, Refusal};
@@ -79,7 +80,8 @@ impl LustreXattrs {
             b"lov" => {
                 let ids = self.ids.of(cred, &[fid]).await;
                 let md = self.servers.lmv.of(fid).await?.getattr(&ids, fid).await?.md;
-                if md.is_empty() {
+                // of a directory in shards the MDT says those
+                if md.is_empty() || striped(&md).is_some() {
                     stored(b"trusted.lov").await
                 } else {
                     Ok(md)
@@ -90,7 +92,7 @@ impl LustreXattrs {
             b"link" if cred.uid != 0 => Err(Refusal::NoXattr.into()),
             b"link" => stored(b"trusted.link").await,
             b"lmv" => self.dir_stripes.layout_of(fid).await,
-            b"dmv" => stored(b"trusted.dmv").await,
+            b"dmv" => self.dir_stripes.default_of(fid).await,
             b"fid" => Ok(Bytes::from(fid.to_string())),
             b"project" => self.project(cred, fid).await,
             b"mdt" => Ok(Bytes::from(

@@ -182,7 +182,7 @@ impl Migrations {
     ) -> Result<Arc<Mdc>, Error> {
         if !found.changing && is_dir {
             let asked = lum.head.stripe_offset;
-            return self.dir_stripes.mdt_for(found.fid, asked).await;
+            return self.dir_stripes.mdt_for(found.at, found.at, asked).await;
         }
         let to = self.servers.lmv.of(found.to).await?;
         if is_dir && lum.head.stripe_offset != LMV_OFFSET_DEFAULT {

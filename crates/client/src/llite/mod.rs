@@ -30,6 +30,7 @@ mod flock;
 mod flusher;
 mod ghosts;
 mod handle;
+mod heritage;
 mod identities;
 mod inode;
 mod layouts;

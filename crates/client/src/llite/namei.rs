@@ -15,6 +15,7 @@ use super::changes::Changes;
 use super::dirstripe::{DirStripes, asks_shards};
 use super::finish::finish;
 use super::ghosts::Ghosts;
+use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::read_attr;
 use super::name::check_name;
@@ -44,6 +45,7 @@ pub(super) struct Namespace {
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
     pub dir_stripes: Arc<DirStripes>,
+    pub heritages: Arc<Heritages>,
 }
 
 impl Namespace {
@@ -117,6 +119,7 @@ impl Namespace {
                 Some(args.fid),
             );
             if attr.is_dir() {
+                me.heritages.seen(args.fid, dir);
                 // the master of a striped one counts its shards, and they hold its names
                 attr.nlink = 2;
                 if mdc.coral() && !asks_shards(&args.eadata) {
@@ -427,6 +430,9 @@ impl Namespace {
             }
             if let Some(fid) = moved {
                 me.changes.forget_attrs(fid);
+            }
+            for fid in moved.into_iter().chain(victim) {
+                me.heritages.moved(fid);
             }
             me.lost_a_name(&mdc, victim, &done.attrs.body, now);
             Ok(())

@@ -14,6 +14,7 @@ use super::cache::{Cache, DirState, Lookup, MISSES_BEFORE_READDIR};
 use super::covers::OpenFiles;
 use super::cred::permitted;
 use super::dir::Directories;
+use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::MdInode;
 use super::name::check_name;
@@ -39,6 +40,7 @@ pub(super) struct Names {
     pub places: Arc<Places>,
     pub dirs: Arc<Directories>,
     pub opens: Arc<Opens>,
+    pub heritages: Arc<Heritages>,
 }
 
 impl Names {
@@ -96,6 +98,12 @@ impl Names {
                 .resolve_in(cred, parent, p.dir, name)
                 .await
                 .map(|md| (md, p.dir == parent));
+            if let Ok((md, _)) = &found
+                && md.attr.is_dir()
+                && name != b".."
+            {
+                self.heritages.seen(md.attr.fid, parent);
+            }
             if !matches!(&found, Err(e) if e.is(Errno::ENOENT)) {
                 break;
             }

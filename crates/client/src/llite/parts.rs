@@ -16,6 +16,7 @@ use super::file_io::FileIo;
 use super::flock::FileLocks;
 use super::flusher::Flusher;
 use super::ghosts::Ghosts;
+use super::heritage::Heritages;
 use super::identities::Identities;
 use super::layouts::Layouts;
 use super::locks::Locks;
@@ -241,6 +242,12 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
         });
+        let heritages = Arc::new(Heritages {
+            servers: self.servers.clone(),
+            cache: self.cache.clone(),
+            dirs: dirs.clone(),
+            parents: parking_lot::Mutex::default(),
+        });
         let names = Arc::new(Names {
             servers: self.servers.clone(),
             ids: self.ids.clone(),
@@ -250,6 +257,7 @@ impl Below {
             places: self.places.clone(),
             dirs: dirs.clone(),
             opens,
+            heritages: heritages.clone(),
         });
         let dir_stripes = Arc::new(DirStripes {
             servers: self.servers.clone(),
@@ -258,6 +266,7 @@ impl Below {
             changes: self.changes.clone(),
             attributes: self.attributes.clone(),
             places: self.places.clone(),
+            heritages: heritages.clone(),
         });
         let migrations = Arc::new(Migrations {
             servers: self.servers.clone(),
@@ -277,6 +286,7 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
             dir_stripes: dir_stripes.clone(),
+            heritages,
         });
         Naming {
             dirs,

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_client::{Cred, DirEntry, FileHandle, Llite, MountOptions};
 use coral_lnet::{Nid, Node, RouteSpec};
-use coral_node::{Builder, Client, Servers};
-use coral_osd::{DiskModel, OsdSim};
+use coral_node::{Builder, Client, Disks, Servers};
+use coral_osd::{DiskModel, OsdMem, OsdSim};
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
 use coral_wire::{Errno, Fid};
 
@@ -75,6 +75,22 @@ impl Cluster {
     /// So many MDTs and OSTs; files get one stripe.
     pub async fn start_mdts(mdts: u32, osts: u32) -> Cluster {
         Self::build(coral_node::Cluster::builder().mdts(mdts).osts(osts)).await
+    }
+
+    /// The same with MDTs of so many bytes.
+    pub async fn start_mdts_of(bytes: &[u64], osts: u32) -> Cluster {
+        let device =
+            |bytes: &u64| OsdSim::new(OsdMem::with_capacity(*bytes), DiskModel::INSTANT, 1);
+        let mdts = bytes.len() as u32;
+        let mut disks = Disks {
+            mgs: device(&(1 << 30)),
+            mdt: device(&bytes[0]),
+            more_mdts: bytes[1..].iter().map(device).collect(),
+            osts: Vec::new(),
+        };
+        disks.osts.extend((0..osts).map(|_| device(&(1 << 30))));
+        let builder = coral_node::Cluster::builder().mdts(mdts).osts(osts);
+        Self::build(builder.disks(disks)).await
     }
 
     /// The machine of the MDTs loses power; all servers start again.

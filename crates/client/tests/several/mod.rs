@@ -57,6 +57,11 @@ pub fn assert_clean(c: &Cluster) {
 
 /// Waits until no operation over several MDTs is under way.
 pub async fn quiet(c: &Cluster) {
+    quiet_cluster(c).await;
+}
+
+/// The same of any cluster.
+pub async fn quiet_cluster(c: &coral_node::Cluster) {
     for _ in 0..600 {
         let mdts = (0..c.disks.mdt_count()).map(|i| c.mdt_number(i).clone());
         let busy = |m: &Arc<coral_server::mdt::Mdt>| {

@@ -167,7 +167,10 @@ impl SpaceGate {
         let file = File::open(dir)?;
         let lags = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type == BTRFS_MAGIC);
         let stock = Arc::new(match keeps {
-            true => Stock::open(dir, lags),
+            true => {
+                let s = fstatvfs(&file)?;
+                Stock::open(dir, s.f_blocks.saturating_mul(s.f_frsize), lags)
+            }
             false => Stock::none(),
         });
         let mut stocks = disk.stocks.lock();
@@ -228,11 +231,15 @@ impl SpaceGate {
         sums.unsorted = sums.unsorted + bytes - before;
     }
 
+    /// Kept free because free space lags, bytes.
+    fn lag(&self) -> u64 {
+        if self.lags { LAG_BYTES } else { 0 }
+    }
+
     fn left_of(&self, fs: &Raw, sums: &Sums, class: Class) -> u64 {
-        let lag = if self.lags { LAG_BYTES } else { 0 };
         fs.avail.saturating_sub(
             reserve(fs.total, class)
-                .saturating_add(lag)
+                .saturating_add(self.lag())
                 .saturating_add(sums.spoken_for()),
         )
     }
@@ -416,6 +423,13 @@ impl SpaceGate {
         let fs = self.raw()?;
         let left = self.left_of(&fs, &sums, Class::Object);
         if left.saturating_sub(sums.lagging) < bytes {
+            let account = (&*sums, fs.avail);
+            tracing::debug!(
+                ?account,
+                left,
+                bytes,
+                "no room for a write that nobody was promised"
+            );
             return Err(OsdError::NoSpace);
         }
         sums.claimed += bytes;
@@ -487,7 +501,8 @@ impl SpaceGate {
             let s = self.disk.sums.lock();
             (s.unsorted, s.stocked)
         };
-        let kept = reserve(fs.total, Class::Object).saturating_add(unsorted);
+        let kept = reserve(fs.total, Class::Object) + self.lag();
+        let kept = kept.saturating_add(unsorted);
         Ok(StatFs {
             block_size: BLOCK as u32,
             blocks: fs.total / part,

@@ -23,8 +23,11 @@ pub(super) const RESERVE_FILE: &str = "RESERVE";
 pub(super) const SPARE_DIR: &str = "SPARE";
 /// Inodes put by: some tables' new files, lists and their temporary names.
 const SPARE_INODES: usize = 16;
-/// Blocks for promises come and go in steps of this, bytes.
-const STEP_BYTES: u64 = 4 << 20;
+/// Blocks for promises come and go in steps of this part of the disk ...
+const STEP_DIVISOR: u64 = 512;
+/// ... within these bounds in bytes: what is put by beyond the promises is nobody's.
+const STEP_MIN_BYTES: u64 = 512 << 10;
+const STEP_MAX_BYTES: u64 = 4 << 20;
 /// Size of the pieces in which btrfs gives and takes blocks here, bytes.
 pub(super) const PIECE_BYTES: u64 = 512 << 10;
 
@@ -46,6 +49,8 @@ pub(super) struct Stock {
     dir: Option<PathBuf>,
     /// Blocks are allocated in pieces of so many bytes.
     piece: u64,
+    /// Blocks for promises come and go in steps of so many bytes.
+    step: u64,
     state: Mutex<StockState>,
 }
 
@@ -54,14 +59,17 @@ impl Stock {
         Stock {
             dir: None,
             piece: u64::MAX,
+            step: STEP_MAX_BYTES,
             state: Mutex::default(),
         }
     }
 
-    /// What an earlier process had put by for promises goes: they ended with it. In `pieces`: on btrfs, which frees what was allocated
+    /// On a disk of `total` bytes. What an earlier process had put by for promises goes: they ended with it. In `pieces`: on btrfs, which frees what was allocated
     /// in one piece all at once or not at all, when none of it is in use any more.
-    pub(super) fn open(dir: &Path, pieces: bool) -> Stock {
+    pub(super) fn open(dir: &Path, total: u64, pieces: bool) -> Stock {
+        let step = (total / STEP_DIVISOR).clamp(STEP_MIN_BYTES, STEP_MAX_BYTES);
         let stock = Stock {
+            step: step / STEP_MIN_BYTES * STEP_MIN_BYTES,
             dir: Some(dir.to_owned()),
             piece: if pieces { PIECE_BYTES } else { u64::MAX },
             state: Mutex::default(),
@@ -148,7 +156,7 @@ impl Stock {
         if s.cannot || self.dir.is_none() || s.promised >= bytes {
             return Ok(());
         }
-        let wanted = bytes.next_multiple_of(STEP_BYTES);
+        let wanted = bytes.next_multiple_of(self.step);
         // The step may be too much where what was asked for is not.
         let taken = match self.resize_promised(&mut s, wanted) {
             Ok(()) => wanted,
@@ -170,7 +178,7 @@ impl Stock {
         let keep = if bytes == 0 {
             0
         } else {
-            bytes.next_multiple_of(STEP_BYTES) + STEP_BYTES
+            bytes.next_multiple_of(self.step) + self.step
         };
         if s.promised > keep && self.resize_promised(&mut s, keep).is_ok() {
             s.promised = keep;
@@ -266,7 +274,7 @@ mod tests {
     #[test]
     fn blocks_are_taken_and_let_go() {
         let dir = tempfile::tempdir().unwrap();
-        let stock = Stock::open(dir.path(), false);
+        let stock = Stock::open(dir.path(), 1 << 40, false);
         stock.put_by(1 << 20, true);
         assert_eq!(blocks(dir.path()), 1 << 20);
         assert_eq!(
@@ -299,7 +307,7 @@ mod tests {
         stock.put_by(1 << 20, true);
         stock.hold_promised(20 << 20).unwrap();
         drop(stock);
-        let again = Stock::open(dir.path(), false);
+        let again = Stock::open(dir.path(), 1 << 40, false);
         assert_eq!(again.promised(), 0, "promises end with the process");
         assert!(blocks(dir.path()) <= super::super::space::BALLAST_MAX_BYTES);
     }
@@ -307,7 +315,7 @@ mod tests {
     #[test]
     fn pieces_end_where_space_is_let_go() {
         let dir = tempfile::tempdir().unwrap();
-        let stock = Stock::open(dir.path(), true);
+        let stock = Stock::open(dir.path(), 1 << 40, true);
         stock.put_by(3 * PIECE_BYTES, false);
         stock.hold_promised(5 << 20).unwrap();
         let whole = blocks(dir.path());

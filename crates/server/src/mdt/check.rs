@@ -5,6 +5,7 @@
 //! for an object on another. Parts of operations that their coordinator has decided count as made, and the others as not.
 
 mod report;
+mod sequences;
 mod shards;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +17,8 @@ use coral_wire::fid::Fid;
 
 pub use self::report::{Problem, Report, ToDestroy};
 
-use super::fld::{self, Fld};
+use super::fld::Fld;
+use super::namespace::check_name;
 use super::record::{Inode, XattrValue};
 use super::{out, stripe, striped, table, trans, usage};
 use crate::quota::{Owner, Sums};
@@ -42,7 +44,11 @@ struct Seen {
 }
 
 /// Calls `f` for every row of `t`.
-fn each(kv: &dyn Kv, t: Table, mut f: impl FnMut(&Bytes, &Bytes)) -> Result<(), OsdError> {
+pub(super) fn each(
+    kv: &dyn Kv,
+    t: Table,
+    mut f: impl FnMut(&Bytes, &Bytes),
+) -> Result<(), OsdError> {
     let mut from: Vec<u8> = Vec::new();
     loop {
         let rows = kv.range(t, &from, None, CHUNK)?;
@@ -72,7 +78,7 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
         let fld = Fld::open(*kv)?;
         parts.push(Part { kv: *kv, fld });
     }
-    check_sequences(&parts, &mut report)?;
+    sequences::check(&parts, &mut report)?;
     let mut seen = BTreeMap::new();
     for part in 0..parts.len() {
         read_inodes(&parts, part, &mut seen, &mut report)?;
@@ -87,8 +93,8 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
         report: &mut report,
     };
     let added = names.read_parts()?;
-    for p in &parts {
-        names.read_entries(p.kv)?;
+    for part in 0..parts.len() {
+        names.read_entries(part)?;
     }
     for (parent, name, child, ty) in added {
         names.entry(parent, name, child, ty);
@@ -100,7 +106,9 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     for (fid, s) in &seen {
         check_counts(&parts, fid, s, orphans.contains(fid), &mut report);
     }
+    check_below_root(&parts, &seen, &mut report);
     shards::check(&parts, &seen, &mut report)?;
+    sequences::check_next(&parts, &seen, &mut report)?;
     report.never_served = true;
     for p in &parts {
         report.never_served &= is_never_served(p.kv)?;
@@ -119,23 +127,6 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
 /// Whether one of the MDTs that are looked at holds the object.
 fn is_given(parts: &[Part<'_>], fid: &Fid) -> bool {
     parts.iter().any(|p| p.fld.is_here(fid))
-}
-
-/// What MDTs hold must be what MDT0000 says, if that is here.
-fn check_sequences(parts: &[Part<'_>], report: &mut Report) -> Result<(), OsdError> {
-    let Some(first) = parts.iter().find(|p| p.fld.index() == 0) else {
-        return Ok(());
-    };
-    let all = fld::stored(first.kv)?;
-    for p in parts.iter().filter(|p| p.fld.index() != 0) {
-        for (start, range) in fld::stored(p.kv)? {
-            if all.get(&start) != Some(&range) || range.1 != p.fld.index() {
-                let mdt = p.fld.index();
-                report.problems.push(Problem::Sequence { mdt, start });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The root directory is made by the first start.
@@ -157,8 +148,8 @@ fn read_inodes(
     let Part { kv, fld } = &parts[part];
     report.items.insert(fld.index(), 0);
     each(*kv, table::INODE, |k, v| {
-        let Some(fid) = table::fid_of_key(k) else {
-            let what = "inode key is too short".to_string();
+        let Some(fid) = table::fid_of_key(k).filter(|_| k.len() == 16) else {
+            let what = "inode key is of another length".to_string();
             return report.problems.push(Problem::BadRow {
                 table: table::INODE.0,
                 what,
@@ -356,7 +347,8 @@ impl Names<'_> {
         }
     }
 
-    fn read_entries(&mut self, kv: &dyn Kv) -> Result<(), OsdError> {
+    fn read_entries(&mut self, part: usize) -> Result<(), OsdError> {
+        let kv = self.parts[part].kv;
         each(kv, table::DIRENT, |k, v| {
             let (Some((parent, hash, name)), Some((child, ty))) =
                 (table::dirent_of_key(k), table::dirent_of_value(v))
@@ -370,12 +362,17 @@ impl Names<'_> {
             if self.gone.contains(&(parent, name.clone())) {
                 return;
             }
-            if hash != table::name_hash(&name) {
-                self.report.problems.push(Problem::WrongEntry {
-                    parent,
-                    name: name.clone(),
-                    what: "hash",
-                });
+            let lies_there = self.seen.get(&parent).is_none_or(|s| s.part == part);
+            for (what, wrong) in [
+                ("hash", hash != table::name_hash(&name)),
+                ("name", check_name(&name).is_err()),
+                ("MDT", !lies_there),
+            ] {
+                if wrong {
+                    let name = name.clone();
+                    let problem = Problem::WrongEntry { parent, name, what };
+                    self.report.problems.push(problem);
+                }
             }
             self.entry(parent, name, child, ty);
         })
@@ -424,6 +421,35 @@ fn read_fids(kv: &dyn Kv, t: Table) -> Result<BTreeSet<Fid>, OsdError> {
     let mut fids = BTreeSet::new();
     each(kv, t, |k, _| fids.extend(table::fid_of_key(k)))?;
     Ok(fids)
+}
+
+/// Every directory with a name is below the root, as far as the MDTs above it are given.
+fn check_below_root(parts: &[Part<'_>], seen: &BTreeMap<Fid, Seen>, report: &mut Report) {
+    let mut sound = BTreeSet::from([Fid::ROOT]);
+    for (fid, s) in seen.iter().filter(|(_, s)| s.ino.is_dir()) {
+        let (mut way, mut at) = (BTreeSet::new(), *fid);
+        let in_circle = loop {
+            if sound.contains(&at) {
+                break false;
+            }
+            if !way.insert(at) {
+                break true;
+            }
+            // what is there without a name, or not at all, is told of by itself
+            match seen.get(&at).and_then(|s| s.named.first()) {
+                Some((parent, _)) if is_given(parts, parent) => at = *parent,
+                _ => break false,
+            }
+        };
+        match in_circle {
+            true if !s.named.is_empty() => report.problems.push(Problem::Apart { fid: *fid }),
+            true => {}
+            false => sound.extend(way),
+        }
+    }
+    if seen.get(&Fid::ROOT).is_some_and(|s| s.names > 0) {
+        report.problems.push(Problem::Links { fid: Fid::ROOT });
+    }
 }
 
 fn check_counts(parts: &[Part<'_>], fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
@@ -502,12 +528,14 @@ fn read_usage(
         counted.add(owner, used);
     }
     let mut recorded = Sums::default();
-    each(kv, table::USAGE, |k, v| match usage::row_of(k, v) {
-        Some((owner, used)) => recorded.set(owner, used),
-        None => report.problems.push(Problem::BadRow {
-            table: table::USAGE.0,
-            what: "sum does not parse".into(),
-        }),
+    each(kv, table::USAGE, |k, v| {
+        match usage::row_of(k, v).filter(|_| k.len() == 12) {
+            Some((owner, used)) => recorded.set(owner, used),
+            None => report.problems.push(Problem::BadRow {
+                table: table::USAGE.0,
+                what: "sum does not parse".into(),
+            }),
+        }
     })?;
     let owners: BTreeSet<Owner> = counted
         .iter()

@@ -13,16 +13,18 @@ use coral_wire::fid::Fid;
 #[cfg(doc)]
 use coral_wire::fid::seq;
 use coral_wire::fld::LuSeqRange;
+use coral_wire::layout::LmvUserMd;
 use parking_lot::RwLockWriteGuard;
 use tokio::time::Instant;
 
 use super::fld;
 use super::object_ids::{ObjectIds, OstSpace};
 use super::open_handles::OpenTable;
-use super::record::{Inode, S_IFDIR};
+use super::record::{Inode, S_IFDIR, XattrValue};
 use super::store::{MdtResult, Store};
 use super::stripe::{Allocator, StripeDefaults};
 use super::table::{self, fid_key};
+use super::xattr::TRUSTED_DMV;
 
 /// Version of the tables' format; a newer one is refused. 2: inode records may be of the second format. 3: there are other MDTs,
 /// on which objects may lie that are named here. 4: directories may be in shards.
@@ -52,6 +54,11 @@ pub fn format(
         mtime: now,
         ctime: now,
         btime: now,
+        // directories near the root go to all MDTs in turn
+        xattrs: vec![(
+            Bytes::from_static(TRUSTED_DMV),
+            XattrValue::Inline(LmvUserMd::of_new_root().encode()),
+        )],
         ..Inode::default()
     };
     let mut b = Batch::new();
@@ -105,6 +112,12 @@ pub fn has_others(kv: &dyn Kv) -> MdtResult<bool> {
     Ok(found
         .map(u32::from_le_bytes)
         .is_some_and(|found| found > FORMAT_ALONE))
+}
+
+/// The format of the tables in `kv`, if there is a name space.
+pub(super) fn format_of(kv: &dyn Kv) -> Result<Option<u32>, coral_osd::OsdError> {
+    let raw = kv.get(table::META, KEY_FORMAT)?;
+    Ok(raw.map(|raw| raw.as_ref().try_into().map_or(u32::MAX, u32::from_le_bytes)))
 }
 
 fn encode_defaults(d: &StripeDefaults) -> Vec<u8> {

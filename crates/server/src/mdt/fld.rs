@@ -29,7 +29,7 @@ pub(super) const KEY_INDEX: &[u8] = b"index";
 /// Next sequence for a client; not there: the MDT has no super-sequence yet.
 pub(super) const KEY_SEQ: &[u8] = b"seq";
 /// The first sequence behind the super-sequence in use; not there: that of [`FIRST`].
-const KEY_SEQ_END: &[u8] = b"seq_end";
+pub(super) const KEY_SEQ_END: &[u8] = b"seq_end";
 
 /// The super-sequence that MDT0000 has from the beginning.
 pub(super) const FIRST: (u64, u64) = (seq::NORMAL, seq::NORMAL + SUPER_SEQUENCE);
@@ -46,12 +46,14 @@ pub struct Fld {
     reserved: AtomicU64,
 }
 
-fn find(ranges: &BTreeMap<u64, (u64, u32)>, seq: u64) -> Option<(u64, u64, u32)> {
+/// The range that a sequence is in: first, the one after the last, and index of the MDT.
+pub(super) fn find(ranges: &BTreeMap<u64, (u64, u32)>, seq: u64) -> Option<(u64, u64, u32)> {
     let (&start, &(end, index)) = ranges.range(..=seq).next_back()?;
     (seq < end).then_some((start, end, index))
 }
 
-fn word(kv: &dyn Kv, key: &[u8]) -> Result<Option<u64>, OsdError> {
+/// A number in the table `meta`.
+pub(super) fn word(kv: &dyn Kv, key: &[u8]) -> Result<Option<u64>, OsdError> {
     let raw = kv.get(table::META, key)?;
     Ok(raw
         .and_then(|v| v.as_ref().try_into().ok())
@@ -69,18 +71,29 @@ pub(super) fn index(kv: &dyn Kv) -> Result<u32, OsdError> {
 /// Ranges in the table `fld`.
 pub(super) fn stored(kv: &dyn Kv) -> Result<BTreeMap<u64, (u64, u32)>, OsdError> {
     let rows = kv.range(table::FLD, &[], None, usize::MAX)?;
-    let row = |(k, v): &(Bytes, Bytes)| {
-        let start = u64::from_be_bytes(k.as_ref().try_into().ok()?);
-        let end = u64::from_le_bytes(v.get(..8)?.try_into().ok()?);
-        let index = u32::from_le_bytes(v.get(8..12)?.try_into().ok()?);
-        Some((start, (end, index)))
-    };
-    Ok(rows.iter().filter_map(row).collect())
+    Ok(rows
+        .iter()
+        .filter_map(|(k, v)| range_of_row(k, v))
+        .collect())
+}
+
+/// The range of a row in the table `fld`: first, the one after the last, and index of the MDT.
+pub(super) fn range_of_row(k: &Bytes, v: &Bytes) -> Option<(u64, (u64, u32))> {
+    let start = u64::from_be_bytes(k.as_ref().try_into().ok()?);
+    let end = u64::from_le_bytes(v.get(..8)?.try_into().ok()?);
+    let index = u32::from_le_bytes(v.get(8..12)?.try_into().ok()?);
+    Some((start, (end, index)))
+}
+
+/// Key and value of such a row.
+pub(super) fn row_of_range(start: u64, end: u64, index: u32) -> (Vec<u8>, Vec<u8>) {
+    let value = [end.to_le_bytes().as_slice(), &index.to_le_bytes()].concat();
+    (start.to_be_bytes().to_vec(), value)
 }
 
 fn put_range(b: &mut Batch, start: u64, end: u64, index: u32) {
-    let value = [end.to_le_bytes().as_slice(), &index.to_le_bytes()].concat();
-    b.put(table::FLD, start.to_be_bytes().to_vec(), value);
+    let (key, value) = row_of_range(start, end, index);
+    b.put(table::FLD, key, value);
 }
 
 impl Fld {

@@ -14,13 +14,18 @@ use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportState, Reply, Reque
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::coral::updates::{Request, Seen};
 use coral_wire::fld::{FLD_LOOKUP, LuSeqRange, RANGE_MDT, SEQ_ALLOC_SUPER};
+use coral_wire::mds::MdtBody;
+use coral_wire::ost::ObdStatfs;
 use coral_wire::ptlrpc::Message;
 use coral_wire::{Errno, ObdConnectData, opc, portal};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::osp::OstTarget;
 use super::store::MdtResult;
+use super::turns::Turns;
 
 /// Another MDT is waited for so long; then whoever asked is told to come back (EINPROGRESS).
 pub(super) const PEER_LIMIT: Duration = Duration::from_secs(20);
@@ -30,6 +35,13 @@ const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 const REQUEST_MAX_BYTES: usize = 1_000_000;
 /// Requests to one MDT at a time.
 const IN_FLIGHT: usize = 64;
+
+/// How long the space of another MDT is taken to be what it was (`qos_maxage`).
+const SPACE_MAX_AGE: Duration = Duration::from_secs(5);
+/// Imbalance of free space, in percent, from which it weighs (`qos_threshold_rr` of MDTs).
+const QOS_THRESHOLD_PERCENT: u128 = 5;
+/// The space of all MDTs, in shares.
+const SHARES: u128 = 1 << 32;
 
 /// An MDT as the configuration names it.
 pub type MdtTarget = OstTarget;
@@ -42,6 +54,15 @@ struct Peer {
     import: Arc<Import>,
 }
 
+/// Space of the other MDTs, as they said last.
+#[derive(Default)]
+struct Room {
+    asked_at: Option<Instant>,
+    /// Bytes and inodes, in the units that Lustre compares.
+    free: BTreeMap<u32, (u128, u128)>,
+    turns: Turns,
+}
+
 /// Connections to the other MDTs of the file system.
 pub struct Mdts {
     node: Arc<Node>,
@@ -50,6 +71,7 @@ pub struct Mdts {
     others: bool,
     client_uuid: String,
     peers: Mutex<BTreeMap<u32, Peer>>,
+    room: Mutex<Room>,
     /// There are others than before.
     changed: watch::Sender<()>,
 }
@@ -63,6 +85,7 @@ impl Mdts {
             others,
             client_uuid: format!("{mdt_name}-lwp_UUID"),
             peers: Mutex::default(),
+            room: Mutex::default(),
             changed: watch::Sender::new(()),
         })
     }
@@ -130,6 +153,33 @@ impl Mdts {
         let others = peers.iter().filter(|(_, p)| there(p)).map(|(i, _)| *i);
         let all: BTreeSet<u32> = others.chain([self.index]).collect();
         all.into_iter().collect()
+    }
+
+    /// Takes `count` of the others among `usable` for shards: in turn, and by their space where that is uneven
+    /// (`lod_mdt_alloc_qos`, `lod_mdt_alloc_rr`). Space is asked for in the background: until it is known, all are equal.
+    pub(super) fn roomy(self: &Arc<Self>, usable: &[u32], count: usize) -> Vec<u32> {
+        let others: Vec<u32> = usable
+            .iter()
+            .copied()
+            .filter(|m| *m != self.index)
+            .collect();
+        let mut room = self.room.lock();
+        if room.asked_at.is_none_or(|at| at.elapsed() >= SPACE_MAX_AGE) {
+            room.asked_at = Some(Instant::now());
+            tokio::spawn(ask_space(Arc::downgrade(self), others.clone()));
+        }
+        let weights = weights(&others, &room.free);
+        let targets: Vec<(u32, i128)> = others.into_iter().zip(weights).collect();
+        room.turns.take(&targets, count)
+    }
+
+    /// Asks an MDT what it has left.
+    async fn statfs(&self, index: u32) -> Result<(u128, u128), Errno> {
+        let rpc = Rpc::new(portal::MDS_REQUEST, opc::MDS_STATFS).push(&MdtBody::default());
+        let reply = self.call(index, rpc).await?;
+        let s: ObdStatfs = reply.get(1).map_err(|_| Errno::EPROTO)?;
+        let bytes = u128::from(s.bavail) * u128::from(s.bsize);
+        Ok((bytes >> 16, u128::from(s.ffree) >> 8))
     }
 
     /// Whether there are others, though they may not be known again yet.
@@ -237,6 +287,37 @@ impl Mdts {
     }
 }
 
+/// Asks these MDTs what they have left.
+async fn ask_space(mdts: Weak<Mdts>, indices: Vec<u32>) {
+    let Some(mdts) = mdts.upgrade() else { return };
+    let asked = indices.iter().map(|i| mdts.statfs(*i));
+    let answers = join_all(asked).await;
+    let free = indices.into_iter().zip(answers);
+    let free = free.filter_map(|(index, answer)| Some((index, answer.ok()?)));
+    mdts.room.lock().free = free.collect();
+}
+
+/// Weights of these MDTs: equal while their space is even, or not known of one; else by bytes and inodes.
+fn weights(mdts: &[u32], free: &BTreeMap<u32, (u128, u128)>) -> Vec<i128> {
+    let equal = vec![1; mdts.len()];
+    let known: Option<Vec<(u128, u128)>> = mdts.iter().map(|m| free.get(m).copied()).collect();
+    let Some(known) = known else { return equal };
+    let even = |of: fn(&(u128, u128)) -> u128| {
+        let least = known.iter().map(of).min().unwrap_or(0);
+        let most = known.iter().map(of).max().unwrap_or(0);
+        most * (100 - QOS_THRESHOLD_PERCENT) / 100 <= least
+    };
+    if even(|f| f.0) && even(|f| f.1) {
+        return equal;
+    }
+    let weight = |(bytes, inodes): &(u128, u128)| bytes * inodes;
+    let total: u128 = known.iter().map(weight).sum();
+    // shares keep the sums small, whatever the sizes
+    let unit = total / SHARES + 1;
+    let shares = known.iter().map(|f| (weight(f) / unit) as i128);
+    shares.collect()
+}
+
 fn range_of(reply: &Message) -> Result<LuSeqRange, Errno> {
     let r: LuSeqRange = reply.get(1).map_err(|_| Errno::EPROTO)?;
     match r.start < r.end {
@@ -261,5 +342,24 @@ async fn connect(import: Weak<Import>) {
         }
         drop(i);
         tokio::time::sleep(CONNECT_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_weighs_where_it_is_uneven() {
+        let free = |all: &[(u32, u128)]| all.iter().map(|(i, n)| (*i, (*n, *n))).collect();
+        let even = free(&[(1, 1000), (2, 980), (3, 960)]);
+        assert_eq!(weights(&[1, 2, 3], &even), [1, 1, 1]);
+        let uneven = free(&[(1, 2000), (2, 1000), (3, 0)]);
+        let w = weights(&[1, 2, 3], &uneven);
+        assert_eq!(w, [4_000_000, 1_000_000, 0]);
+        // one of them has not said
+        assert_eq!(weights(&[1, 4], &uneven), [1, 1]);
+        let huge = free(&[(1, u128::from(u64::MAX)), (2, 1)]);
+        assert!(weights(&[1, 2], &huge)[0] <= SHARES as i128);
     }
 }

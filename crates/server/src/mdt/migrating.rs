@@ -57,7 +57,14 @@ pub fn places(dir: Fid, lmv: Option<&LmvMd>, name: &[u8]) -> Result<(Fid, Fid), 
 
 /// The shards that a migration to the MDT `here` makes, at least one.
 pub fn targets(lum: &LmvUserMd, here: u32, mdts: &[u32]) -> Result<Plan, Errno> {
-    let plan = striped::plan(lum, here, mdts)?;
+    let others = |count| {
+        let after = mdts.iter().cycle().skip_while(|m| **m != here).skip(1);
+        after.take(count).copied().collect()
+    };
+    if !mdts.contains(&here) {
+        return Err(Errno::EINVAL);
+    }
+    let plan = striped::plan(lum, here, mdts, others)?;
     Ok(plan.unwrap_or_else(|| Plan {
         hash: striped::hash_of(lum) & !hash_flag::OVERSTRIPED,
         mdts: vec![here],

@@ -3,7 +3,7 @@
 //! Layers, bottom up, each a file:
 //! * records and tables: [`record`], [`table`], [`acl`], [`cred`];
 //! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`] and [`object_ids`], [`usage`];
-//! * [`open_handles`] and the whole state, [`core`]; [`check`], the offline verifier;
+//! * [`open_handles`] and the whole state, [`core`]; [`check`], the offline verifier, and [`repair`], which mends what it finds;
 //! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target;
@@ -45,12 +45,14 @@ mod params;
 pub mod record;
 mod reint;
 mod remote;
+pub mod repair;
 pub mod squash;
 pub mod store;
 pub mod stripe;
 pub mod striped;
 pub mod table;
 pub mod trans;
+mod turns;
 pub mod usage;
 mod version;
 mod waiting;

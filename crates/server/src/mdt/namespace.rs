@@ -544,7 +544,7 @@ pub fn rename(
     } = plan;
     let replaced = match target {
         Some(target) if mode == RenameMode::Exchange => {
-            move_name(t, target, dst, src, dst_dir, src_dir, time);
+            move_name(t, target, dst, src, dst_dir, src_dir, time)?;
             None
         }
         Some(target) => {
@@ -564,7 +564,7 @@ pub fn rename(
     if mode != RenameMode::Exchange {
         t.del_entry(&src.parent, src.name);
     }
-    move_name(t, child, src, dst, src_dir, dst_dir, time);
+    move_name(t, child, src, dst, src_dir, dst_dir, time)?;
     touch(t, src_dir, time);
     touch(t, dst_dir, time);
     Ok(replaced)
@@ -579,7 +579,7 @@ fn move_name(
     from_dir: TxnObject,
     to_dir: TxnObject,
     time: Time,
-) {
+) -> MdtResult<()> {
     let (fid, mode) = (t.fid(h), t.ino(h).mode);
     t.add_entry(&to.parent, to.name, &fid, mode);
     t.del_link(h, &from.parent, from.name);
@@ -592,4 +592,5 @@ fn move_name(
         fewer(t, from_dir);
         t.change(to_dir).nlink += 1;
     }
+    super::striped::renamed(t, h)
 }

@@ -14,6 +14,7 @@ use coral_wire::layout::{LOV_ALL_STRIPES_WIDE, LOV_MAX_STRIPE_COUNT};
 
 use super::store::{MdtResult, Store, Txn};
 use super::table;
+use super::turns::Turns;
 
 /// Object ids reserved with one write: a crash skips at most so many per OST.
 pub(super) const RESERVE_IDS: u64 = 4096;
@@ -36,8 +37,7 @@ pub struct OstSpace {
 #[derive(Debug, Default)]
 pub struct ObjectIds {
     next: BTreeMap<u32, Window>,
-    credit: BTreeMap<u32, i128>,
-    turn: usize,
+    turns: Turns,
     /// First id of each OST that the transaction under way was given.
     begun: BTreeMap<u32, u64>,
     /// What earlier starts left was looked through for objects that no file refers to ([`super::orphans`]).
@@ -164,28 +164,10 @@ impl ObjectIds {
         Ok((0..stripes).map(|i| ring[i % ring.len()]).collect())
     }
 
-    /// Smooth weighted round robin: each OST earns its weight, the richest are taken and pay.
     fn weighted(&mut self, usable: &[&OstSpace], count: usize) -> Vec<u32> {
-        let weights = weights(usable);
-        let total: i128 = weights.iter().sum();
-        for (o, w) in usable.iter().zip(&weights) {
-            *self.credit.entry(o.index).or_default() += w * count as i128;
-        }
-        let mut order: Vec<usize> = (0..usable.len()).collect();
-        order.sort_by_key(|&i| (-self.credit[&usable[i].index], i));
-        let start = if count == usable.len() {
-            self.turn % count
-        } else {
-            order[0]
-        };
-        self.turn = self.turn.wrapping_add(1);
-        order.truncate(count);
-        // stripes follow each other in OST order from the first one
-        order.sort_by_key(|&i| (i + usable.len() - start) % usable.len());
-        for &i in &order {
-            *self.credit.entry(usable[i].index).or_default() -= total;
-        }
-        order.into_iter().map(|i| usable[i].index).collect()
+        let indices = usable.iter().map(|o| o.index);
+        let targets: Vec<(u32, i128)> = indices.zip(weights(usable)).collect();
+        self.turns.take(&targets, count)
     }
 }
 

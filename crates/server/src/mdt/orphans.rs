@@ -51,7 +51,7 @@ const PASS_OBJECTS: usize = 4096;
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Last transno of a clean stop; there from then until the next start.
-const KEY_STOPPED: &[u8] = b"stopped";
+pub(super) const KEY_STOPPED: &[u8] = b"stopped";
 
 /// What earlier starts have left to be looked through.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -340,6 +340,11 @@ fn without_file(store: &Store, id: ObjectId) -> MdtResult<Option<Fid>> {
         ver: 0,
     };
     if id.seq < seq::NORMAL || store.kv().get(table::INODE, &fid_key(&fid))?.is_some() {
+        return Ok(None);
+    }
+    // a repair could not read its record, and has kept it
+    let aside = table::aside_key(table::INODE, &fid_key(&fid));
+    if store.kv().get(table::ASIDE, &aside)?.is_some() {
         return Ok(None);
     }
     let due = store

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use coral_wire::Fid;
+use coral_wire::layout::LmvMdHead;
 use coral_wire::mds::{MdtBody, md};
 
 use super::acl;
@@ -28,6 +29,13 @@ const BASE: u64 = md::FLID
     | md::FLNLINK
     | md::FLBTIME
     | md::FLPROJID;
+
+/// A default in as many bytes as a layout's head has, as Lustre sends it.
+fn room_of_layout(lmv: Bytes) -> Bytes {
+    let mut room = lmv.to_vec();
+    room.resize(room.len().max(size_of::<LmvMdHead>()), 0);
+    room.into()
+}
 
 /// Attributes and the attributes' buffers of one object.
 #[derive(Clone, Default)]
@@ -130,7 +138,7 @@ impl Ctx {
             && let Some(v) = store.xattr(fid, ino, super::xattr::TRUSTED_DMV)?
         {
             p.body.valid |= md::DEFAULT_MEA;
-            p.default_lmv = v;
+            p.default_lmv = room_of_layout(v);
         }
         if wants(md::FLMODEASIZE) {
             p.body.valid |= md::FLMODEASIZE;

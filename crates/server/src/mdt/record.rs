@@ -183,11 +183,37 @@ impl Inode {
     /// A record read back; parts share `raw`'s memory.
     pub fn decode(raw: &Bytes) -> Result<Inode, RecordError> {
         let mut r = Reader { raw, at: 0 };
+        let mut ino = Inode::read_fields(&mut r)?;
+        ino.read_lists(&mut r)?;
+        match r.at == raw.len() {
+            true => Ok(ino),
+            false => Err(RecordError::Torn),
+        }
+    }
+
+    /// What can be read of a torn record: the object without some of its names and extended attributes. `None`: not even its
+    /// type, owner and layout can.
+    pub fn salvage(raw: &Bytes) -> Option<Inode> {
+        let mut r = Reader { raw, at: 0 };
+        let mut ino = Inode::read_fields(&mut r).ok()?;
+        let known = [
+            S_IFDIR, S_IFREG, S_IFLNK, 0o010000, 0o020000, 0o060000, 0o140000,
+        ];
+        if !known.contains(&(ino.mode & S_IFMT)) {
+            return None;
+        }
+        // as far as it goes
+        let _ = ino.read_lists(&mut r);
+        Some(ino)
+    }
+
+    /// Everything before the lists.
+    fn read_fields(r: &mut Reader<'_>) -> Result<Inode, RecordError> {
         let format = r.u8()?;
         if !(VERSION_1..=VERSION).contains(&format) {
             return Err(RecordError::Version(format));
         }
-        let mut ino = Inode {
+        Ok(Inode {
             mode: r.u32()?,
             uid: r.u32()?,
             gid: r.u32()?,
@@ -207,13 +233,14 @@ impl Inode {
             symlink: r.bytes()?,
             links: Vec::new(),
             xattrs: Vec::new(),
-        };
+        })
+    }
+
+    fn read_lists(&mut self, r: &mut Reader<'_>) -> Result<(), RecordError> {
         for _ in 0..r.u32()? {
             let parent = super::table::fid_of_key(r.take(16)?).ok_or(RecordError::Torn)?;
-            ino.links.push(Link {
-                parent,
-                name: r.bytes()?,
-            });
+            let name = r.bytes()?;
+            self.links.push(Link { parent, name });
         }
         for _ in 0..r.u32()? {
             let name = r.bytes()?;
@@ -222,13 +249,9 @@ impl Inode {
                 1 => XattrValue::External(r.u32()?),
                 _ => return Err(RecordError::Torn),
             };
-            ino.xattrs.push((name, value));
+            self.xattrs.push((name, value));
         }
-        if r.at != raw.len() {
-            Err(RecordError::Torn)
-        } else {
-            Ok(ino)
-        }
+        Ok(())
     }
 }
 

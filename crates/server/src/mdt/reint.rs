@@ -107,7 +107,7 @@ impl Ctx {
             _ => None,
         };
         if kind == S_IFDIR {
-            new.dmv = self.handed_down(r);
+            new.dmv = self.own_default(r);
         }
         let here = self.is_here(&at.parent);
         if !here && kind != S_IFDIR {
@@ -356,8 +356,8 @@ impl Ctx {
         Err(Errno::EAGAIN.into())
     }
 
-    /// Whether a rename is about several MDTs: something lies on another one, or what goes is in shards, or a directory moves to
-    /// another, whose ancestors may lie anywhere.
+    /// Whether a rename is about several MDTs: something lies on another one, or is in shards, or a directory moves to another,
+    /// whose ancestors may lie anywhere.
     fn renames_over(&self, dirs: [Fid; 2], fids: [Option<Fid>; 2]) -> MdtResult<bool> {
         if !self.ops.mdts.several() {
             return Ok(false);
@@ -367,16 +367,14 @@ impl Ctx {
         if !dirs.iter().all(|d| core.store.is_here(d)) {
             return Ok(true);
         }
-        for (at, fid) in fids.iter().enumerate() {
-            let Some(fid) = fid else { continue };
+        for fid in fids.iter().flatten() {
             if !core.store.is_here(fid) {
                 return Ok(true);
             }
             let Some(ino) = core.store.find(fid)?.filter(Inode::is_dir) else {
                 continue;
             };
-            let in_shards = at == 1 && striped::layout(&core.store, fid, &ino)?.is_some();
-            if moves || in_shards {
+            if moves || striped::layout(&core.store, fid, &ino)?.is_some() {
                 return Ok(true);
             }
         }

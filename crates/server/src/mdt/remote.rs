@@ -206,12 +206,12 @@ impl Ctx {
             op.lock(needs.list(), &looks).await?;
             // what is found out late is locked from the beginning
             let dirs = directories(&op, src.0 != dst.0, [child, target])?;
-            let gone = match target.filter(|_| mode != RenameMode::Exchange) {
-                Some(target) => op.shards(&target)?,
-                None => Vec::new(),
-            };
-            if gone != shards || !dirs.iter().all(|d| moves.contains(d)) {
-                (shards, moves) = (gone, dirs);
+            let mut parts = Vec::new();
+            for fid in [child, target].into_iter().flatten() {
+                parts.extend(op.shards(&fid)?);
+            }
+            if parts != shards || !dirs.iter().all(|d| moves.contains(d)) {
+                (shards, moves) = (parts, dirs);
                 continue;
             }
             let rename = Rename {

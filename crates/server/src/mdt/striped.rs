@@ -10,7 +10,8 @@
 use bytes::Bytes;
 use coral_wire::coral::updates::{Update, follow};
 use coral_wire::layout::{
-    LMV_MAGIC_STRIPE, LMV_MAGIC_V1, LmvMd, LmvMdHead, LmvUserMd, hash_flag, hash_type,
+    LMV_MAGIC_STRIPE, LMV_MAGIC_V1, LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LmvMd, LmvMdHead,
+    LmvUserMd, hash_flag, hash_type, inherit,
 };
 use coral_wire::{Errno, Fid};
 
@@ -24,13 +25,6 @@ pub const SHARDS_PER_MDT: u32 = 5;
 pub(super) const FIRST_LAYOUT: u32 = 1;
 /// A count below zero asks for so many shards on each MDT, at most this many (`LMV_OVERSTRIPE_COUNT_MAX`).
 const FACTOR_MAX: u32 = 5;
-
-/// Handed down without end (`LMV_INHERIT_UNLIMITED`).
-const INHERIT_UNLIMITED: u8 = 0;
-/// Most levels it is handed down (`LMV_INHERIT_MAX`); more: none.
-const INHERIT_MAX: u8 = 250;
-/// Not handed down round robin (`LMV_INHERIT_RR_NONE`).
-const INHERIT_RR_NONE: u8 = 0;
 
 /// The attribute of `ino` if it is a master or a shard.
 pub(super) fn attribute(store: &Store, fid: &Fid, ino: &Inode) -> MdtResult<Option<LmvMd>> {
@@ -125,9 +119,15 @@ pub(super) fn hash_of(lum: &LmvUserMd) -> u32 {
     hash & (hash_type::MASK | hash_flag::OVERSTRIPED | hash_flag::FIXED)
 }
 
-/// How a directory is to be laid out that is made on `here`. `None`: in one piece. `mdts`: those that can be used, in order.
+/// How a directory is to be laid out that is made on `here`. `None`: in one piece. `mdts`: those that can be used, in order;
+/// `others` takes so many of them for shards whose place nobody has said.
 /// E2BIG, EINVAL: it cannot be laid out so (`lod_prep_md_striped_create`, `lod_ah_init`).
-pub fn plan(lum: &LmvUserMd, here: u32, mdts: &[u32]) -> Result<Option<Plan>, Errno> {
+pub fn plan(
+    lum: &LmvUserMd,
+    here: u32,
+    mdts: &[u32],
+    others: impl FnOnce(usize) -> Vec<u32>,
+) -> Result<Option<Plan>, Errno> {
     let known = u32::try_from(mdts.len()).unwrap_or(u32::MAX);
     if known <= 1 {
         return Ok(None);
@@ -152,6 +152,11 @@ pub fn plan(lum: &LmvUserMd, here: u32, mdts: &[u32]) -> Result<Option<Plan>, Er
         hash &= !hash_flag::OVERSTRIPED;
     } else if !over {
         hash |= hash_flag::OVERSTRIPED;
+    }
+    if count <= known && lum.head.stripe_offset == LMV_OFFSET_DEFAULT {
+        let mut list = vec![here];
+        list.extend(others(count as usize - 1));
+        return Ok((list.len() > 1).then_some(Plan { hash, mdts: list }));
     }
     let first = mdts.iter().position(|m| *m == here).ok_or(Errno::EINVAL)?;
     let around = mdts.iter().cycle().skip(first);
@@ -182,21 +187,28 @@ fn listed(lum: &LmvUserMd, here: u32, mdts: &[u32], hash: u32, count: u32) -> Re
     Ok(Plan { hash, mdts: list })
 }
 
-/// What a new directory hands down that was made as its parent hands it down (`lmv_inherit_next`, `lmv_inherit_rr_next`); `None`:
-/// nothing.
-pub fn handed_down(lum: &LmvUserMd) -> Option<LmvUserMd> {
-    let mut next = lum.clone();
-    next.head.max_inherit = match lum.head.max_inherit {
-        INHERIT_UNLIMITED => INHERIT_UNLIMITED,
-        n @ 2..=INHERIT_MAX => n - 1,
+/// The default of a new directory that a user has put on one MDT, `here`: what is made in it stays there (`lod_ah_init`).
+pub fn kept_together(lum: &LmvUserMd, here: u32) -> Option<LmvUserMd> {
+    let mut head = lum.head;
+    if !matches!(head.stripe_count, 0 | 1) {
+        return None;
+    }
+    let next = head.next();
+    // the directory is the first level itself
+    match head.max_inherit {
+        inherit::UNLIMITED | 1..inherit::MAX => {}
+        inherit::MAX => head.max_inherit = inherit::MAX - 1,
         _ => return None,
-    };
-    next.head.max_inherit_rr = match lum.head.max_inherit_rr {
-        n @ (INHERIT_RR_NONE | u8::MAX) => n,
-        n @ 2..=INHERIT_MAX => n - 1,
-        _ => INHERIT_RR_NONE,
-    };
-    Some(next)
+    }
+    head.max_inherit_rr = next.map_or(inherit::RR_NONE, |n| n.max_inherit_rr);
+    if head.stripe_offset == LMV_OFFSET_DEFAULT {
+        head.stripe_offset = here;
+    }
+    head.magic = LMV_USER_MAGIC;
+    Some(LmvUserMd {
+        head,
+        ..LmvUserMd::default()
+    })
 }
 
 /// The attribute of a new master on the MDT `here`.
@@ -319,6 +331,18 @@ pub fn followed(t: &mut Txn<'_>, h: TxnObject, times: u8) -> MdtResult<()> {
     Ok(())
 }
 
+/// The directory `h` has another name: its project and the time of its change are those of its shards too.
+pub fn renamed(t: &mut Txn<'_>, h: TxnObject) -> MdtResult<()> {
+    let (projid, ctime) = (t.ino(h).projid, t.ino(h).ctime);
+    for fid in shards(t.store, &t.fid(h), t.ino(h))? {
+        if let Some(shard) = t.find(&fid)? {
+            let ino = t.change(shard);
+            (ino.projid, ino.ctime) = (projid, ctime);
+        }
+    }
+    Ok(())
+}
+
 /// What lies in the fields of a record, and is the same in a master and its shards.
 pub(super) fn likeness(ino: &mut Inode, like: &Inode) {
     ino.mode = like.mode;
@@ -371,7 +395,7 @@ mod tests {
     const FNV: u32 = hash_type::FNV_1A_64;
 
     fn laid(count: u32, hash: u32, list: &[u32]) -> Result<Option<(u32, Vec<u32>)>, Errno> {
-        let plan = plan(&asked(count, hash, list), 1, &[0, 1, 2])?;
+        let plan = plan(&asked(count, hash, list), 1, &[0, 1, 2], |_| vec![])?;
         Ok(plan.map(|p| (p.hash, p.mdts)))
     }
 
@@ -393,7 +417,7 @@ mod tests {
         let most = laid(1000, OVER, &[]).unwrap().unwrap();
         assert_eq!(most.1.len(), 15);
         // where there is one MDT, everything is in one piece
-        assert_eq!(plan(&asked(4, OVER, &[]), 0, &[0]), Ok(None));
+        assert_eq!(plan(&asked(4, OVER, &[]), 0, &[0], |_| vec![]), Ok(None));
     }
 
     #[test]
@@ -408,16 +432,34 @@ mod tests {
     }
 
     #[test]
-    fn defaults_go_down_so_many_levels() {
-        let next = |levels, rr| {
-            let mut lum = asked(2, FNV, &[]);
-            (lum.head.max_inherit, lum.head.max_inherit_rr) = (levels, rr);
-            handed_down(&lum).map(|l| (l.head.max_inherit, l.head.max_inherit_rr))
+    fn shards_whose_place_nobody_has_said_go_where_there_is_room() {
+        let anywhere = |count, hash| {
+            let lum = LmvUserMd::request(count, LMV_OFFSET_DEFAULT, hash);
+            let roomy = |n: usize| [3, 0, 2].into_iter().take(n).collect();
+            let plan = plan(&lum, 1, &[0, 1, 2, 3], roomy).unwrap().unwrap();
+            (plan.hash, plan.mdts)
         };
-        assert_eq!(next(0, 255), Some((0, 255)));
-        assert_eq!(next(3, 2), Some((2, 1)));
-        assert_eq!(next(2, 1), Some((1, 0)));
-        assert_eq!([next(1, 0), next(255, 0), next(251, 0)], [None; 3]);
+        assert_eq!(anywhere(2, 0), (FNV, vec![1, 3]));
+        assert_eq!(anywhere(3, OVER), (FNV, vec![1, 3, 0]));
+        assert_eq!(anywhere(9, 0), (FNV, vec![1, 3, 0, 2]));
+        assert_eq!(anywhere(5, OVER), (FNV | OVER, vec![1, 2, 3, 0, 1]));
+    }
+
+    #[test]
+    fn what_is_made_in_a_directory_of_one_mdt_stays_there() {
+        let kept = |count, offset, levels, rr| {
+            let mut lum = LmvUserMd::request(count, offset, 0);
+            (lum.head.max_inherit, lum.head.max_inherit_rr) = (levels, rr);
+            let kept = kept_together(&lum, 2).map(|l| l.head);
+            kept.map(|h| (h.stripe_offset, h.max_inherit, h.max_inherit_rr))
+        };
+        assert_eq!(kept(1, 3, 0, 0), Some((3, 0, 0)));
+        assert_eq!(kept(0, LMV_OFFSET_DEFAULT, 3, 2), Some((2, 3, 1)));
+        assert_eq!(kept(1, 1, 250, 255), Some((1, 249, 255)));
+        assert_eq!(
+            [kept(1, 1, 255, 0), kept(1, 1, 251, 0), kept(2, 1, 0, 0)],
+            [None; 3]
+        );
     }
 
     #[test]

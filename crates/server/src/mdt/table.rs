@@ -14,6 +14,7 @@
 //! | `fld` | first sequence (8 B) | the one after the last (8 B little-endian), index of the MDT (4 B) |
 //! | `prepared` | operation over several MDTs ([`OpId`](coral_wire::coral::updates::OpId)) | changes made here when its coordinator has decided |
 //! | `decided` | operation that this MDT coordinates | indices of MDTs that have not made their part yet (4 B each) |
+//! | `aside` | name of a table, NUL, a key of it | the row that a repair took out of that table ([`super::repair`]) |
 //!
 //! Invariant: keys are big-endian, so that the order of keys is the order of numbers: a directory
 //! in hash order is one range. Lustre keeps the same things in an ldiskfs directory, the object
@@ -48,9 +49,12 @@ pub const PREPARED: Table = Table("mdt_prepared");
 /// Operations that were decided here.
 pub const DECIDED: Table = Table("mdt_decided");
 
+/// Rows that a repair took out of other tables.
+pub const ASIDE: Table = Table("mdt_aside");
+
 /// Every table of an MDT, for who must create them beforehand.
-pub const ALL: [Table; 12] = [
-    INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META, FLD, PREPARED, DECIDED,
+pub const ALL: [Table; 13] = [
+    INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META, FLD, PREPARED, DECIDED, ASIDE,
 ];
 
 /// First hash an entry may have: 0 to 2 stand for the start, `.` and `..`.
@@ -186,6 +190,11 @@ pub fn data_key(fid: &Fid) -> Bytes {
 /// The file of such a key.
 pub fn data_of_key(key: &[u8]) -> Option<Fid> {
     fid_of_key(key.strip_prefix(&DATA_PREFIX)?).filter(|_| key.len() == 20)
+}
+
+/// Key under which a row of another table is kept aside.
+pub fn aside_key(t: Table, key: &[u8]) -> Vec<u8> {
+    [t.0.as_bytes(), b"\0", key].concat()
 }
 
 /// The least key greater than every key that begins with `prefix`; `None` if there is none.

@@ -6,16 +6,17 @@
 
 use bytes::Bytes;
 use coral_osd::{Batch, Device, Kv, Op, OsdError};
-use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 
 use super::record::Inode;
-use super::store::{MdtError, MdtResult, torn};
+use super::store::MdtResult;
 use super::table;
 use crate::quota::{self, Owner, Sums, Used, owner_of};
 
 pub use crate::quota::row_of;
 
+/// Bytes of a key of the table.
+const KEY_BYTES: usize = 12;
 /// Bytes of a block that inodes are in.
 const BLOCK_BYTES: u64 = 512;
 /// Rows read at a time.
@@ -43,13 +44,19 @@ pub fn of_inode(ino: &Inode) -> (Owner, Used) {
 pub struct MdtUsage(Mutex<Sums>);
 
 impl MdtUsage {
-    /// Reads the table, or makes it, of a name space that was kept without.
+    /// Reads the table, or makes it, of a name space that was kept without, or when one of its rows is torn.
     pub fn open(kv: &Device) -> MdtResult<MdtUsage> {
-        if is_kept(&**kv)? {
-            return Ok(MdtUsage(Mutex::new(read(&**kv)?)));
+        let rows = kv.range(table::USAGE, &[], None, usize::MAX)?;
+        if is_kept(&**kv)?
+            && let Some(sums) = read(&rows)
+        {
+            return Ok(MdtUsage(Mutex::new(sums)));
         }
         let sums = count(&**kv)?;
         let mut b = Batch::new();
+        for (key, _) in rows {
+            b.del(table::USAGE, key);
+        }
         for (owner, used) in sums.iter() {
             quota::put_row(&mut b, table::USAGE, owner, *used);
         }
@@ -111,13 +118,14 @@ pub fn of_batch(batch: &Batch) -> Vec<(Owner, Used)> {
     batch.ops().iter().filter_map(row).collect()
 }
 
-fn read(kv: &dyn Kv) -> MdtResult<Sums> {
+/// What the rows say; `None` when one of them is torn.
+fn read(rows: &[(Bytes, Bytes)]) -> Option<Sums> {
     let mut sums = Sums::default();
-    for (k, v) in kv.range(table::USAGE, &[], None, usize::MAX)? {
-        let (owner, used) = row_of(&k, &v).ok_or_else(|| torn(&Fid::ZERO))?;
+    for (k, v) in rows {
+        let (owner, used) = row_of(k, v).filter(|_| k.len() == KEY_BYTES)?;
         sums.set(owner, used);
     }
-    Ok(sums)
+    Some(sums)
 }
 
 /// Whether the table is kept.
@@ -125,17 +133,23 @@ pub fn is_kept(kv: &dyn Kv) -> Result<bool, OsdError> {
     Ok(kv.get(table::META, KEY_KEPT)?.is_some())
 }
 
-/// What the inodes say.
+/// What the inodes say. One that does not parse counts for nobody: it does not keep the others from being served.
 fn count(kv: &dyn Kv) -> MdtResult<Sums> {
     let mut sums = Sums::default();
     let mut from = Vec::new();
     loop {
         let rows = kv.range(table::INODE, &from, None, CHUNK)?;
         for (k, v) in &rows {
-            let fid = table::fid_of_key(k).ok_or_else(|| torn(&Fid::ZERO))?;
-            let (owner, used) =
-                of_inode(&Inode::decode(v).map_err(|source| MdtError::Corrupt { fid, source })?);
-            sums.add(owner, used);
+            match Inode::decode(v) {
+                Ok(ino) => {
+                    let (owner, used) = of_inode(&ino);
+                    sums.add(owner, used);
+                }
+                Err(error) => {
+                    let fid = table::fid_of_key(k).unwrap_or_default();
+                    tracing::error!(%fid, %error, "counting inodes; see `coral check`");
+                }
+            }
         }
         match rows.last() {
             Some((k, _)) if rows.len() == CHUNK => from = [k, &[0][..]].concat(),

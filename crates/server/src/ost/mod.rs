@@ -47,6 +47,7 @@ pub(crate) use self::error::OstError;
 use self::grant::Grants;
 use self::obdo::Times;
 use self::usage::OstUsage;
+pub use self::usage::to_be_counted;
 pub(crate) use self::usage::{Changing, ToCount};
 use crate::mdt::low_space;
 use crate::quota::{Owner, Used};

@@ -417,5 +417,14 @@ impl Visits {
     }
 }
 
+/// What notes that these objects of a target that is not served are about to change: its next start counts them anew.
+pub fn to_be_counted(ids: &[ObjectId]) -> Batch {
+    let mut batch = Batch::new();
+    for id in ids {
+        batch.put(table::GROUP, table::Group::of(*id).key(), Vec::new());
+    }
+    batch
+}
+
 #[cfg(test)]
 mod tests;

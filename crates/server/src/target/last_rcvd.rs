@@ -101,6 +101,17 @@ pub(crate) fn client_count(kv: &dyn Kv) -> Result<usize, OsdError> {
     Ok(load(kv)?.clients.len())
 }
 
+/// What forgets all clients, so that none of them replays anything; and how many there are.
+pub(crate) fn forget_clients(kv: &dyn Kv) -> Result<(Batch, usize), OsdError> {
+    let clients = load(kv)?.clients;
+    let mut batch = Batch::new();
+    for client in &clients {
+        delete_client(kv, &mut batch, &client.uuid)?;
+    }
+    put_gap(&mut batch, false);
+    Ok((batch, clients.len()))
+}
+
 /// Number of the last transaction that is in the tables; `None` when there never was one.
 pub(crate) fn stored_transno(kv: &dyn Kv) -> Result<Option<u64>, OsdError> {
     Ok(kv.get(LAST_RCVD, TRANSNO)?.map(|v| number(&v)))

@@ -32,7 +32,7 @@ pub use coral_osd::TargetKind;
 pub(crate) use connect::wanted_uuid;
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
-pub(crate) use last_rcvd::{client_count, stored_instance, stored_transno};
+pub(crate) use last_rcvd::{client_count, forget_clients, stored_instance, stored_transno};
 pub use members::Membership;
 pub(crate) use members::{check_writable, reads_only};
 pub(crate) use recovery::RecoveryGate;

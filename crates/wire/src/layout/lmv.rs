@@ -53,6 +53,22 @@ pub mod hash_flag {
     pub const LAYOUT_CHANGE: u32 = MIGRATION | SPLIT | MERGE;
 }
 
+/// How far a default is handed down: values of `max_inherit` and `max_inherit_rr`.
+pub mod inherit {
+    /// `max_inherit`: without end.
+    pub const UNLIMITED: u8 = 0;
+    /// `max_inherit`: not at all.
+    pub const NONE: u8 = 255;
+    /// `max_inherit_rr`: directories are not made round robin.
+    pub const RR_NONE: u8 = 0;
+    /// `max_inherit_rr`: without end.
+    pub const RR_UNLIMITED: u8 = 255;
+    /// Most levels of both; more are none.
+    pub const MAX: u8 = 250;
+    /// `max_inherit_rr` of a new file system's root.
+    pub const RR_ROOT: u8 = 3;
+}
+
 wire_struct! {
     /// `lmv_mds_md_v1` without its stripes.
     #[derive(Eq)]
@@ -191,7 +207,48 @@ impl LmvMd {
     }
 }
 
+impl LmvUserMdHead {
+    /// What a subdirectory inherits of this default (`lmv_inherit_next`, `lmv_inherit_rr_next`); `None`: nothing.
+    pub fn next(&self) -> Option<LmvUserMdHead> {
+        let max_inherit = match self.max_inherit {
+            inherit::UNLIMITED => inherit::UNLIMITED,
+            n @ 2..=inherit::MAX => n - 1,
+            _ => return None,
+        };
+        let max_inherit_rr = match self.max_inherit_rr {
+            n @ (inherit::RR_NONE | inherit::RR_UNLIMITED) => n,
+            n @ 2..=inherit::MAX => n - 1,
+            _ => inherit::RR_NONE,
+        };
+        Some(LmvUserMdHead {
+            max_inherit,
+            max_inherit_rr,
+            ..*self
+        })
+    }
+
+    /// What is left of this default so many levels further down; `None`: nothing.
+    pub fn below(&self, levels: usize) -> Option<LmvUserMdHead> {
+        match self.max_inherit {
+            // an endless one is the same from some level on
+            inherit::UNLIMITED => {
+                (0..levels.min(inherit::MAX as usize)).try_fold(*self, |d, _| d.next())
+            }
+            _ => (0..levels).try_fold(*self, |d, _| d.next()),
+        }
+    }
+}
+
 impl LmvUserMd {
+    /// The default of the root of a new file system: directories near the root go round robin, others by space
+    /// (`mdd_prepare` in `lustre/mdd/mdd_device.c`).
+    pub fn of_new_root() -> LmvUserMd {
+        let mut all = LmvUserMd::request(1, LMV_OFFSET_DEFAULT, hash_type::UNKNOWN);
+        all.head.max_inherit = inherit::UNLIMITED;
+        all.head.max_inherit_rr = inherit::RR_ROOT;
+        all
+    }
+
     /// A request: `count` shards, MDT index or [`LMV_OFFSET_DEFAULT`], hash type.
     pub fn request(count: u32, offset: u32, hash_type: u32) -> LmvUserMd {
         LmvUserMd {

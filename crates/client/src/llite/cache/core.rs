@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
+use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::{Ibits, ResId};
 
 use super::known::{ATTR_BITS, DirState, Forget, Known, Lookup, Mark};
@@ -250,6 +251,22 @@ impl Core {
             let same_lock = made || mark.locked != 0 && mark.locked == n.update_lock;
             n.uncapped |= n.holds(Ibits::UPDATE) && same_lock && n.forgot_at <= mark.at;
         }
+    }
+
+    /// A read that began at `mark` found what new directories in `dir` inherit.
+    pub fn learn_default(&mut self, mark: Mark, dir: Fid, found: Option<LmvUserMdHead>) {
+        if let Some(n) = self.nodes.get_mut(&dir) {
+            let same_lock = mark.locked != 0 && mark.locked == n.update_lock;
+            if n.covers_dir() && same_lock && n.forgot_at <= mark.at {
+                n.default_dirs = Some(found.map(Box::new));
+            }
+        }
+    }
+
+    /// What new directories in `dir` inherit, if that is known; within: nothing is set.
+    pub fn default_of(&self, dir: Fid) -> Option<Option<LmvUserMdHead>> {
+        let found = self.nodes.get(&dir)?.default_dirs.as_ref()?;
+        Some(found.as_deref().copied())
     }
 
     /// Type and permissions of an object, under a lock.

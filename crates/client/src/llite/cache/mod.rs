@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
+use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::ResId;
 use parking_lot::Mutex;
 
@@ -165,6 +166,16 @@ impl Cache {
     /// made, and the lock came with it.
     pub fn learn_uncapped(&self, mark: Mark, fid: Fid, made: bool) {
         self.core.lock().learn_uncapped(mark, fid, made);
+    }
+
+    /// A read that began at `mark` found what new directories in `dir` inherit.
+    pub fn learn_default(&self, mark: Mark, dir: Fid, found: Option<LmvUserMdHead>) {
+        self.core.lock().learn_default(mark, dir, found);
+    }
+
+    /// What new directories in `dir` inherit, if that is known; within: nothing is set.
+    pub fn default_of(&self, dir: Fid) -> Option<Option<LmvUserMdHead>> {
+        self.core.lock().default_of(dir)
     }
 
     // ---- own changes ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
+use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::Ibits;
 use smallvec::SmallVec;
 
@@ -56,6 +57,8 @@ pub(super) struct Node {
     pub used: bool,
     /// It has no file capabilities: found out under the UPDATE lock that is held, which goes before they are set.
     pub uncapped: bool,
+    /// Directory: what new ones in it inherit, as it is stored, found out under the locks that cover its attributes.
+    pub default_dirs: Option<Option<Box<LmvUserMdHead>>>,
     /// Opened for reading before, and some lock was held ever since.
     pub opened: bool,
 }
@@ -127,6 +130,7 @@ impl Node {
         let lost = before & !self.bits();
         if lost & (ATTR_BITS | Ibits::LAYOUT.bits()) != 0 {
             self.md = None;
+            self.default_dirs = None;
         }
         if lost & Ibits::LAYOUT.bits() != 0 {
             self.objects = None;
@@ -158,6 +162,11 @@ impl Node {
             ATTR_BITS
         };
         self.bits() & need == need
+    }
+
+    /// All bits that cover attributes of a directory are held.
+    pub fn covers_dir(&self) -> bool {
+        self.bits() & ATTR_BITS == ATTR_BITS
     }
 
     /// The listing is whole and covered.
@@ -227,6 +236,7 @@ impl Node {
         self.md = None;
         self.forgot_at = now;
         self.uncapped = false;
+        self.default_dirs = None;
     }
 
     /// An own change brought the directory to `version`: the listing stays whole if nobody else's change lies between.

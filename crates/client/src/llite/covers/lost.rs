@@ -34,7 +34,7 @@ impl Lost {
     }
 
     /// For a new handle: it does not hear of errors so far.
-    pub fn from_now(&self) -> Told {
+    pub fn beginning_now(&self) -> Told {
         let count = self.last.lock().0;
         Told {
             by_fsync: AtomicU64::new(count),

@@ -47,7 +47,10 @@ impl FsObjects {
             match call() {
                 Err(OsdError::NoSpace) if self.space.make_room(bytes) => {}
                 Err(OsdError::NoSpace) if !std::mem::replace(&mut ended, true) => {}
-                Err(OsdError::NoSpace) => return Err(OsdError::NoSpace),
+                Err(OsdError::NoSpace) => {
+                    tracing::debug!(bytes, "no room for a promised write");
+                    return Err(OsdError::NoSpace);
+                }
                 done => {
                     self.space.found_room();
                     return done;

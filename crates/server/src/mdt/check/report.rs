@@ -104,6 +104,18 @@ pub enum Problem {
         /// The first sequence of the range.
         start: u64,
     },
+    /// A sequence that is in use would be given again.
+    NextSequence {
+        /// Index of the MDT.
+        mdt: u32,
+        /// The sequence.
+        next: u64,
+    },
+    /// A directory that has a name and is not below the root.
+    Apart {
+        /// The directory.
+        fid: Fid,
+    },
     /// A shard of a striped directory and the directory do not agree.
     Shard {
         /// The directory.
@@ -210,6 +222,16 @@ impl fmt::Display for Problem {
                 f,
                 "MDT{mdt:04x} holds the sequences from {start:#x} on, which are not its own as MDT0000 has it"
             ),
+            Problem::NextSequence { mdt, next } => write!(
+                f,
+                "MDT{mdt:04x} would give sequences again that are in use, from {next:#x} on"
+            ),
+            Problem::Apart { fid } => {
+                write!(
+                    f,
+                    "directory {fid} is in a circle of directories, not below the root"
+                )
+            }
             Problem::Shard { dir, shard, what } => {
                 write!(f, "shard {shard} of striped directory {dir}: {what}")
             }

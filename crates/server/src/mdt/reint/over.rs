@@ -6,7 +6,7 @@ use coral_wire::coral::updates::Look;
 use coral_wire::layout::LmvUserMd;
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtBody, MdtRecReint, RecCreate, md, open};
-use coral_wire::{ConnectFlags2 as F2, Errno, Fid};
+use coral_wire::{Errno, Fid};
 
 use crate::mdt::ctx::{Answer, Ctx};
 use crate::mdt::namespace::{self, At, NewObject};
@@ -23,19 +23,20 @@ impl Ctx {
             return Ok(None);
         };
         let mdts = &self.ops.mdts;
-        Ok(striped::plan(&lum, mdts.index(), &mdts.usable())?)
+        let (here, usable) = (mdts.index(), mdts.usable());
+        let others = |count| mdts.roomy(&usable, count);
+        Ok(striped::plan(&lum, here, &usable, others)?)
     }
 
-    /// What the new directory hands down. A kernel client that knows how far its ancestors' defaults reach has it stored by nobody
-    /// (`lod_ah_init`).
-    pub(super) fn handed_down(&self, r: &RecCreate) -> Bytes {
-        let knows = self.rq.exp.connect().has2(F2::DMV_IMP_INHERIT) && !self.coral;
-        if r.flags() & open::DEFAULT_LMV == 0 || knows {
+    /// What the new directory hands down, if that is stored. What comes from above is not: clients know it
+    /// (`OBD_CONNECT2_DMV_IMP_INHERIT`).
+    pub(super) fn own_default(&self, r: &RecCreate) -> Bytes {
+        if r.flags() & open::DEFAULT_LMV != 0 || !self.ops.mdts.several() {
             return Bytes::new();
         }
         let lum = LmvUserMd::decode(self.buf(4)).ok();
-        let next = lum.as_ref().and_then(striped::handed_down);
-        next.map_or(Bytes::new(), |l| l.encode())
+        let kept = lum.and_then(|l| striped::kept_together(&l, self.ops.mdts.index()));
+        kept.map_or(Bytes::new(), |l| l.encode())
     }
 
     /// Makes a directory here whose name or shards lie on other MDTs.

@@ -138,14 +138,16 @@ impl Txn<'_> {
                 secs: s.ino.ctime.secs,
                 nsecs: s.ino.ctime.nsecs,
             };
-            let renamed = !(away.dropped.is_empty() && away.added.is_empty());
-            all.entry(away.mdt).or_default().push(match renamed {
-                false => Update::Touch {
+            let named = away.dropped.is_empty() && away.added.is_empty();
+            let contents = named && (nlink != 0 || s.ino.mtime != away.ino.mtime);
+            all.entry(away.mdt).or_default().push(match contents {
+                true => Update::Touch {
                     dir: s.fid,
                     nlink,
                     time,
                 },
-                true => Update::Object {
+                // of what has its names still, the time of its change alone
+                false => Update::Object {
                     fid: s.fid,
                     nlink,
                     time,

@@ -1,0 +1,152 @@
+//! `coral check --repair`: mends what `coral check` finds, before it checks again.
+//!
+//! Nothing is changed unless all MDTs of the file system are there, can be read and are not served, and something is wrong.
+//! Objects that no file has are removed only when that is asked for: they may be all that is left of a file.
+
+use crate::check::CheckedTarget;
+use coral_osd::{Kv, ObjectId, Objects, OpenError, OsdFs, TargetKind, Time};
+use coral_server::mdt;
+use coral_server::ost::to_be_counted;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What was done to each target.
+pub(crate) type Lines = BTreeMap<PathBuf, Vec<String>>;
+
+/// Targets of one file system, by directory: its MDTs, and the others.
+#[derive(Default)]
+struct Targets {
+    mdts: Vec<(u32, PathBuf)>,
+    osts: Vec<PathBuf>,
+    problems: usize,
+}
+
+/// Mends what is wrong with these targets, which are closed by then. An error: nothing was changed, and why.
+pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<Lines, String> {
+    let mut systems: BTreeMap<String, Targets> = BTreeMap::new();
+    for t in &targets {
+        if let Some(why) = refused(t) {
+            return Err(format!("nothing is repaired: {why}"));
+        }
+        let Some(label) = t.label() else { continue };
+        let of = systems.entry(label.fsname.clone()).or_default();
+        match label.kind {
+            TargetKind::Mdt => of.mdts.push((label.index, t.dir.clone())),
+            TargetKind::Ost => of.osts.push(t.dir.clone()),
+            TargetKind::Mgs => {}
+        }
+    }
+    for (fsname, of) in &mut systems {
+        let looks = targets.iter().filter(|t| t.is_mdt_of(fsname));
+        let looks: Vec<_> = looks.filter_map(|t| t.opened.as_ref().ok()).collect();
+        let kvs: Vec<&dyn Kv> = looks.iter().map(|(osd, _)| &**osd as &dyn Kv).collect();
+        let report = mdt::check_all(&kvs).map_err(|e| e.to_string())?;
+        of.problems = report.problems.len();
+    }
+    // who looks at a target holds it
+    drop(targets);
+    let mut lines = Lines::new();
+    for of in systems.values().filter(|of| !of.mdts.is_empty()) {
+        if of.problems > 0 {
+            names(of, &mut lines)?;
+        }
+        if remove_objects {
+            objects(of, &mut lines)?;
+        }
+    }
+    Ok(lines)
+}
+
+/// Why nothing is repaired with this target as it is.
+fn refused(t: &CheckedTarget) -> Option<String> {
+    let why = match &t.opened {
+        Ok((_, label)) => {
+            let other = t.expected.as_ref().is_some_and(|uuid| *uuid != label.uuid);
+            return other.then(|| {
+                let dir = t.dir.display();
+                format!("'{dir}' holds another target than was formatted there")
+            });
+        }
+        Err(why) => why,
+    };
+    let in_use = matches!(why, OpenError::InUse { .. });
+    let needed = OsdFs::label(&t.dir).map_or(true, |l| l.kind == TargetKind::Mdt);
+    (in_use || needed).then(|| why.to_string())
+}
+
+fn open(dir: &Path) -> Result<OsdFs, String> {
+    OsdFs::open(dir)
+        .map(|(osd, _)| osd)
+        .map_err(|e| e.to_string())
+}
+
+/// The name space.
+fn names(of: &Targets, lines: &mut Lines) -> Result<(), String> {
+    let opened: Result<Vec<OsdFs>, String> = of.mdts.iter().map(|(_, dir)| open(dir)).collect();
+    let opened = opened?;
+    let kvs: Vec<&dyn Kv> = opened.iter().map(|osd| osd as &dyn Kv).collect();
+    for done in mdt::repair::repair(&kvs, now()).map_err(|e| e.to_string())? {
+        if let Some((_, dir)) = of.mdts.iter().find(|(index, _)| *index == done.mdt) {
+            lines.entry(dir.clone()).or_default().push(done.what);
+        }
+    }
+    Ok(())
+}
+
+/// Objects, and data on MDTs, of no file.
+fn objects(of: &Targets, lines: &mut Lines) -> Result<(), String> {
+    let look = |dir: &Path| CheckedTarget::open(dir.to_owned(), None);
+    let report = {
+        let mdts: Vec<CheckedTarget> = of.mdts.iter().map(|(_, dir)| look(dir)).collect();
+        let kvs = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
+        let kvs: Vec<&dyn Kv> = kvs.map(|(osd, _)| &**osd as &dyn Kv).collect();
+        mdt::check_all(&kvs).map_err(|e| e.to_string())?
+    };
+    if let Some(left) = report.problems.first() {
+        // what is not known to be sound does not say which objects are nobody's
+        return Err(format!("no objects are removed: {left}"));
+    }
+    for dir in of.mdts.iter().map(|(_, dir)| dir).chain(&of.osts) {
+        let t = look(dir);
+        let Ok((osd, label)) = &t.opened else {
+            continue;
+        };
+        let nobodys = crate::check::nobodys(osd, label, &report).map_err(|e| e.to_string())?;
+        drop(t);
+        remove(dir, &nobodys, lines)?;
+    }
+    Ok(())
+}
+
+fn remove(dir: &Path, ids: &[ObjectId], lines: &mut Lines) -> Result<(), String> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let osd = Arc::new(open(dir)?);
+    let fail = |e: coral_osd::OsdError| format!("'{}': {e}", dir.display());
+    osd.commit(to_be_counted(ids)).wait().map_err(fail)?;
+    Kv::sync(&*osd).wait().map_err(fail)?;
+    for id in ids {
+        Objects::destroy(&*osd, *id).wait().map_err(fail)?;
+        let line = format!(
+            "object {:#x}:{:#x}, which no file had, is removed",
+            id.seq, id.oid
+        );
+        lines.entry(dir.to_owned()).or_default().push(line);
+    }
+    Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time of new directories, at the edge of the program"
+)]
+fn now() -> Time {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    Time {
+        secs: since.as_secs() as i64,
+        nsecs: since.subsec_nanos(),
+    }
+}
