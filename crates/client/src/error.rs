@@ -290,6 +290,12 @@ pub enum Refusal {
     /// The MDT asked for does not exist.
     #[error("there is no such MDT")]
     NoSuchMdt,
+    /// A list of MDTs to migrate to lacks the one where the directory has to go.
+    #[error("the MDT of the directory above is not among those given")]
+    NotListed,
+    /// It was migrated before.
+    #[error("it was migrated already")]
+    Migrated,
 }
 
 const _: () = assert!(size_of::<TargetError>() <= 96 && size_of::<Error>() <= 96);

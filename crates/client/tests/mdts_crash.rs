@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_client::Llite;
-use coral_client::llite::MkdirRequest;
+use coral_client::llite::{MigrateRequest, MkdirRequest};
 use coral_lnet::{LinkModel, Nid};
 use coral_node::Cluster;
 use coral_osd::{DiskModel, Kv};
 use coral_server::mdt::{Mdt, check_all};
-use coral_wire::layout::{LmvUserMd, hash_type};
+use coral_wire::layout::{LmvUserMd, hash_flag, hash_type};
 use coral_wire::{Errno, Fid};
 
 use common::simulated::on_own_clock;
@@ -26,7 +26,7 @@ const STEP: Duration = Duration::from_micros(500);
 /// Longer than any of the operations takes.
 const STEPS_MAX: u32 = 400;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     Mkdir,
     Rmdir,
@@ -39,12 +39,19 @@ enum What {
     RmStriped,
     /// Directory `d/x` of MDT0002 becomes `e/x`, where `d` is on MDT0000 and `e` on MDT0001.
     Move,
+    /// File `d/x` goes to MDT0001, to which its directory is being moved.
+    MigrateFile,
+    /// Directory `d/x` with file `d/x/f` becomes one of two shards on MDT0001 and MDT0002, where its name has not moved yet.
+    MigrateDir,
+    /// That ends, when the file has moved.
+    EndMigration,
 }
 
 impl What {
     fn mdts(self) -> usize {
         match self {
             What::MkStriped | What::RmStriped | What::Move => 3,
+            What::MigrateDir | What::EndMigration => 3,
             _ => 2,
         }
     }
@@ -170,6 +177,29 @@ async fn mkdir_over(u: &User, dir: Fid, name: &str, count: u32, mdt: u32) -> Res
         .map_err(Errno::from)
 }
 
+/// How directories are migrated here.
+fn two_shards() -> LmvUserMd {
+    LmvUserMd::request(2, 1, hash_type::FNV_1A_64)
+}
+
+async fn migrate(u: &User, dir: Fid, name: &str, lum: LmvUserMd) -> Result<()> {
+    let rq = MigrateRequest {
+        name_only: false,
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        lum,
+    };
+    u.fs.setxattr(&u.cred, dir, b"lustre.migrate", rq.encode(), 0)
+        .await
+        .map_err(Errno::from)
+}
+
+async fn end_migration(u: &User, path: &str, lum: LmvUserMd) -> Result<()> {
+    let dir = u.fid(path).await?;
+    u.fs.setxattr(&u.cred, dir, b"lustre.lmv", lum.encode(), 0)
+        .await
+        .map_err(Errno::from)
+}
+
 /// What is there before the operation; returns the directory of MDT0000 that it is about.
 async fn set_up(u: &User, what: What) -> Fid {
     let dir = u.mkdir("d").await.expect("d");
@@ -181,6 +211,11 @@ async fn set_up(u: &User, what: What) -> Fid {
             mkdir_on(u, dir, "x", 2).await.expect("d/x");
         }
         What::Rmdir => mkdir_on(u, dir, "x", 1).await.expect("d/x"),
+        What::MigrateFile => drop(u.put("d/x", b"new").await.expect("d/x")),
+        What::MigrateDir | What::EndMigration => {
+            u.mkdir("d/x").await.expect("d/x");
+            u.put("d/x/f", b"new").await.expect("d/x/f");
+        }
         What::Rename | What::Link => {
             mkdir_on(u, u.fs.root(), "e", 1).await.expect("e");
             u.put("d/x", b"new").await.expect("d/x");
@@ -188,6 +223,16 @@ async fn set_up(u: &User, what: What) -> Fid {
     }
     if what == What::Rename {
         u.put("e/x", b"old").await.expect("e/x");
+    }
+    if what == What::MigrateFile {
+        let lum = LmvUserMd::request(1, 1, 0);
+        migrate(u, u.fs.root(), "d", lum).await.expect("d");
+        return u.fid("d").await.expect("d");
+    }
+    if what == What::EndMigration {
+        migrate(u, dir, "x", two_shards()).await.expect("d/x");
+        let x = u.fid("d/x").await.expect("d/x");
+        migrate(u, x, "f", two_shards()).await.expect("d/x/f");
     }
     dir
 }
@@ -199,11 +244,50 @@ async fn run(u: &User, dir: Fid, what: What) -> Result<()> {
         What::Rmdir | What::RmStriped => u.fs.rmdir(&u.cred, dir, b"x").await.map_err(Errno::from),
         What::Rename | What::Move => u.rename("d/x", "e/x", 0).await,
         What::Link => u.link("d/x", "e/x").await,
+        What::MigrateFile => migrate(u, dir, "x", LmvUserMd::request(1, 1, 0)).await,
+        What::MigrateDir => migrate(u, dir, "x", two_shards()).await,
+        What::EndMigration => end_migration(u, "d/x", two_shards()).await,
+    }
+}
+
+/// The same of a migration: everything is there and can be read, whether it was made or not.
+async fn is_migrated(u: &User, case: &Case) -> bool {
+    let is_file = case.what == What::MigrateFile;
+    let Ok(fid) = u.fid("d/x").await else {
+        panic!("{case:?}: d/x is lost")
+    };
+    assert_eq!(u.names("d").await, Ok(vec!["x".to_owned()]), "{case:?}");
+    let nlink = if is_file { 2 } else { 3 };
+    let of = async |path: &str| u.stat(path).await.map(|a| a.nlink);
+    assert_eq!(of("d").await, Ok(nlink), "{case:?}");
+    let file = if is_file { "d/x" } else { "d/x/f" };
+    assert_eq!(u.get(file).await.as_deref(), Ok(&b"new"[..]), "{case:?}");
+    assert_eq!(of(file).await, Ok(1), "{case:?}");
+    if is_file {
+        let mdt = u.fs.getxattr(&u.cred, fid, b"lustre.mdt").await;
+        return mdt.expect("its MDT") == "1";
+    }
+    assert_eq!(of("d/x").await, Ok(2), "{case:?}");
+    assert_eq!(u.names("d/x").await, Ok(vec!["f".to_owned()]), "{case:?}");
+    let raw = u.fs.getxattr(&u.cred, fid, b"lustre.lmv").await;
+    let lmv = LmvUserMd::decode(&raw.expect("a layout")).expect("a layout");
+    let changes = lmv.head.hash_type & hash_flag::MIGRATION != 0;
+    let shards = lmv.objects.len();
+    assert!(
+        matches!((changes, shards), (false, 0 | 2) | (true, 3)),
+        "{case:?}: {lmv:?}"
+    );
+    match case.what {
+        What::MigrateDir => changes,
+        _ => !changes,
     }
 }
 
 /// Whether the operation was made, and all about it says so.
 async fn is_made(u: &User, case: &Case) -> bool {
+    if case.what >= What::MigrateFile {
+        return is_migrated(u, case).await;
+    }
     let names = u.names("d").await.expect("a listing");
     let nlink = u.stat("d").await.expect("the directory").nlink;
     let found = u.stat("d/x").await.map(|a| a.nlink);
@@ -344,6 +428,24 @@ async fn after_client(mut rig: Rig, case: Case, told: Option<Result<()>>, over: 
     over
 }
 
+/// The same command again brings a migration to its end.
+async fn finish_migration(u: &User, what: What) {
+    let again =
+        |done: Result<()>| assert!(matches!(done, Ok(()) | Err(Errno::EALREADY)), "{done:?}");
+    let fid = async |path: &str| u.fid(path).await.expect("it is there");
+    if what == What::MigrateFile {
+        let lum = || LmvUserMd::request(1, 1, 0);
+        again(migrate(u, fid("d").await, "x", lum()).await);
+        again(end_migration(u, "d", lum()).await);
+        return u.unlink("d/x").await.expect("d/x");
+    }
+    again(migrate(u, fid("d").await, "x", two_shards()).await);
+    again(migrate(u, fid("d/x").await, "f", two_shards()).await);
+    again(end_migration(u, "d/x", two_shards()).await);
+    u.unlink("d/x/f").await.expect("d/x/f");
+    u.rmdir("d/x").await.expect("d/x");
+}
+
 /// Everything can be used and removed, and all MDTs together are clean.
 async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
     let u = User::root(&fs);
@@ -364,6 +466,8 @@ async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
             );
         }
         u.rmdir("e").await.expect("e");
+    } else if case.what >= What::MigrateFile {
+        finish_migration(&u, case.what).await;
     } else if u.fid("d/x").await.is_ok() {
         u.mkdir("d/x/y").await.expect("d/x/y");
         u.rmdir("d/x/y").await.expect("d/x/y");
@@ -456,6 +560,21 @@ fn a_striped_directory_is_removed_whole_or_not_at_all() {
 #[test]
 fn a_directory_moves_over_mdts_whole_or_not_at_all() {
     println!("{} ends explored", every_end(What::Move));
+}
+
+#[test]
+fn a_file_is_migrated_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::MigrateFile));
+}
+
+#[test]
+fn a_directory_is_migrated_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::MigrateDir));
+}
+
+#[test]
+fn the_migration_of_a_directory_ends_or_does_not() {
+    println!("{} ends explored", every_end(What::EndMigration));
 }
 
 /// A directory in shards is made, the MDT with its name ends at some step, and another client makes a file of that name as soon as

@@ -32,13 +32,13 @@ const INHERIT_UNLIMITED: u8 = 0;
 
 /// What the command line asks for.
 #[derive(Default)]
-struct Want {
-    count: Option<u32>,
+pub(super) struct Want {
+    pub(super) count: Option<u32>,
     /// MDTs of the shards, or of the first.
-    mdts: Vec<u32>,
-    hash: u32,
+    pub(super) mdts: Vec<u32>,
+    pub(super) hash: u32,
     /// Several shards on an MDT are allowed.
-    over: u32,
+    pub(super) over: u32,
     mode: Option<u32>,
     default: bool,
     delete: bool,
@@ -96,10 +96,10 @@ pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
 }
 
 fn bad(what: &str, text: &str) -> Failure {
-    Failure::new(format!("lfs mkdir: invalid {what} '{text}'"), super::USAGE)
+    Failure::new(format!("lfs: invalid {what} '{text}'"), super::USAGE)
 }
 
-fn mdt_count(text: &str) -> Result<u32, Failure> {
+pub(super) fn mdt_count(text: &str) -> Result<u32, Failure> {
     match text.parse::<i32>() {
         // below zero: all MDTs, or so many times all
         Ok(n) if n != 0 => Ok(n as u32),
@@ -108,7 +108,7 @@ fn mdt_count(text: &str) -> Result<u32, Failure> {
 }
 
 /// One MDT, or several: `0,2-4`.
-fn mdt_list(text: &str) -> Result<Vec<u32>, Failure> {
+pub(super) fn mdt_list(text: &str) -> Result<Vec<u32>, Failure> {
     if text == "-1" {
         return Ok(vec![LMV_OFFSET_DEFAULT]);
     }
@@ -137,7 +137,7 @@ impl Want {
     }
 
     /// The request of a new directory in so many shards, if a number was given. EINVAL when that is not as many as the MDTs.
-    fn request(&self, otherwise: u32) -> Result<LmvUserMd, Errno> {
+    pub(super) fn request(&self, otherwise: u32) -> Result<LmvUserMd, Errno> {
         let listed = self.mdts.len() as u32;
         let count = self.count.unwrap_or(match listed {
             0 | 1 => otherwise,
@@ -159,7 +159,7 @@ impl Want {
     }
 }
 
-fn hash(text: &str) -> Result<u32, Failure> {
+pub(super) fn hash(text: &str) -> Result<u32, Failure> {
     let (name, fixed) = text
         .strip_suffix(",fixed")
         .map_or((text, 0), |n| (n, hash_flag::FIXED));

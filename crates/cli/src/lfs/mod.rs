@@ -10,6 +10,7 @@ mod df;
 mod dirstripe;
 mod find;
 mod getstripe;
+mod migrate;
 mod path;
 mod pool;
 mod project;
@@ -98,6 +99,11 @@ const COMMANDS: &[(&str, Run, &str)] = &[
         "getstripe [-c] [-S] [-i] [-d] [-r] [-v] [-y] FILE|DIR...: layouts",
     ),
     ("mdts", df::mdts, "mdts [PATH]: the MDTs"),
+    (
+        "migrate",
+        migrate::migrate,
+        "migrate -m MDT[,MDT...] [-c N] [-H HASH] [-d] [-v] DIR|FILE...: directories, with all in them, to other MDTs",
+    ),
     (
         "mkdir",
         dirstripe::mkdir,

@@ -82,7 +82,9 @@ impl Refusal {
             R::LockTaken => Errno::EAGAIN,
             R::ClosedByEviction => Errno::ESTALE,
             // As Lustre's `lmv`: other names of the directory go on.
-            R::ShardLost | R::NoSuchMdt => Errno::ENODEV,
+            R::ShardLost | R::NoSuchMdt | R::NotListed => Errno::ENODEV,
+            // As Lustre's MDT.
+            R::Migrated => Errno::EALREADY,
             // `lmv_name_to_stripe_index` refuses to guess.
             R::UnknownHash => Errno::EBADF,
         }

@@ -412,7 +412,7 @@ impl Directories {
         let mut at = Some(0);
         for _ in 0..WHOLE_CHUNKS {
             let Some(from) = at else { break };
-            let Ok(chunk) = self.places.read_chunk(dir, from).await else {
+            let Ok(chunk) = self.places.read_piece(dir, from).await else {
                 return false;
             };
             // entries of the hash where the last chunk ended come again: the map they end up in takes them once

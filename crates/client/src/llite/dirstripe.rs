@@ -140,7 +140,7 @@ impl DirStripes {
     }
 
     /// The MDT of a directory that a user lays out: the one asked for; else, unless its parent is in shards, any.
-    async fn mdt_for(&self, dir: Fid, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
+    pub async fn mdt_for(&self, dir: Fid, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
         if index != LMV_OFFSET_DEFAULT {
             return self.mdt(index);
         }

@@ -9,7 +9,7 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 use futures_util::future::join_all;
 
-use super::covers::{Covers, Gate, ObjectKey, OpenInode};
+use super::covers::{Cover, Covers, Gate, ObjectKey, OpenInode};
 use super::flusher::Flusher;
 use super::upcalls::Upcalls;
 
@@ -96,6 +96,19 @@ impl Drains {
     pub async fn drop_cover(self: &Arc<Self>, inode: &OpenInode) {
         self.release(inode.fid);
         inode.gate.drained().await;
+    }
+
+    /// Other files that have objects of this new cover let theirs go first: a file that was migrated to another MDT has another FID
+    /// since, and what was kept of the old one was not written out yet, or would not be told when the lock is asked back. The
+    /// lock that `cover` holds meanwhile is the same.
+    pub async fn take_over(self: &Arc<Self>, fid: Fid, cover: &Cover) {
+        for key in cover.objects() {
+            let other = self.covers.by_object(key).filter(|(f, _)| *f != fid);
+            if let Some((other, gate)) = other {
+                self.release(other);
+                gate.drained().await;
+            }
+        }
     }
 
     /// Keeps the number of covered files within its limit: one more came, one goes.

@@ -30,6 +30,8 @@ pub(super) struct MdInode {
     pub acl: Bytes,
     /// The layout of a directory in shards on several MDTs.
     pub striped: Option<Arc<LmvMd>>,
+    /// It is a shard. Who asks by its FID knew it as a directory in one piece, which is being migrated since.
+    pub shard: bool,
     /// Change counter (Coral servers), else 0.
     pub version: u64,
     /// What the MDT heard of the size at a close, bytes; it need not be so any more.
@@ -107,6 +109,7 @@ impl MdInode {
             striped: super::shards::striped(&a.md)
                 .filter(|_| attr.is_dir())
                 .map(Arc::new),
+            shard: attr.is_dir() && super::shards::is_shard(a),
             version: if mdc.coral() { a.body.version } else { 0 },
             rough_size: (a.body.valid & md::FLLAZYSIZE != 0).then_some(a.body.size),
         };

@@ -5,9 +5,10 @@
 //! | `lustre.lov` | layout of a file, default layout of a directory | layout of a file without one, default of a directory |
 //! | `lustre.lov/NAME` | layout of the file NAME in a directory | - |
 //! | `lustre.lma`, `lustre.link` | as stored on the MDT | - |
-//! | `lustre.lmv` | layout of a striped directory, with the MDT of each shard | - |
+//! | `lustre.lmv` | layout of a striped directory, with the MDT of each shard | ends the migration of a directory to that layout |
 //! | `lustre.dmv` | what new directories inherit | the same |
 //! | `lustre.mkdir` | - | makes a directory on chosen MDTs ([`super::MkdirRequest`]) |
+//! | `lustre.migrate` | - | moves a name of the directory to another MDT ([`super::MigrateRequest`]) |
 //! | `lustre.fid` | FID as text | - |
 //! | `lustre.path:FID` | a path of that FID, from the mounted directory | - |
 //! | `lustre.targets.json` | the targets and whether they answer, JSON; asks no server | - |
@@ -27,6 +28,7 @@ use super::covers::OpenFiles;
 use super::dirstripe::{DirStripes, MkdirRequest};
 use super::identities::Identities;
 use super::layouts::Layouts;
+use super::migrate::{MigrateRequest, Migrations};
 use super::names::Names;
 use super::reports::Reports;
 use super::servers::Servers;
@@ -50,6 +52,7 @@ pub(super) struct LustreXattrs {
     pub xattrs: Arc<Xattrs>,
     pub setattrs: Arc<SetAttrs>,
     pub dir_stripes: Arc<DirStripes>,
+    pub migrations: Arc<Migrations>,
     pub names: Arc<Names>,
     pub reports: Arc<Reports>,
 }
@@ -161,6 +164,13 @@ impl LustreXattrs {
                     .mkdir(cred, fid, MkdirRequest::decode(v)?)
                     .await;
             }
+            (b"lustre.migrate", Some(v)) => {
+                return self
+                    .migrations
+                    .migrate(cred, fid, MigrateRequest::decode(v)?)
+                    .await;
+            }
+            (b"lustre.lmv", Some(v)) => return self.migrations.end(cred, fid, v.clone()).await,
             (b"lustre.project", Some(v)) => return self.set_project(cred, fid, v).await,
             (b"lustre.dmv", Some(v)) => {
                 return self

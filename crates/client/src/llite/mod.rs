@@ -39,6 +39,7 @@ mod locks;
 mod lost_dirs;
 mod lustre_xattr;
 mod mdt_open;
+mod migrate;
 mod mount;
 mod name;
 mod namei;
@@ -66,6 +67,7 @@ pub use budget::Spent;
 pub use dir::DirHandle;
 pub use dirstripe::MkdirRequest;
 pub use handle::FileHandle;
+pub use migrate::MigrateRequest;
 
 use std::sync::Arc;
 

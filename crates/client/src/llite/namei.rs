@@ -19,7 +19,7 @@ use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::read_attr;
 use super::name::check_name;
-use super::places::Places;
+use super::places::{MOVES_MAX, Place, Places};
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
@@ -66,11 +66,32 @@ impl Namespace {
     }
 
     /// Makes something that is no open file.
-    async fn make(self: &Arc<Self>, cred: &Cred, mut args: CreateArgs) -> Result<Entry, Error> {
+    async fn make(self: &Arc<Self>, cred: &Cred, args: CreateArgs) -> Result<Entry, Error> {
         check_name(&args.name)?;
+        let mut place = self.places.new_name(args.parent, &args.name).await?;
+        for _ in 0..MOVES_MAX {
+            let done = self.make_at(cred, args.clone(), place).await;
+            let moved = |e: &Error| self.places.may_have_moved(e);
+            if !done.as_ref().err().is_some_and(moved) {
+                return done;
+            }
+            let now = self.places.new_name(args.parent, &args.name).await?;
+            if now == place {
+                return done;
+            }
+            place = now;
+        }
+        self.make_at(cred, args, place).await
+    }
+
+    async fn make_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        mut args: CreateArgs,
+        place: Place,
+    ) -> Result<Entry, Error> {
         let mut ids = self.ids.of(cred, &[args.parent]).await;
         let dir = args.parent;
-        let place = self.places.new_name(dir, &args.name).await?;
         (args.parent, args.layout_version) = (place.dir, place.version);
         if args.symlink.is_some() {
             // a symbolic link's mode is 0777, whatever the umask
@@ -251,8 +272,34 @@ impl Namespace {
         dir: bool,
     ) -> Result<(), Error> {
         check_name(name)?;
+        let mut at = self.places.of(parent, name).await?.dir;
+        for _ in 0..MOVES_MAX {
+            let done = self.remove_at(cred, at, name, dir).await;
+            let Some(e) = done
+                .as_ref()
+                .err()
+                .filter(|e| self.places.may_have_moved(e))
+            else {
+                return done;
+            };
+            tracing::trace!(%parent, error = %e, "has the name moved meanwhile");
+            let now = self.places.of(parent, name).await?.dir;
+            if now == at {
+                return done;
+            }
+            at = now;
+        }
+        self.remove_at(cred, at, name, dir).await
+    }
+
+    async fn remove_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        dir: bool,
+    ) -> Result<(), Error> {
         let ids = self.ids.of(cred, &[parent]).await;
-        let parent = self.places.of(parent, name).await?.dir;
         let (mdc, child) = self.victim(parent, name).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
@@ -285,11 +332,47 @@ impl Namespace {
         {
             return Err(Refusal::RenameFlags.into());
         }
-        let ids = self.ids.of(cred, &[parent, new_parent]).await;
-        let (parent, new_parent) = (
+        let (from, to) = ((parent, name), (new_parent, new_name));
+        let mut dirs = self.both_places(from, to).await?;
+        for _ in 0..MOVES_MAX {
+            let done = self.rename_at(cred, dirs, name, new_name, flags).await;
+            let Some(e) = done
+                .as_ref()
+                .err()
+                .filter(|e| self.places.may_have_moved(e))
+            else {
+                return done;
+            };
+            tracing::trace!(%parent, error = %e, "has the name moved meanwhile");
+            let now = self.both_places(from, to).await?;
+            if now == dirs {
+                return done;
+            }
+            dirs = now;
+        }
+        self.rename_at(cred, dirs, name, new_name, flags).await
+    }
+
+    async fn both_places(
+        &self,
+        (parent, name): (Fid, &[u8]),
+        (new_parent, new_name): (Fid, &[u8]),
+    ) -> Result<(Fid, Fid), Error> {
+        Ok((
             self.places.of(parent, name).await?.dir,
             self.places.of(new_parent, new_name).await?.dir,
-        );
+        ))
+    }
+
+    async fn rename_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        (parent, new_parent): (Fid, Fid),
+        name: &[u8],
+        new_name: &[u8],
+        flags: u32,
+    ) -> Result<(), Error> {
+        let ids = self.ids.of(cred, &[parent, new_parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         if flags != 0 && !mdc.coral() {
             if flags & RENAME_EXCHANGE != 0 {

@@ -21,7 +21,7 @@ use super::handle::{FileHandle, mds_flags};
 use super::identities::Identities;
 use super::inode::MdInode;
 use super::name::check_name;
-use super::places::Places;
+use super::places::{MOVES_MAX, Places};
 use super::reopen::{KEPT, Reopen};
 use super::servers::Servers;
 use super::setattr::SetAttrs;
@@ -101,10 +101,33 @@ impl Opens {
         flags: u32,
     ) -> Result<(Entry, Arc<FileHandle>), Error> {
         check_name(name)?;
+        let mut at = self.places.of(parent, name).await?.dir;
+        for _ in 0..MOVES_MAX {
+            let whole = at == parent;
+            let done = self.create_at(cred, at, whole, name, (mode, flags)).await;
+            let moved = |e: &Error| self.places.may_have_moved(e);
+            if !done.as_ref().err().is_some_and(moved) {
+                return done;
+            }
+            let now = self.places.of(parent, name).await?.dir;
+            if now == at {
+                return done;
+            }
+            at = now;
+        }
+        Err(Refusal::ShardLost.into())
+    }
+
+    /// The same in the directory object `parent`, which is all of the directory if it is `whole`.
+    async fn create_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        whole: bool,
+        name: &[u8],
+        (mode, flags): (u32, u32),
+    ) -> Result<(Entry, Arc<FileHandle>), Error> {
         let ids = self.ids.of(cred, &[parent]).await;
-        let place = self.places.of(parent, name).await?;
-        let whole = place.dir == parent;
-        let parent = place.dir;
         let mdc = self.servers.lmv.of(parent).await?;
         let fid = mdc.new_fid().await?;
         let mode = mode & 0o7777 | libc::S_IFREG;

@@ -185,6 +185,7 @@ impl PageCache {
                 continue;
             }
             let cover = Cover::new(layout, mode, locks);
+            self.drains.take_over(inode.fid, &cover).await;
             self.covers.enlist(inode.fid, &gate, &cover);
             if !gate.install(&cover) {
                 self.covers.strike(inode.fid, &cover);

@@ -22,6 +22,7 @@ use super::layouts::Layouts;
 use super::locks::Locks;
 use super::lost_dirs::LostDirs;
 use super::lustre_xattr::LustreXattrs;
+use super::migrate::Migrations;
 use super::namei::Namespace;
 use super::names::Names;
 use super::opens::Opens;
@@ -68,6 +69,7 @@ pub(super) struct Naming {
     pub(super) dirs: Arc<Directories>,
     pub(super) names: Arc<Names>,
     dir_stripes: Arc<DirStripes>,
+    migrations: Arc<Migrations>,
     pub(super) namespace: Arc<Namespace>,
 }
 
@@ -266,6 +268,15 @@ impl Below {
             places: self.places.clone(),
             heritages: heritages.clone(),
         });
+        let migrations = Arc::new(Migrations {
+            servers: self.servers.clone(),
+            ids: self.ids.clone(),
+            cache: self.cache.clone(),
+            changes: self.changes.clone(),
+            attributes: self.attributes.clone(),
+            places: self.places.clone(),
+            dir_stripes: dir_stripes.clone(),
+        });
         let namespace = Arc::new(Namespace {
             servers: self.servers.clone(),
             ids: self.ids.clone(),
@@ -281,6 +292,7 @@ impl Below {
             dirs,
             names,
             dir_stripes,
+            migrations,
             namespace,
         }
     }
@@ -301,6 +313,7 @@ impl Below {
             xattrs: settings.xattrs.clone(),
             setattrs: settings.setattrs.clone(),
             dir_stripes: naming.dir_stripes.clone(),
+            migrations: naming.migrations.clone(),
             names: naming.names.clone(),
             reports,
         }

@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::layout::{LmvMd, hash_flag};
 use futures_util::future::try_join_all;
 use smallvec::{SmallVec, smallvec};
 
 use super::attributes::Attributes;
 use super::servers::Servers;
-use super::shards::{known_hash, merge_chunks, shards};
+use super::shards::{known_hash, merge_chunks, once_each, shards};
 use crate::error::{Error, Refusal};
 use crate::mdc::{DirChunk, Ids};
 
 /// Version of the layout of a directory that is in one piece, as `lmv_create` says it.
 const PLAIN_VERSION: u32 = 1;
+
+/// Times a name is followed that moves to another shard while it is changed.
+pub(super) const MOVES_MAX: usize = 8;
 
 /// Where names of a directory are, or are to be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +44,23 @@ impl Places {
         }
     }
 
+    /// What a server did not find may have moved to another shard of a directory that is being migrated, after it was looked for.
+    pub fn may_have_moved(&self, e: &Error) -> bool {
+        self.servers.lmv.several() && e.is_gone()
+    }
+
+    /// The layout of a directory in shards. Where `dir` is one of them itself, it was in one piece when the caller looked it up, and
+    /// is being migrated since: it is the directory that has it as a shard.
+    async fn layout_of(&self, dir: Fid) -> Result<Option<Arc<LmvMd>>, Error> {
+        let md = self.attributes.md_inode(dir).await?;
+        if !md.shard {
+            return Ok(md.striped);
+        }
+        let mdc = self.servers.lmv.of(dir).await?;
+        let master = mdc.getattr_name(&Ids::root(), dir, b"..").await?.body.fid1;
+        Ok(self.attributes.md_inode(master).await?.striped)
+    }
+
     /// The directory objects that may have `name` of `dir`, in the order to look.
     pub async fn all_of(&self, dir: Fid, name: &[u8]) -> Result<SmallVec<[Place; 2]>, Error> {
         if !self.servers.lmv.several() {
@@ -48,7 +69,7 @@ impl Places {
         if name == b".." {
             return Ok(smallvec![Place { dir, version: 0 }]);
         }
-        match self.attributes.md_inode(dir).await?.striped {
+        match self.layout_of(dir).await? {
             None => Ok(smallvec![Place {
                 dir,
                 version: PLAIN_VERSION
@@ -95,13 +116,7 @@ impl Places {
         if others.is_empty() {
             return Ok(*last);
         }
-        if self
-            .attributes
-            .md_inode(dir)
-            .await?
-            .striped
-            .is_some_and(|l| !known_hash(&l))
-        {
+        if self.layout_of(dir).await?.is_some_and(|l| !known_hash(&l)) {
             return Err(Refusal::UnknownHash.into());
         }
         if self.of(dir, name).await? != *last {
@@ -114,27 +129,46 @@ impl Places {
     /// Entries of a directory from a hash on, those of all shards together.
     pub async fn read_chunk(&self, dir: Fid, from: u64) -> Result<DirChunk, Error> {
         let lmv = match self.servers.lmv.several() {
-            true => self.attributes.md_inode(dir).await?.striped,
+            true => self.layout_of(dir).await?,
             false => None,
         };
         let Some(lmv) = lmv else {
-            let mdc = self.servers.lmv.of(dir).await?;
-            return Ok(mdc.readpage(&Ids::root(), dir, from).await?);
+            return self.read_piece(dir, from).await;
         };
-        let shards = lmv
-            .stripe_fids
-            .iter()
-            .filter(|f| !f.is_zero())
-            .map(|f| async move {
-                let mdc = self.servers.lmv.of(*f).await?;
-                match mdc.readpage(&Ids::root(), *f, from).await {
-                    Ok(chunk) => Ok::<_, Error>(chunk),
-                    // the directory was removed: nothing was in it, and its shards went with it
-                    Err(e) if e.is(Errno::ENOENT) => Ok(DirChunk::default()),
-                    Err(e) => Err(e.into()),
-                }
-            });
-        Ok(merge_chunks(try_join_all(shards).await?))
+        let chunks_of = |fids: Vec<Fid>| async move {
+            let reads = fids.into_iter().filter(|f| !f.is_zero());
+            try_join_all(reads.map(|f| self.read_shard(f, from))).await
+        };
+        let mut fids = lmv.stripe_fids.clone();
+        if lmv.head.hash_type & hash_flag::LAYOUT_CHANGE == 0 {
+            return Ok(merge_chunks(chunks_of(fids).await?));
+        }
+        // names move meanwhile, and each is where it was or where it belongs: read in this order none is missed
+        let new = match lmv.head.hash_type & hash_flag::LAYOUT_CHANGE {
+            hash_flag::MIGRATION => {
+                let at = (lmv.head.migrate_offset as usize).min(fids.len());
+                fids.drain(..at);
+                lmv.stripe_fids[..at].to_vec()
+            }
+            _ => fids.clone(),
+        };
+        let mut chunks = chunks_of(fids).await?;
+        chunks.extend(chunks_of(new).await?);
+        Ok(once_each(merge_chunks(chunks)))
+    }
+
+    /// The same of one directory object.
+    pub async fn read_piece(&self, dir: Fid, from: u64) -> Result<DirChunk, Error> {
+        let mdc = self.servers.lmv.of(dir).await?;
+        Ok(mdc.readpage(&Ids::root(), dir, from).await?)
+    }
+
+    async fn read_shard(&self, shard: Fid, from: u64) -> Result<DirChunk, Error> {
+        match self.read_piece(shard, from).await {
+            // the directory was removed: nothing was in it, and its shards went with it
+            Err(e) if e.is_gone() => Ok(DirChunk::default()),
+            done => done,
+        }
     }
 
     /// The listing of a directory object may be remembered: it is whole in itself and a lock on it covers it.
@@ -144,6 +178,6 @@ impl Places {
                 .attributes
                 .md_inode(dir)
                 .await
-                .is_ok_and(|m| m.striped.is_none())
+                .is_ok_and(|m| m.striped.is_none() && !m.shard)
     }
 }

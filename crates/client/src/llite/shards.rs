@@ -9,6 +9,7 @@
 //! Lustre: `lustre/lmv/lmv_obd.c` (`lmv_locate_tgt`, `lmv_create`, `lmv_read_page`, `lmv_merge_attr`), `lmv_intent.c`.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
 use coral_wire::fid::Fid;
 use coral_wire::layout::{LMV_MAGIC_STRIPE, LMV_MAGIC_V1, LmvMd, hash_flag};
@@ -109,6 +110,18 @@ pub(super) fn merge_chunks(chunks: Vec<DirChunk>) -> DirChunk {
         entries.retain(|e| e.hash < end);
     }
     DirChunk { entries, next }
+}
+
+/// Each name once, as it was read last: one that moved between two reads is in both.
+pub(super) fn once_each(mut chunk: DirChunk) -> DirChunk {
+    let mut seen = HashSet::new();
+    chunk.entries.reverse();
+    chunk.entries.retain(|e| {
+        let dots = matches!(&e.name[..], b"." | b"..");
+        dots || seen.insert(e.name.clone())
+    });
+    chunk.entries.reverse();
+    chunk
 }
 
 #[cfg(test)]
@@ -239,6 +252,22 @@ mod tests {
             next: Some(6),
         };
         assert_eq!(names(&merge_chunks(vec![one])), ["f", "g"]);
+    }
+
+    #[test]
+    fn a_name_that_moved_while_it_was_read_is_there_once() {
+        let entry_of = |fid, name| DirEntry {
+            fid,
+            ..entry(2, name)
+        };
+        let (old, new) = (Fid::new(1, 1), Fid::new(2, 2));
+        let chunk = DirChunk {
+            entries: vec![entry_of(old, "x"), entry_of(old, "y"), entry_of(new, "x")],
+            next: None,
+        };
+        let once = once_each(chunk);
+        let all: Vec<_> = once.entries.iter().map(|e| (&e.name[..], e.fid)).collect();
+        assert_eq!(all, [(&b"y"[..], old), (&b"x"[..], new)]);
     }
 
     #[test]

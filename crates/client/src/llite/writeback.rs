@@ -240,6 +240,7 @@ impl WriteBack {
             Ok(Some(c)) if !c.is_blocked() => c,
             _ => return gate.contended(),
         };
+        self.drains.take_over(fid, &cover).await;
         if !self
             .covers
             .enlist_if(fid, gate, &cover, || turn.install(&cover))

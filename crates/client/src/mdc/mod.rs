@@ -3,7 +3,7 @@
 //! Requests are what a stock MDT accepts (formats of `lustre/ptlrpc/layout.c`, packing as `lustre/mdc/mdc_lib.c`); the
 //! portals are those of the kernel client. Nothing is remembered here except the FID sequence and open handles for replay.
 //!
-//! Lustre: `lustre/mdc/*.c`. Absent: batches, HSM, quota, migration, PCC.
+//! Lustre: `lustre/mdc/*.c`. Absent: batches, HSM, quota, PCC.
 
 mod device;
 mod ids;
@@ -16,6 +16,6 @@ pub use device::{Attrs, Changed, Mdc, Open};
 pub use ids::Ids;
 pub use intent::{Found, Opened};
 pub use readdir::DirChunk;
-pub use reint::{CreateArgs, SetattrArgs};
+pub use reint::{CreateArgs, MigrateArgs, SetattrArgs};
 
 pub(crate) use device::nul;

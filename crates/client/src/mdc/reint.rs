@@ -8,7 +8,7 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmRequest, LdlmType};
 use coral_wire::mds::{
     MdtIoepoch, RecCreate, RecLink, RecRename, RecSetattr, RecSetxattr, RecUnlink, ReintOp, attr,
-    md, open,
+    bias, md, open,
 };
 use coral_wire::ptlrpc::{opc, portal};
 
@@ -70,6 +70,19 @@ pub struct SetattrArgs {
     pub bias: u32,
     /// Handle of an open for writing that the change is made through; 0: none.
     pub handle: u64,
+}
+
+/// How to move a name to another MDT.
+#[derive(Debug, Clone, Default)]
+pub struct MigrateArgs {
+    /// Type of what it stands for.
+    pub mode: u32,
+    /// Time of the change.
+    pub now: Timespec,
+    /// What it stands for stays.
+    pub name_only: bool,
+    /// The layout that a directory is to get (`lmv_user_md`).
+    pub lum: Bytes,
 }
 
 /// Locks one request cancels on its way, at most.
@@ -235,6 +248,42 @@ impl Mdc {
             });
         }
         Ok(changed)
+    }
+
+    /// Moves what `name` of `parent` stands for to the MDT of the new FID `target`, or only the name to the shard where it
+    /// belongs. `mode`: its type.
+    pub async fn migrate(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+        target: Fid,
+        a: &MigrateArgs,
+    ) -> Result<(), TargetError> {
+        let rec = RecRename {
+            opcode: ReintOp::MIGRATE,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid1: parent,
+            fid2: target,
+            time: self.time(a.now),
+            bias: if a.name_only { bias::MIGRATE_NSONLY } else { 0 },
+            mode: a.mode,
+            ..Default::default()
+        };
+        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+            .push_empty()
+            .push_bytes(nul(name))
+            .push_empty()
+            .push_bytes(self.elc())
+            .push_empty()
+            .push_empty()
+            .push_empty()
+            .push_bytes(a.lum.clone());
+        self.reint(rq.about([parent, target])).await.map(drop)
     }
 
     /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only.

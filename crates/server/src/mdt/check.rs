@@ -273,7 +273,11 @@ impl Names<'_> {
                 name,
                 child,
                 file_type,
-            } => return Some((dir, name, child, file_type)),
+            } => {
+                // it may take the place of another
+                self.gone.insert((dir, name.clone()));
+                return Some((dir, name, child, file_type));
+            }
             Update::DelEntry { dir, name } => drop(self.gone.insert((dir, name))),
             Update::Touch { dir, nlink, .. } => {
                 if let Some(s) = self.seen.get_mut(&dir) {
@@ -309,6 +313,19 @@ impl Names<'_> {
             Update::Project { fid, projid } => {
                 if let Some(s) = self.seen.get_mut(&fid) {
                     s.ino.projid = projid;
+                }
+            }
+            Update::Place {
+                fid,
+                dir,
+                name,
+                lmv,
+            } => {
+                if let Some(s) = self.seen.get_mut(&fid) {
+                    s.links = BTreeSet::from([(dir, name)]);
+                    let own = Bytes::from_static(super::xattr::TRUSTED_LMV);
+                    s.ino.xattrs.retain(|(n, _)| *n != own);
+                    s.ino.xattrs.push((own, XattrValue::Inline(lmv)));
                 }
             }
         }

@@ -13,8 +13,8 @@
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
 //! after the locks of clients that cache what it changes have been called back. No lock of the
 //! lock manager is released and no request sent while the core's lock is held. What only reads shares it.
-//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: striped directories,
-//! directories moved over MDTs, HSM, limits of quotas, changelogs, FLR writes.
+//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: splits and
+//! merges of striped directories, HSM, limits of quotas, changelogs, FLR writes.
 
 pub mod acl;
 mod ancestors;
@@ -31,6 +31,7 @@ pub mod identity;
 mod intent;
 pub mod locks;
 pub mod mdts;
+pub mod migrating;
 mod misc;
 pub mod namespace;
 pub mod object_ids;

@@ -121,14 +121,14 @@ pub fn lookup(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>) -> MdtResult<Option<Fid
 }
 
 /// A directory changed: its times follow.
-fn touch(t: &mut Txn<'_>, h: TxnObject, time: Time) {
+pub(super) fn touch(t: &mut Txn<'_>, h: TxnObject, time: Time) {
     let ino = t.change(h);
     ino.mtime = time;
     ino.ctime = time;
 }
 
 /// A directory lost a subdirectory.
-fn fewer(t: &mut Txn<'_>, h: TxnObject) {
+pub(super) fn fewer(t: &mut Txn<'_>, h: TxnObject) {
     let ino = t.change(h);
     ino.nlink = ino.nlink.saturating_sub(1);
 }
@@ -219,7 +219,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
-    striped::holds_names(t, parent)?;
+    striped::takes_name(t, parent, at.name)?;
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     let own = t.store.fld().is_reserved(new.fid.seq);
@@ -285,7 +285,7 @@ pub fn link(
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
-    striped::holds_names(t, parent)?;
+    striped::takes_name(t, parent, at.name)?;
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     let ino = t.ino(h);
@@ -441,6 +441,9 @@ fn plan_rename(
     let child_fid = t.lookup(&src.parent, src.name)?.ok_or(Errno::ENOENT)?;
     let child = t.get(&child_fid)?;
     let target_fid = t.lookup(&dst.parent, dst.name)?;
+    if target_fid.is_none() {
+        striped::takes_name(t, dst_dir, dst.name)?;
+    }
     if mode == RenameMode::NoReplace && target_fid.is_some() {
         return Err(Errno::EEXIST.into());
     }

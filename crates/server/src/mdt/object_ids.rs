@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 
 use bytes::Bytes;
 use coral_osd::{Batch, Kv, OsdError, SyncAhead};
 use coral_wire::Errno;
 use coral_wire::layout::{LOV_ALL_STRIPES_WIDE, LOV_MAX_STRIPE_COUNT};
 
-use super::store::{MdtResult, Store};
+use super::store::{MdtResult, Store, Txn};
 use super::table;
 use super::turns::Turns;
 
@@ -241,6 +242,49 @@ pub(super) fn put_reserved(b: &mut Batch, ost: u32, upto: u64) {
 
 pub(super) fn put_seen(b: &mut Batch, ost: u32, upto: u64) {
     b.put(table::META, ost_key(SEEN, ost), upto.to_le_bytes().to_vec());
+}
+
+/// Ids that this MDT gave to files that lie on another one now: their objects are not lost, though no file here refers to them.
+const MOVED: &[u8] = b"oid_moved/";
+
+fn moved_key(ost: u32, id: u64) -> Vec<u8> {
+    [MOVED, &table::destroy_key(ost, id)[..]].concat()
+}
+
+/// A file with these objects goes to another MDT.
+pub(super) fn moved_away(t: &mut Txn<'_>, lov: &Bytes) -> MdtResult<()> {
+    let here = t.store.fld().index();
+    for (ost, id) in super::stripe::objects(lov) {
+        let lost_before = seen(&**t.store.kv(), ost)?.unwrap_or(0);
+        if mdt_of(id) == here && id >= lost_before {
+            t.put(table::META, moved_key(ost, id), Bytes::new());
+        }
+    }
+    Ok(())
+}
+
+/// Those ids of one OST, from `range`.
+pub(super) fn moved(kv: &dyn Kv, ost: u32, range: Range<u64>) -> Result<Vec<u64>, OsdError> {
+    let (from, to) = (moved_key(ost, range.start), moved_key(ost, range.end));
+    let rows = kv.range(table::META, &from, Some(&to), usize::MAX)?;
+    let id = |(k, _): &(Bytes, Bytes)| {
+        let key = k.slice(MOVED.len()..);
+        table::destroy_of_key(&key).map(|(_, id)| id)
+    };
+    Ok(rows.iter().filter_map(id).collect())
+}
+
+/// Forgets those below `upto`, of which none is looked for any more.
+pub(super) fn forget_moved(
+    kv: &dyn Kv,
+    b: &mut Batch,
+    ost: u32,
+    upto: u64,
+) -> Result<(), OsdError> {
+    for id in moved(kv, ost, 0..upto)? {
+        b.del(table::META, moved_key(ost, id));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

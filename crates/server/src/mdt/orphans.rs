@@ -9,6 +9,7 @@
 //!   bring with a replay end with recovery.
 //! * A file that is there all the time is seen, as its record stays at its key. Of one that goes meanwhile the objects are to be
 //!   destroyed anyway.
+//! * Objects of a file that went to another MDT are noted with that.
 //! * A record or layout that does not parse ends the look: what it refers to is not known.
 //!
 //! On the MDT: the data of a file has the file's FID for its id, and only a file that is there can be written. Data without a file
@@ -79,6 +80,7 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
         let seen = object_ids::seen(&**kv, ost)?
             .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
             .max(first);
+        object_ids::forget_moved(&**kv, &mut b, ost, seen)?;
         if clean {
             object_ids::put_seen(&mut b, ost, reserved);
         } else if seen < reserved {
@@ -221,6 +223,12 @@ impl MdtOps {
                 .map(|(ost, r)| (*ost, r.clone().collect()))
                 .collect();
             referred(&store, &mut ids).await?;
+            // after that: what moved away meanwhile was there, or is among these
+            for (ost, part) in &parts {
+                let moved = object_ids::moved(&**store.kv(), *ost, part.clone())?;
+                let of_ost = ids.get_mut(ost);
+                of_ost.map(|of_ost| moved.iter().for_each(|id| _ = of_ost.remove(id)));
+            }
             for (ost, part) in parts {
                 self.give_up(ost, ids.remove(&ost).unwrap_or_default(), part.end)?;
             }

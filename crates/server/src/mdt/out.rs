@@ -13,6 +13,8 @@
 //! * Its row goes in the transaction that makes the changes: they are made once, however often it is said.
 //! * Nobody reads a directory that a prepared part changes: whether it has changed is known only by the coordinator.
 
+mod apply;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -20,8 +22,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ldlm::ExportId;
-use coral_osd::{Kv, OsdError, Time};
-use coral_wire::coral::updates::{LockNeed, Look, OpId, Request, Seen, Stamp, Update};
+use coral_osd::{Kv, OsdError};
+use coral_wire::coral::updates::{LockNeed, Look, OpId, Request, Seen, Update};
 use coral_wire::ldlm::Ibits;
 use coral_wire::{ConnectFlags as F, ConnectFlags2 as F2, Errno, Fid};
 use futures_util::future::join_all;
@@ -30,14 +32,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::apply::apply;
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
 use super::locks::HeldLocks;
 use super::mdts::PEER_FLAGS;
-use super::namespace::{self, IsOpen};
 use super::record::{Inode, XattrValue};
-use super::store::{MdtResult, Store, Txn, torn};
-use super::{acl, dom, striped, table, xattr};
+use super::store::{MdtError, MdtResult, Store, Txn, torn};
+use super::{dom, table};
 use crate::target::LuTarget;
 
 /// A part that is locked and not prepared is forgotten after so long: its coordinator is gone, or begins anew.
@@ -91,6 +93,10 @@ impl Default for Out {
     }
 }
 
+/// All that clients cache of an object but its data.
+pub(super) const ALL_BITS: Ibits =
+    Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::LAYOUT.0);
+
 /// What a change of this kind needs locked after a restart.
 fn lock_of(update: &Update) -> Ibits {
     match update {
@@ -98,9 +104,7 @@ fn lock_of(update: &Update) -> Ibits {
         Update::Object { .. } | Update::Insert { .. } | Update::Remove { .. } => {
             Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0)
         }
-        Update::Follow { .. } => Ibits(
-            Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::XATTR.0 | Ibits::LAYOUT.0,
-        ),
+        Update::Follow { .. } | Update::Place { .. } => ALL_BITS,
         Update::Project { .. } => Ibits::UPDATE,
     }
 }
@@ -312,6 +316,7 @@ impl Ctx {
                 fids: self.ops.above_here(fid).await?,
                 ..Seen::default()
             }),
+            Request::Peek(fid) => Some(self.ops.peek_here(fid).await?),
         };
         let mut a = self.answer(0);
         match seen {
@@ -438,17 +443,12 @@ fn see(store: &Store, needs: &[LockNeed], looks: &[Look]) -> MdtResult<Seen> {
     Ok(seen)
 }
 
-/// The record with all of it that a new object in a directory depends on inside.
+/// The record with all of its extended attributes inside.
 fn portable(store: &Store, fid: &Fid, mut ino: Inode) -> MdtResult<Bytes> {
     let mut inside = Vec::new();
-    for name in [
-        acl::ACCESS,
-        acl::DEFAULT,
-        xattr::TRUSTED_DMV,
-        xattr::TRUSTED_LMV,
-    ] {
+    for (name, _) in &ino.xattrs {
         if let Some(value) = store.xattr(fid, &ino, name)? {
-            inside.push((Bytes::from_static(name), XattrValue::Inline(value)));
+            inside.push((name.clone(), XattrValue::Inline(value)));
         }
     }
     ino.xattrs = inside;
@@ -456,6 +456,24 @@ fn portable(store: &Store, fid: &Fid, mut ino: Inode) -> MdtResult<Bytes> {
 }
 
 impl MdtOps {
+    async fn peek_here(&self, fid: Fid) -> MdtResult<Seen> {
+        self.out.settled(&[fid]).await?;
+        let need = LockNeed { fid, bits: 0 };
+        see(&self.core.read().store, &[need], &[])
+    }
+
+    /// How an object looks, wherever it lies and without a lock, with all of its extended attributes in its record.
+    pub(super) async fn peek(&self, fid: Fid) -> MdtResult<Option<Inode>> {
+        let mdt = self.home(&fid).await?;
+        let seen = match mdt == self.mdts.index() {
+            true => self.peek_here(fid).await?,
+            false => self.mdts.send(mdt, &Request::Peek(fid)).await?,
+        };
+        let (record, _) = seen.objects.into_iter().next().ok_or(Errno::EPROTO)?;
+        let decode = |raw| Inode::decode(&raw).map_err(|source| MdtError::Corrupt { fid, source });
+        record.map(decode).transpose()
+    }
+
     /// The coordinator has decided: the part is made, once.
     fn commit_part(&self, id: &OpId) -> MdtResult<()> {
         {
@@ -533,79 +551,5 @@ impl MdtOps {
         if let Some(part) = part {
             self.out.part_ended(&part);
         }
-    }
-}
-
-/// One change of a part that was prepared; what it rests on was locked since.
-fn apply(t: &mut Txn<'_>, update: &Update, is_open: IsOpen<'_>) -> MdtResult<()> {
-    match update {
-        Update::AddEntry {
-            dir,
-            name,
-            child,
-            file_type,
-        } => t.add_entry(dir, name, child, *file_type),
-        Update::DelEntry { dir, name } => t.del_entry(dir, name),
-        Update::Touch { dir, nlink, time } => {
-            let time = time_of(time);
-            if let Some(h) = t.find(dir)? {
-                let ino = t.change(h);
-                ino.nlink = ino.nlink.wrapping_add_signed(*nlink);
-                ino.mtime = time;
-                ino.ctime = time;
-            }
-        }
-        Update::Object {
-            fid,
-            nlink,
-            time,
-            dropped,
-            added,
-        } => {
-            let Some(h) = t.find(fid)? else {
-                return Ok(());
-            };
-            dropped.iter().for_each(|l| t.del_link(h, &l.dir, &l.name));
-            added.iter().for_each(|l| t.add_link(h, l.dir, &l.name));
-            let ino = t.change(h);
-            ino.nlink = ino.nlink.wrapping_add_signed(*nlink);
-            ino.ctime = time_of(time);
-            if ino.nlink == 0 {
-                namespace::let_go(t, h, is_open)?;
-            }
-        }
-        Update::Insert { fid, record } => {
-            let ino = Inode::decode(record)
-                .map_err(|source| super::store::MdtError::Corrupt { fid: *fid, source })?;
-            if t.find(fid)?.is_none() {
-                t.insert(*fid, ino);
-            }
-        }
-        Update::Remove { fid } => {
-            if let Some(h) = t.find(fid)? {
-                t.remove(h)?;
-            }
-        }
-        Update::Follow { fid, times, record } => {
-            let like = Inode::decode(record)
-                .map_err(|source| super::store::MdtError::Corrupt { fid: *fid, source })?;
-            if let Some(h) = t.find(fid)? {
-                striped::take_on(t, h, &like, *times);
-            }
-        }
-        Update::Project { fid, projid } => {
-            if let Some(h) = t.find(fid)? {
-                t.change(h).projid = *projid;
-                t.tell_owner(h);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn time_of(time: &Stamp) -> Time {
-    Time {
-        secs: time.secs,
-        nsecs: time.nsecs,
     }
 }

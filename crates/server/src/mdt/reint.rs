@@ -5,6 +5,7 @@
 //! the mutex; if it changed meanwhile, the operation starts over.
 
 mod layout;
+mod migrate;
 mod over;
 mod setattr;
 
@@ -57,7 +58,8 @@ impl Ctx {
             Rec::Rename(r) => self.rename(&head, &r).await,
             Rec::Setxattr(r) => self.setxattr(&head, &r).await,
             Rec::Open(_) => self.reint_open().await,
-            Rec::Rmentry(_) | Rec::Migrate(_) | Rec::Resync(_) => Err(Errno::EOPNOTSUPP.into()),
+            Rec::Migrate(r) => self.migrate(&head, &r).await,
+            Rec::Rmentry(_) | Rec::Resync(_) => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 

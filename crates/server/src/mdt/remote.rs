@@ -31,7 +31,7 @@ pub(super) const RETRIES: usize = 16;
 type Name = (Fid, Bytes);
 
 /// The lock of who moves directories, the only one of the file system: the first of all in the order of locks.
-const RENAMES: Need = Need {
+pub(super) const RENAMES: Need = Need {
     fid: Fid::BFL,
     mdt: 0,
     bits: Ibits::UPDATE.0,

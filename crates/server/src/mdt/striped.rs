@@ -22,12 +22,12 @@ use super::xattr::TRUSTED_LMV;
 /// Most shards of one directory on one MDT (`LMV_MAX_STRIPES_PER_MDT`).
 pub const SHARDS_PER_MDT: u32 = 5;
 /// Version of the layout of a new striped directory.
-const FIRST_LAYOUT: u32 = 1;
+pub(super) const FIRST_LAYOUT: u32 = 1;
 /// A count below zero asks for so many shards on each MDT, at most this many (`LMV_OVERSTRIPE_COUNT_MAX`).
 const FACTOR_MAX: u32 = 5;
 
 /// The attribute of `ino` if it is a master or a shard.
-fn attribute(store: &Store, fid: &Fid, ino: &Inode) -> MdtResult<Option<LmvMd>> {
+pub(super) fn attribute(store: &Store, fid: &Fid, ino: &Inode) -> MdtResult<Option<LmvMd>> {
     if !ino.is_dir() {
         return Ok(None);
     }
@@ -79,6 +79,23 @@ pub fn holds_names(t: &Txn<'_>, h: TxnObject) -> MdtResult<()> {
     }
 }
 
+/// ESTALE for a directory in which `name` is not to be made: a master, or a shard that another name than this belongs to, or that
+/// gives its names away to others. The client knows an older layout.
+pub fn takes_name(t: &Txn<'_>, h: TxnObject, name: &[u8]) -> MdtResult<()> {
+    let belongs = match attribute(t.store, &t.fid(h), t.ino(h))? {
+        None => true,
+        Some(own) if own.head.magic == LMV_MAGIC_V1 => false,
+        Some(own) => {
+            let number = own.head.master_mdt_index as usize;
+            own.shard_of(name).is_none_or(|n| n == number)
+        }
+    };
+    match belongs {
+        true => Ok(()),
+        false => Err(Errno::ESTALE.into()),
+    }
+}
+
 /// The name of shard `number` in its master.
 pub fn shard_name(fid: &Fid, number: usize) -> Bytes {
     format!("{fid}:{number}").into()
@@ -91,6 +108,15 @@ pub struct Plan {
     pub hash: u32,
     /// Of each shard: its MDT.
     pub mdts: Vec<u32>,
+}
+
+/// The hash type that a request asks for, with the flags that a user may give.
+pub(super) fn hash_of(lum: &LmvUserMd) -> u32 {
+    let hash = match lum.head.hash_type & hash_type::MASK {
+        hash_type::ALL_CHARS..=hash_type::CRUSH2 => lum.head.hash_type,
+        _ => lum.head.hash_type & !hash_type::MASK | hash_type::FNV_1A_64,
+    };
+    hash & (hash_type::MASK | hash_flag::OVERSTRIPED | hash_flag::FIXED)
 }
 
 /// How a directory is to be laid out that is made on `here`. `None`: in one piece. `mdts`: those that can be used, in order;
@@ -106,11 +132,7 @@ pub fn plan(
     if known <= 1 {
         return Ok(None);
     }
-    let mut hash = match lum.head.hash_type & hash_type::MASK {
-        hash_type::ALL_CHARS..=hash_type::CRUSH2 => lum.head.hash_type,
-        _ => lum.head.hash_type & !hash_type::MASK | hash_type::FNV_1A_64,
-    };
-    hash &= hash_type::MASK | hash_flag::OVERSTRIPED | hash_flag::FIXED;
+    let mut hash = hash_of(lum);
     let over = hash & hash_flag::OVERSTRIPED != 0;
     let most = known * SHARDS_PER_MDT;
     // as many as Lustre's 16 bits say, those below zero being factors
@@ -207,18 +229,37 @@ pub fn attribute_of(plan: &Plan, fids: &[Fid], here: u32) -> LmvMd {
 
 /// Makes the new directory `h` the master of these shards. Those that lie on other MDTs go to [`Txn::updates`].
 pub fn make_shards(t: &mut Txn<'_>, h: TxnObject, plan: &Plan, fids: &[Fid]) -> MdtResult<()> {
+    let all = attribute_of(plan, fids, t.store.fld().index());
+    insert_shards(t, h, &all.head, plan, fids)?;
+    t.change(h).nlink += fids.len() as u32;
+    t.put_xattr(h, TRUSTED_LMV, Some(all.encode()));
+    Ok(())
+}
+
+/// The attribute of shard `number` in a layout.
+pub(super) fn shard_attribute(head: &LmvMdHead, number: usize) -> LmvMd {
+    LmvMd {
+        head: LmvMdHead {
+            magic: LMV_MAGIC_STRIPE,
+            master_mdt_index: number as u32,
+            ..*head
+        },
+        ..LmvMd::default()
+    }
+}
+
+/// Makes new shards of the new directory `h`, the first of its layout `head`, and names them in it.
+pub(super) fn insert_shards(
+    t: &mut Txn<'_>,
+    h: TxnObject,
+    head: &LmvMdHead,
+    plan: &Plan,
+    fids: &[Fid],
+) -> MdtResult<()> {
     let (master, here) = (t.fid(h), t.store.fld().index());
-    let all = attribute_of(plan, fids, here);
     let like = t.whole(h)?;
     for (number, (fid, mdt)) in fids.iter().zip(&plan.mdts).enumerate() {
-        let lmv = LmvMd {
-            head: LmvMdHead {
-                magic: LMV_MAGIC_STRIPE,
-                master_mdt_index: number as u32,
-                ..all.head
-            },
-            ..LmvMd::default()
-        };
+        let lmv = shard_attribute(head, number);
         let name = shard_name(fid, number);
         let mut shard = Inode {
             nlink: 2,
@@ -249,8 +290,6 @@ pub fn make_shards(t: &mut Txn<'_>, h: TxnObject, plan: &Plan, fids: &[Fid]) -> 
         }
         t.add_entry(&master, &name, fid, S_IFDIR);
     }
-    t.change(h).nlink += fids.len() as u32;
-    t.put_xattr(h, TRUSTED_LMV, Some(all.encode()));
     Ok(())
 }
 

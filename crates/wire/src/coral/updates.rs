@@ -74,6 +74,8 @@ pub enum Request {
     Ask(OpId),
     /// Which directories are above this one, itself first, as far as they lie there, and the first that does not ([`Seen::fids`]).
     Above(Fid),
+    /// How this object looks, without a lock: to know what to lock ([`Seen::objects`]).
+    Peek(Fid),
 }
 
 /// Times of an object that [`Update::Follow`] sets beside the time of its change.
@@ -163,6 +165,17 @@ pub enum Update {
         fid: Fid,
         /// The project.
         projid: u32,
+    },
+    /// A directory gets another place, its only one: it becomes a shard, or another shard.
+    Place {
+        /// The directory.
+        fid: Fid,
+        /// The striped directory it is a shard of.
+        dir: Fid,
+        /// Its name there.
+        name: Bytes,
+        /// The attribute that says which shard it is.
+        lmv: Bytes,
     },
 }
 
@@ -384,6 +397,18 @@ impl Update {
                 w.fid(fid);
                 w.u32(*projid);
             }
+            Update::Place {
+                fid,
+                dir,
+                name,
+                lmv,
+            } => {
+                w.u8(9);
+                w.fid(fid);
+                w.fid(dir);
+                w.bytes(name);
+                w.bytes(lmv);
+            }
         }
     }
 
@@ -431,6 +456,12 @@ impl Update {
                 fid: r.fid()?,
                 projid: r.u32()?,
             },
+            9 => Update::Place {
+                fid: r.fid()?,
+                dir: r.fid()?,
+                name: r.bytes()?,
+                lmv: r.bytes()?,
+            },
             _ => return Err(bad()),
         })
     }
@@ -445,7 +476,8 @@ impl Update {
             | Update::Insert { fid, .. }
             | Update::Remove { fid }
             | Update::Follow { fid, .. }
-            | Update::Project { fid, .. } => *fid,
+            | Update::Project { fid, .. }
+            | Update::Place { fid, .. } => *fid,
         }
     }
 
@@ -510,6 +542,10 @@ impl Request {
                 w.u8(6);
                 w.fid(fid);
             }
+            Request::Peek(fid) => {
+                w.u8(7);
+                w.fid(fid);
+            }
         }
         w.0.into()
     }
@@ -538,6 +574,7 @@ impl Request {
             4 => Request::Abort(r.id()?),
             5 => Request::Ask(r.id()?),
             6 => Request::Above(r.fid()?),
+            7 => Request::Peek(r.fid()?),
             _ => return Err(bad()),
         };
         r.end(request)
@@ -621,6 +658,12 @@ mod tests {
                 record: Bytes::from_static(&[2, 0, 1]),
             },
             Update::Project { fid, projid: 7 },
+            Update::Place {
+                fid,
+                dir,
+                name: Bytes::from_static(b"shard"),
+                lmv: Bytes::from_static(&[1, 2]),
+            },
             Update::Object {
                 fid,
                 nlink: -1,
@@ -659,6 +702,7 @@ mod tests {
             Request::Abort(ID),
             Request::Ask(ID),
             Request::Above(Fid::ROOT),
+            Request::Peek(Fid::ROOT),
         ]
     }
 

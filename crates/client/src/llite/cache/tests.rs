@@ -18,6 +18,7 @@ fn md(fid: Fid, mode: u32, version: u64) -> MdInode {
         layout: Arc::new(FileLayout::none()),
         acl: Bytes::new(),
         striped: None,
+        shard: false,
         version,
         rough_size: None,
     }

@@ -117,7 +117,9 @@ fn check_names(
                 (Some(lmv), _) => lmv.stripe_fids.contains(fid),
                 (_, Some(lmv)) => {
                     let number = lmv.head.master_mdt_index as usize;
-                    lmv.shard_of(name).is_none_or(|n| n == number)
+                    // names of a directory that is migrated may not have moved yet
+                    let is_it = |n: Option<usize>| n.is_none_or(|n| n == number);
+                    is_it(lmv.shard_of(name)) || is_it(lmv.old_shard_of(name))
                 }
                 (None, None) => true,
             };

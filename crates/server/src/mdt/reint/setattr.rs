@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use coral_osd::Time;
 use coral_wire::coral::updates::follow;
+use coral_wire::layout::LmvUserMd;
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{
     MdtBody, MdtIoepoch, MdtRecReint, RecSetattr, RecSetxattr, attr as sa, bias, md, open,
@@ -219,6 +220,11 @@ impl Ctx {
                     a.msg.push(&if coral { body } else { Default::default() });
                 })
                 .await;
+        }
+        if name == xattr::TRUSTED_LMV
+            && let Some(Ok(lum)) = value.as_ref().map(LmvUserMd::decode)
+        {
+            return self.end_migration(&cred, r, &lum).await;
         }
         // an entry of somebody unknown here is told of, not left out
         let value = value

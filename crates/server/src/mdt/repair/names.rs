@@ -117,6 +117,11 @@ fn where_looked_for(im: &Image<'_>, parent: &Fid, name: &Bytes, child: &Fid) -> 
     let Some(lmv) = im.masters.get(&master) else {
         return *parent;
     };
+    // a name of a directory that is being migrated may be where it was
+    let was = lmv.old_shard_of(name).and_then(|n| lmv.stripe_fids.get(n));
+    if was == Some(parent) {
+        return *parent;
+    }
     // of an unknown hash any shard will do
     let number = match (lmv.shard_of(name), im.shards.get(parent)) {
         (Some(number), _) => number,

@@ -11,7 +11,7 @@ use coral_wire::fid::Fid;
 
 use super::Result;
 use super::image::Image;
-use crate::mdt::record::{Inode, S_IFMT, XattrValue};
+use crate::mdt::record::{Inode, Link, S_IFMT, XattrValue};
 use crate::mdt::xattr::TRUSTED_LMV;
 use crate::mdt::{dom, stripe, striped, table};
 
@@ -111,6 +111,17 @@ fn apply(im: &mut Image<'_>, update: Update) -> Result<()> {
             if let Ok(like) = Inode::decode(&record) {
                 take_on(im, &fid, &like, times);
             }
+        }
+        Update::Place {
+            fid,
+            dir,
+            name,
+            lmv,
+        } => {
+            if let Some(ino) = im.change(&fid) {
+                ino.links = vec![Link { parent: dir, name }];
+            }
+            im.set_xattr(&fid, TRUSTED_LMV, Some(lmv));
         }
         Update::Project { fid, projid } => {
             let Some(ino) = im.change(&fid) else {

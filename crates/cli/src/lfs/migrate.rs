@@ -1,0 +1,183 @@
+//! `lfs migrate -m`: directories and what is in them move to other MDTs.
+//!
+//! A directory moves first, with an empty new layout beside the old one; then each of its names; then the old layout goes. Who stops in
+//! between leaves a directory that can be used, and the same command again goes on. Lustre: `cb_migrate_mdt_init`,
+//! `cb_migrate_mdt_fini` in `lustre/utils/liblustreapi.c`. Absent: `lfs migrate` of data between OSTs.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use coral_client::llite::MigrateRequest;
+use coral_wire::Errno;
+use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd, hash_flag};
+use lexopt::prelude::*;
+use rustix::fs::XattrFlags;
+
+use super::dirstripe::{Want, hash, mdt_count, mdt_list};
+use super::{Failure, USAGE, set_xattr};
+
+/// Times a name that others change at that moment is tried.
+const TRIES: usize = 16;
+
+/// What the command line asks for.
+struct Task {
+    lum: LmvUserMd,
+    /// Only the directory itself; of directories in it only the names move.
+    shallow: bool,
+    verbose: bool,
+}
+
+pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
+    let (mut w, mut paths) = (Want::default(), Vec::new());
+    let (mut shallow, mut verbose, mut fixed) = (false, false, hash_flag::FIXED);
+    while let Some(arg) = p.next()? {
+        match arg {
+            Short('m') | Long("mdt-index") => w.mdts = mdt_list(&p.value()?.string()?)?,
+            Short('c') | Long("mdt-count") => w.count = Some(mdt_count(&p.value()?.string()?)?),
+            Short('C') | Long("mdt-overcount") => {
+                w.count = Some(mdt_count(&p.value()?.string()?)?);
+                w.over = hash_flag::OVERSTRIPED;
+            }
+            Short('H') | Long("mdt-hash") => w.hash = hash(&p.value()?.string()?)?,
+            Short('d') | Long("directory") => shallow = true,
+            Short('v') | Long("verbose") => verbose = true,
+            Long("clear-fixed") => fixed = 0,
+            Value(v) => paths.push(PathBuf::from(v)),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if w.mdts.is_empty() {
+        let what = "lfs migrate: say with -m to which MDT; data is not moved between OSTs";
+        return Err(Failure::new(what, USAGE));
+    }
+    if paths.is_empty() {
+        let what = "lfs migrate: give at least one directory or file";
+        return Err(Failure::new(what, USAGE));
+    }
+    w.hash |= fixed;
+    let task = Task {
+        lum: w.request(1).map_err(|e| {
+            let what = "lfs migrate: the number of shards is not that of the MDTs given";
+            Failure::new(what, e.0 as u8)
+        })?,
+        shallow,
+        verbose,
+    };
+    for path in &paths {
+        // "." and ".." have no name that could move
+        let path = std::fs::canonicalize(path).map_err(|e| failed(path, e.into()))?;
+        let mount = super::mount_of(&path)?;
+        if mount.path == path {
+            let what = format!(
+                "lfs migrate: '{}' is the root of the file system, which stays",
+                path.display()
+            );
+            return Err(Failure::new(what, Errno::EINVAL.0 as u8));
+        }
+        task.check(&path)?;
+        task.tree(&path, 0)?;
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, e: Errno) -> Failure {
+    Failure::errno(format_args!("lfs migrate: '{}'", path.display()), e)
+}
+
+impl Task {
+    /// ENODEV when there is no such MDT, E2BIG when there are fewer than shards.
+    fn check(&self, path: &Path) -> Result<(), Failure> {
+        let mdts = super::df::targets(&super::mount_of(path)?)?.mdts.len();
+        let head = &self.lum.head;
+        let listed = self.lum.objects.iter().map(|o| o.mds);
+        let mut asked = listed.chain([head.stripe_offset]);
+        let missing = |i: &u32| *i != LMV_OFFSET_DEFAULT && *i as usize >= mdts;
+        if let Some(index) = asked.find(missing) {
+            let what = format!("lfs migrate: there is no MDT {index}: the file system has {mdts}");
+            return Err(Failure::new(what, Errno::ENODEV.0 as u8));
+        }
+        let over = head.hash_type & hash_flag::OVERSTRIPED != 0;
+        match !over && head.stripe_count as i32 > mdts as i32 {
+            true => {
+                let count = head.stripe_count;
+                let what = format!(
+                    "lfs migrate: {count} shards are more than the {mdts} MDTs of the file system"
+                );
+                Err(Failure::new(what, Errno::E2BIG.0 as u8))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Moves one name; a directory's names after that.
+    fn tree(&self, path: &Path, depth: u32) -> Result<(), Failure> {
+        let of_path = |e| failed(path, e);
+        let bottom = self.shallow && depth > 0;
+        match self.step(path, bottom) {
+            Ok(()) if self.verbose => println!(
+                "migrate {} to MDT{} stripe count {}",
+                path.display(),
+                self.lum.head.stripe_offset as i32,
+                self.lum.head.stripe_count as i32
+            ),
+            Ok(()) => {}
+            Err(Errno::EALREADY) if self.verbose => println!(
+                "{} migrated to MDT{} already",
+                path.display(),
+                self.lum.head.stripe_offset as i32
+            ),
+            Err(Errno::EALREADY) => {}
+            Err(e) => return Err(of_path(e)),
+        }
+        let kind = std::fs::symlink_metadata(path).map_err(|e| of_path(e.into()))?;
+        if bottom || !kind.is_dir() {
+            return Ok(());
+        }
+        // opened anew: what was open is the directory as it was
+        let names = std::fs::read_dir(path).map_err(|e| of_path(e.into()))?;
+        let names: Result<Vec<_>, _> = names.map(|e| e.map(|e| e.file_name())).collect();
+        for name in names.map_err(|e| of_path(e.into()))? {
+            self.entry(&path.join(name), depth + 1)?;
+        }
+        let lum = self.lum.encode();
+        match set_xattr(path, "lustre.lmv", &lum, XattrFlags::empty()) {
+            Ok(()) | Err(Errno::EALREADY) => Ok(()),
+            Err(e) => Err(of_path(e)),
+        }
+    }
+
+    /// The same of a name in a directory, which others may take away.
+    fn entry(&self, path: &Path, depth: u32) -> Result<(), Failure> {
+        let mut tries = 0;
+        loop {
+            let done = self.tree(path, depth);
+            let lost = |f: &Failure| f.code == Errno::ENOENT.0 as u8;
+            match done {
+                Err(f) if lost(&f) && std::fs::symlink_metadata(path).is_err() => return Ok(()),
+                // it is there, and was another when it was looked at
+                Err(f) if lost(&f) && tries < TRIES => tries += 1,
+                done => return done,
+            }
+        }
+    }
+
+    fn step(&self, path: &Path, name_only: bool) -> Result<(), Errno> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::EINVAL);
+        };
+        let rq = MigrateRequest {
+            name_only,
+            name: bytes::Bytes::copy_from_slice(OsStr::as_bytes(name)),
+            lum: self.lum.clone(),
+        };
+        let (dir, value) = (parent.join("."), rq.encode());
+        for _ in 0..TRIES {
+            match set_xattr(&dir, "lustre.migrate", &value, XattrFlags::empty()) {
+                Err(Errno::EAGAIN) => continue,
+                done => return done,
+            }
+        }
+        Err(Errno::EAGAIN)
+    }
+}
