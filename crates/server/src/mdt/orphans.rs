@@ -227,7 +227,9 @@ impl MdtOps {
             for (ost, part) in &parts {
                 let moved = object_ids::moved(&**store.kv(), *ost, part.clone())?;
                 let of_ost = ids.get_mut(ost);
-                of_ost.map(|of_ost| moved.iter().for_each(|id| _ = of_ost.remove(id)));
+                if let Some(of_ost) = of_ost {
+                    moved.iter().for_each(|id| _ = of_ost.remove(id));
+                }
             }
             for (ost, part) in parts {
                 self.give_up(ost, ids.remove(&ost).unwrap_or_default(), part.end)?;
