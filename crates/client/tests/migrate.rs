@@ -15,7 +15,7 @@ use coral_wire::Errno;
 use coral_wire::layout::{LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
 
 use common::{Cluster, Result, Rng, SERVER, User, nid};
-use several::{end, path_of};
+use several::{end, mkdir_on, path_of};
 
 /// As `lfs migrate -m` asks for it.
 fn to(count: u32, mdt: u32) -> LmvUserMd {
@@ -244,8 +244,8 @@ async fn what_is_open_or_has_a_name_there_stays_until_it_can_go() {
     let c = Cluster::start_mdts(2, 2).await;
     let (fs, other) = (c.remote_client().await, c.remote_client().await);
     let (u, v) = (User::root(&fs), User::root(&other));
-    u.mkdir("d").await.unwrap();
-    u.mkdir("e").await.unwrap();
+    mkdir_on(&u, "d", 0).await.unwrap();
+    mkdir_on(&u, "e", 0).await.unwrap();
     u.put("d/a", b"in both").await.unwrap();
     u.link("d/a", "d/b").await.unwrap();
     u.put("d/far", b"named elsewhere").await.unwrap();

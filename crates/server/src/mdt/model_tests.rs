@@ -15,7 +15,7 @@ use super::cred::Ucred;
 use super::namespace::{self, At, NewObject, RenameMode};
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
-use super::{table, usage};
+use super::{fld, table, usage};
 use crate::quota::Used;
 
 #[derive(Clone, Debug)]
@@ -171,6 +171,11 @@ impl World {
         let mem = OsdMem::new();
         let kv = Device::from(Arc::new(mem.clone()));
         format(&kv, 0, Time::default(), &StripeDefaults::default(), (0, 0)).expect("format");
+        // the client whose FIDs these are was given its sequence
+        let mut given = Batch::new();
+        let next = fld::FIRST.0 + 1;
+        given.put(table::META, fld::KEY_SEQ, next.to_le_bytes().to_vec());
+        kv.commit(given).expect("a sequence");
         kv.sync().wait().expect("sync");
         let mut model = Model::default();
         model.dirs.insert(Fid::ROOT, BTreeMap::new());
