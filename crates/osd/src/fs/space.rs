@@ -231,6 +231,11 @@ impl SpaceGate {
         sums.unsorted = sums.unsorted + bytes - before;
     }
 
+    /// Whether free space lags behind what is written.
+    pub(super) fn lags(&self) -> bool {
+        self.lags
+    }
+
     /// Kept free because free space lags, bytes.
     fn lag(&self) -> u64 {
         if self.lags { LAG_BYTES } else { 0 }

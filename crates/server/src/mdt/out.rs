@@ -33,6 +33,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use self::apply::apply;
+pub(super) use self::apply::time_of;
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
 use super::locks::HeldLocks;

@@ -36,13 +36,13 @@ impl FsObjects {
 
     /// Does what needs up to `bytes` of promised space; what was put by for it is freed when the disk says that it is full, and at the
     /// end it is tried once more: what somebody tried to put by may have been the last of the room for a moment. Where free space lags,
-    /// what is freed is of use after [`Room::settle`](crate::Room::settle) only: it fails until then, as it never waits itself.
+    /// what is freed is of use after [`Room::settle`](crate::Room::settle) only: it fails at once, as it never waits itself.
     pub(super) fn with_promised<T>(
         &self,
         bytes: u64,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
-        let mut ended = false;
+        let mut ended = self.space.lags();
         loop {
             match call() {
                 Err(OsdError::NoSpace) if self.space.make_room(bytes) => {}

@@ -101,7 +101,8 @@ fn insert(t: &mut Txn<'_>, fid: Fid, mut ino: Inode) {
     }
 }
 
-fn time_of(time: &Stamp) -> Time {
+/// A time as it is in messages between MDTs.
+pub(in crate::mdt) fn time_of(time: &Stamp) -> Time {
     Time {
         secs: time.secs,
         nsecs: time.nsecs,

@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use coral_osd::Time;
-use coral_wire::coral::updates::{Look, OpId, Stamp, Update, follow};
+use coral_wire::coral::updates::{Look, OpId, Update, follow};
 use coral_wire::fid::Fid;
 
 use super::Result;
 use super::image::Image;
+use crate::mdt::out::time_of;
 use crate::mdt::record::{Inode, Link, S_IFMT, XattrValue};
 use crate::mdt::xattr::TRUSTED_LMV;
 use crate::mdt::{dom, stripe, striped, table};
@@ -65,13 +65,6 @@ pub(super) fn mend(im: &mut Image<'_>) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn time_of(t: &Stamp) -> Time {
-    Time {
-        secs: t.secs,
-        nsecs: t.nsecs,
-    }
 }
 
 fn apply(im: &mut Image<'_>, update: Update) -> Result<()> {
