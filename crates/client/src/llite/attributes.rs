@@ -22,6 +22,7 @@ use super::shards;
 use super::types::{Attr, Cred, Entry};
 use super::upcalls::Upcalls;
 use crate::error::Error;
+use crate::lov::FileLayout;
 use crate::mdc::{Ids, Mdc};
 
 /// How long what a lock covers may be remembered: until its loss is told.
@@ -127,6 +128,15 @@ impl Attributes {
                 .learn_objects(fid, layout.generation, &names, objects, still);
         }
         Ok(md.merged(&objects))
+    }
+
+    /// Locks of this client say that nothing lies in the objects of this layout.
+    pub fn known_empty(&self, fid: Fid, layout: &FileLayout) -> bool {
+        let known = self.cache.known(fid);
+        known
+            .filter(|k| k.md.layout.generation == layout.generation)
+            .and_then(|k| k.objects)
+            .is_some_and(|o| o.size == 0 && o.blocks == 0)
     }
 
     /// EIO, before anything is done, for a file with objects on an OST that is deactivated: its attributes cannot be told.

@@ -228,6 +228,12 @@ impl SetAttrs {
                 open.set_layout(layout.clone());
             }
         }
+        if size == 0 && self.attributes.known_empty(fid, &layout) {
+            if let Some(open) = self.open.of(fid) {
+                open.set_size(0);
+            }
+            return Ok((layout, None));
+        }
         // all objects are locked before the first is cut: an append of another client must not take an end from one that is not
         // cut yet. (`vvp_io_setattr_lock` in `lustre/llite/vvp_io.c`. The lock of data on an MDT is the MDT's to take.)
         let several = layout.stripes().filter(|s| s.part.end > from).count() > 1;
