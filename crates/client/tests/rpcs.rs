@@ -123,6 +123,21 @@ async fn a_truncation_of_an_empty_file_is_one() {
         (attr.size, attr.blocks, attr.mtime, attr.ctime),
         (seen.size, seen.blocks, seen.mtime, seen.ctime)
     );
+    // a time of before that is yet to come stays on the object unless it is cut
+    let future = Timespec {
+        secs: 4_000_000_000,
+        nanos: 0,
+    };
+    let set = SetAttr {
+        mtime: Some(SetTime::At(future)),
+        ..Default::default()
+    };
+    u.fs.setattr(&u.cred, f, set, None).await.unwrap();
+    assert_eq!(u.stat("d/first").await.unwrap().mtime, future);
+    u.fs.setattr(&u.cred, f, cut, None).await.unwrap();
+    for who in [&u, &v] {
+        assert!(who.stat("d/first").await.unwrap().mtime < future);
+    }
     let fh = v.fs.open(&v.cred, f, libc::O_RDWR as u32).await.unwrap();
     let keep_size = libc::FALLOC_FL_KEEP_SIZE as u32;
     v.fs.fallocate(&v.cred, &fh, keep_size, 0, 1 << 20)

@@ -100,10 +100,10 @@ impl Worker {
 
     /// FIDs of its files.
     async fn fids(&self) -> Result<Vec<Fid>, Failed> {
-        let mut fids = Vec::new();
+        let (me, mut fids) = (Cred::root(), Vec::new());
         for number in 0..self.files {
             let name = format!("file{number}");
-            let found = self.fs.lookup(&Cred::root(), self.dir, name.as_bytes());
+            let found = self.fs.lookup(&me, self.dir, name.as_bytes());
             fids.push(found.await?.attr.fid);
         }
         Ok(fids)
@@ -221,8 +221,9 @@ async fn main() -> Result<(), Failed> {
         let node = Node::start(config, Some(net.clone())).await?;
         let fs = Client::mount(node, MountOptions::new("rate", vec![SERVER.parse()?])).await?;
         let name = format!("dir{number}");
-        let dir = fs.mkdir(&Cred::root(), fs.root(), name.as_bytes(), 0o755);
-        let dir = dir.await?.attr.fid;
+        let me = Cred::root();
+        let dir = fs.mkdir(&me, fs.root(), name.as_bytes(), 0o755).await?;
+        let dir = dir.attr.fid;
         workers.push(Arc::new(Worker {
             fs,
             dir,
