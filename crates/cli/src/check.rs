@@ -296,6 +296,11 @@ fn note_of(r: &mdt::check::Report) -> String {
             r.unfinished
         ));
     }
+    if let Some(index) = r.missing {
+        note.push_str(&format!(
+            ", MDT{index:04x} was not given: objects that no file has cannot be told"
+        ));
+    }
     if r.elsewhere > 0 {
         note.push_str(&format!(
             ", {} names lead to MDTs whose directories were not given",
@@ -315,7 +320,9 @@ pub(crate) fn nobodys(
         TargetKind::Mdt => !report.data.contains(id),
         _ => {
             let key = (label.index, id.oid);
-            report.items.contains_key(&mdt::object_ids::mdt_of(id.oid))
+            // files take their objects along to other MDTs
+            report.missing.is_none()
+                && report.items.contains_key(&mdt::object_ids::mdt_of(id.oid))
                 && !report.objects.contains_key(&key)
                 && !report.destroy_pending.contains(key.0, key.1)
         }

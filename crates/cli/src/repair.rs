@@ -107,6 +107,11 @@ fn objects(of: &Targets, lines: &mut Lines) -> Result<(), String> {
         // what is not known to be sound does not say which objects are nobody's
         return Err(format!("no objects are removed: {left}"));
     }
+    if let Some(index) = report.missing {
+        return Err(format!(
+            "no objects are removed: MDT{index:04x} was not given, and its files may have them"
+        ));
+    }
     for dir in of.mdts.iter().map(|(_, dir)| dir).chain(&of.osts) {
         let t = look(dir);
         let Ok((osd, label)) = &t.opened else {

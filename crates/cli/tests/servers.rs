@@ -204,3 +204,40 @@ fn check_repairs_what_it_finds_when_it_is_told() {
     let (code, said) = check(&[]);
     assert_eq!(code, Some(0), "{said}");
 }
+
+/// Files take their objects along to other MDTs: whose an object is, only all MDTs together can tell.
+#[test]
+fn no_object_is_removed_while_an_mdt_is_not_given() {
+    let place = Place::new();
+    let (data, port) = (place.path("two"), place.port.to_string());
+    let up = [
+        "up",
+        &data.to_string_lossy(),
+        "--mdts",
+        "2",
+        "--port",
+        &port,
+    ];
+    Running::start(&up, &data, &[]).stop();
+    {
+        use coral_osd::{ObjectId, Objects, OsdFs, SetAttr};
+        let (ost, _) = OsdFs::open(&data.join("ost0000")).unwrap();
+        let id = ObjectId { seq: 0, oid: 7 };
+        ost.set_attr(id, &SetAttr::default()).unwrap();
+    }
+    let check = |targets: &[&str]| {
+        let mut check = coral();
+        check.args(["check", "--repair", "--remove-objects"]);
+        let out = check.args(targets.iter().map(|t| data.join(t))).output();
+        let out = out.unwrap();
+        (out.status.code(), text(&out))
+    };
+    for (mdt, missing) in [("mdt0000", "MDT0001"), ("mdt0001", "MDT0000")] {
+        let (code, said) = check(&[mdt, "ost0000"]);
+        assert_eq!(code, Some(1), "{said}");
+        let why = format!("no objects are removed: {missing} was not given");
+        assert!(said.contains(&why), "{said}");
+    }
+    let (code, said) = check(&["mdt0000", "mdt0001", "ost0000"]);
+    assert!(code == Some(0) && said.contains("object 0x0:0x7"), "{said}");
+}

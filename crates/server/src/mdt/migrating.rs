@@ -179,6 +179,10 @@ pub fn may_end(was: Option<&LmvMd>, lum: &LmvUserMd, mdts: usize) -> Result<(), 
     if !is_migrating(was) {
         return Err(Errno::EOPNOTSUPP);
     }
+    // the number comes from the disk
+    if was.head.migrate_offset as usize > was.stripe_fids.len() {
+        return Err(Errno::EBADF);
+    }
     // MDTs that are away just now are missing in that number
     let all: Vec<u32> = (0..was.head.migrate_offset.max(mdts as u32)).collect();
     let first = all.first().copied().unwrap_or(0);
@@ -217,7 +221,8 @@ pub fn shrink(t: &mut Txn<'_>, h: TxnObject, was: &LmvMd) -> MdtResult<()> {
         place(t, *fid, master, number, &now.head)?;
     }
     let gone = was.stripe_fids.len().saturating_sub(kept) as u32;
-    t.change(h).nlink -= gone;
+    let ino = t.change(h);
+    ino.nlink = ino.nlink.saturating_sub(gone);
     t.put_xattr(h, TRUSTED_LMV, Some(now.encode()));
     Ok(())
 }

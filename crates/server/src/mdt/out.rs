@@ -37,7 +37,7 @@ pub(super) use self::apply::time_of;
 use super::ctx::{Answer, Ctx};
 use super::handler::MdtOps;
 use super::locks::HeldLocks;
-use super::mdts::PEER_FLAGS;
+use super::mdts::{PEER_FLAGS, PEER_LIMIT};
 use super::record::{Inode, XattrValue};
 use super::store::{MdtError, MdtResult, Store, Txn, torn};
 use super::{dom, table};
@@ -358,10 +358,16 @@ impl Ctx {
         if !ordered || fids > FIDS_MAX {
             return Err(Errno::EINVAL.into());
         }
-        let mut locks = HeldLocks::default();
-        for need in needs {
-            locks.add(self.ops.lock_next(&need.fid, Ibits(need.bits)).await);
-        }
+        let locks = async {
+            let mut locks = HeldLocks::default();
+            for need in needs {
+                locks.add(self.ops.lock_next(&need.fid, Ibits(need.bits)).await);
+            }
+            locks
+        };
+        // the coordinator has given it up by then, and others may want what it has locked
+        let locks = tokio::time::timeout(PEER_LIMIT, locks).await;
+        let locks = locks.map_err(|_| Errno::EINPROGRESS)?;
         let new = self.ops.new_fids(fids).await?;
         let mut seen = see(&self.core().store, needs, looks)?;
         seen.fids = new;

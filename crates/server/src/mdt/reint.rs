@@ -209,6 +209,8 @@ impl Ctx {
                     done => return done,
                 }
             }
+            // not waited for with the directory's lock in hand
+            self.ops.out.settled(child.as_slice()).await?;
             let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();
             let _locks = self.ops.lock(&[at.parent], &objects, self.own()).await;
             let core = self.core();
@@ -281,6 +283,15 @@ impl Ctx {
         let look = |store: &Store, at: At<'_>| -> MdtResult<Option<Fid>> {
             store.lookup(&at.parent, at.name)
         };
+        let named = || -> MdtResult<(Option<Fid>, Option<Fid>)> {
+            let core = self.reading();
+            Ok((look(&core.store, src)?, look(&core.store, dst)?))
+        };
+        // not waited for with a lock in hand
+        let (child, target) = named()?;
+        for fid in [child, target] {
+            self.ops.out.settled(fid.as_slice()).await?;
+        }
         // two renames of directories could make a loop that neither sees alone
         let serial = if src.parent != dst.parent {
             Some(self.ops.rename_lock.lock().await)
@@ -288,10 +299,7 @@ impl Ctx {
             None
         };
         for _ in 0..RETRIES {
-            let (child, target) = {
-                let core = self.reading();
-                (look(&core.store, src)?, look(&core.store, dst)?)
-            };
+            let (child, target) = named()?;
             if self.renames_over([src.parent, dst.parent], [child, target])? {
                 drop(serial);
                 let named = |at: At<'_>| (at.parent, Bytes::copy_from_slice(at.name));

@@ -52,6 +52,11 @@ pub fn is_shard(store: &Store, fid: &Fid, ino: &Inode) -> MdtResult<bool> {
     Ok(attribute(store, fid, ino)?.is_some_and(|l| l.head.magic == LMV_MAGIC_STRIPE))
 }
 
+/// Whether it is a directory in shards, or a shard.
+pub fn is_in_parts(store: &Store, fid: &Fid, ino: &Inode) -> MdtResult<bool> {
+    Ok(attribute(store, fid, ino)?.is_some())
+}
+
 /// Whether two directories are the same one, or shards of one.
 pub fn are_one(t: &Txn<'_>, a: TxnObject, b: TxnObject) -> MdtResult<bool> {
     if a == b {
@@ -320,6 +325,10 @@ pub fn followed(t: &mut Txn<'_>, h: TxnObject, times: u8) -> MdtResult<()> {
     let like = t.whole(h)?;
     for fid in shards {
         let Some(shard) = t.find(&fid)? else { continue };
+        // a directory that was migrated while it was open has given its shards away
+        if t.ino(shard).links.first().map(|l| l.parent) != Some(t.fid(h)) {
+            continue;
+        }
         match t.away_at(shard) {
             None => take_on(t, shard, &like, times),
             Some(mdt) => {

@@ -252,6 +252,8 @@ pub struct Report {
     pub data: BTreeSet<ObjectId>,
     /// Objects that were open without a name when the target stopped; they go at the next start.
     pub open_orphans: u64,
+    /// An MDT of the file system that was not looked at, if there is one: its files may have any of the objects.
+    pub missing: Option<u32>,
     /// Names of objects on MDTs that were not looked at, and objects here that have their names there.
     pub elsewhere: u64,
     /// Parts of operations over several MDTs whose end the MDTs will find out when they are served.

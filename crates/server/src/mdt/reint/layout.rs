@@ -10,18 +10,18 @@ use coral_wire::{Errno, Fid};
 
 use super::push_attributes;
 use crate::mdt::core::MdtCore;
-use crate::mdt::cred::{MAY_WRITE, Ucred, cap};
+use crate::mdt::cred::{FL_APPEND, FL_IMMUTABLE, MAY_WRITE, Ucred, cap};
 use crate::mdt::ctx::{Answer, Ctx};
 use crate::mdt::record::Inode;
-use crate::mdt::store::{MdtResult, Txn, TxnObject};
+use crate::mdt::store::{MdtResult, Txn};
 use crate::mdt::{stripe, xattr};
 
-/// EACCES unless the caller may say what a directory hands down.
-fn may_lay_out(t: &Txn<'_>, cred: &Ucred, h: TxnObject) -> MdtResult<()> {
-    let ino = t.ino(h);
-    match cred.owns(ino) || cred.has(cap::SYS_ADMIN) {
+/// EPERM unless the caller may say what a directory hands down to what others make in it (`mdd_xattr_sanity_check`).
+fn may_lay_out(cred: &Ucred, ino: &Inode) -> MdtResult<()> {
+    let fixed = ino.flags & (FL_IMMUTABLE | FL_APPEND) != 0;
+    match !fixed && (cred.owns(ino) || cred.has(cap::SYS_ADMIN)) {
         true => Ok(()),
-        false => t.store.permit(cred, &t.fid(h), ino, MAY_WRITE),
+        false => Err(Errno::EPERM.into()),
     }
 }
 
@@ -99,7 +99,7 @@ impl Ctx {
         let now = self.now();
         let change = |t: &mut Txn<'_>| {
             let h = t.get(fid)?;
-            may_lay_out(t, cred, h)?;
+            may_lay_out(cred, t.ino(h))?;
             t.put_xattr(h, xattr::TRUSTED_DMV, value.clone());
             t.change(h).ctime = now;
             Ok(h)
@@ -109,6 +109,7 @@ impl Ctx {
         }
         let _locks = self.ops.lock(&[], &[(*fid, bits)], self.own()).await;
         let core = self.core();
+        self.is_whole(&core, fid)?;
         let mut t = Txn::new(&core.store);
         let mut pre = self.pre_versions();
         pre.object(0, &mut t, Some(fid))?;
@@ -139,7 +140,7 @@ impl Ctx {
             };
             let change = |t: &mut Txn<'_>| {
                 let h = t.get(fid)?;
-                may_lay_out(t, cred, h)?;
+                may_lay_out(cred, t.ino(h))?;
                 let ino = t.change(h);
                 ino.lov = lov.clone();
                 ino.ctime = time;
@@ -173,7 +174,10 @@ impl Ctx {
         let mut core = self.core();
         let ino = core.store.inode(fid)?;
         let file = ino.is_reg();
-        if !cred.owns(&ino) && !cred.has(cap::SYS_ADMIN) {
+        if ino.is_dir() {
+            may_lay_out(cred, &ino)?;
+            self.is_whole(&core, fid)?;
+        } else if !cred.owns(&ino) && !cred.has(cap::SYS_ADMIN) {
             core.store.permit(cred, fid, &ino, MAY_WRITE)?;
         }
         let lov = match (ino.is_dir(), value) {

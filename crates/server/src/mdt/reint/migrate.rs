@@ -308,7 +308,9 @@ impl Found {
         }
         let h = t.get(&self.child)?;
         // what was concluded from how it looked holds
-        if t.ino(h).links != self.ino.links || t.ino(h).nlink == 0 {
+        let now = t.ino(h);
+        let same = now.links == self.ino.links && now.nlink == self.ino.nlink;
+        if !same || now.nlink == 0 {
             return Err(Errno::EAGAIN.into());
         }
         if self.old != self.new {

@@ -8,6 +8,7 @@ use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtBody, MdtRecReint, RecCreate, md, open};
 use coral_wire::{Errno, Fid};
 
+use crate::mdt::core::MdtCore;
 use crate::mdt::ctx::{Answer, Ctx};
 use crate::mdt::namespace::{self, At, NewObject};
 use crate::mdt::record::Inode;
@@ -132,6 +133,18 @@ impl Ctx {
         match core.store.find(fid)? {
             Some(ino) => striped::shards(&core.store, fid, &ino),
             None => Ok(Vec::new()),
+        }
+    }
+
+    /// ESTALE for a directory that is in shards by now, or is one: whoever changes it is to look at its name again. Asked with the
+    /// lock of the change in hand, because a directory may be migrated while that is waited for.
+    pub(super) fn is_whole(&self, core: &MdtCore, fid: &Fid) -> MdtResult<()> {
+        let Some(dir) = core.store.find(fid)? else {
+            return Ok(());
+        };
+        match striped::is_in_parts(&core.store, fid, &dir)? {
+            true => Err(Errno::ESTALE.into()),
+            false => Ok(()),
         }
     }
 

@@ -101,6 +101,7 @@ impl Ctx {
         let _locks = self
             .lock_attributes(&r.fid, bits, set.size.is_some())
             .await?;
+        self.is_whole(&self.reading(), &r.fid)?;
         let (a, laid_out) = self.put_attributes(r, &cred, &set, uncap)?;
         if data {
             self.set_data_times(&r.fid, &set).await?;
@@ -251,6 +252,7 @@ impl Ctx {
         }
         let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
         let core = self.core();
+        self.is_whole(&core, &r.fid)?;
         let mut t = Txn::new(&core.store);
         let mut pre = self.pre_versions();
         pre.object(0, &mut t, Some(&r.fid))?;
