@@ -20,6 +20,7 @@ use super::mdts::{MdtTarget, Mdts};
 use super::open_handles::OpenHandle;
 use super::osp::{Osp, OstTarget};
 use super::out::Out;
+use super::restripe::Restriper;
 use super::squash::RootSquash;
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
@@ -123,6 +124,8 @@ pub struct MdtOps {
     pub out: Out,
     /// The operations over several MDTs that it coordinates.
     pub trans: Trans,
+    /// Directories that are split or merged.
+    pub restriper: Restriper,
 }
 
 /// How to start an MDT.
@@ -225,6 +228,7 @@ impl Mdt {
             mdts,
             out: Out::default(),
             trans: Trans::default(),
+            restriper: Restriper::default(),
         });
         ops.load_params(&*ops.core.read().store.kv().clone())?;
         ops.data.start_counting(to_count, target.instance())?;
@@ -234,6 +238,7 @@ impl Mdt {
         osp.start(&target, &ops);
         ops.trans.start(&ops, &target)?;
         ops.start_out(&target)?;
+        ops.start_restriper(&target);
         ops.remover.start(&ops, &target);
         if !target.in_recovery() {
             // nobody will come back to what was open
@@ -276,6 +281,7 @@ impl Mdt {
 
     /// Disconnects from the OSTs and stops the target.
     pub async fn stop(&self) {
+        self.ops.restriper.stop().await;
         self.ops.out.stop().await;
         self.ops.trans.stop().await;
         self.ops.search.stop().await;
@@ -291,6 +297,7 @@ impl Mdt {
     /// Ends what it does in the background and nothing else: what a killed process leaves behind. Nothing is synced, nobody is
     /// told, and its device is let go with it.
     pub async fn abandon(&self) {
+        self.ops.restriper.stop().await;
         self.ops.out.stop().await;
         self.ops.trans.stop().await;
         self.ops.search.stop().await;
@@ -380,6 +387,7 @@ impl Ctx {
             opc::MDS_GET_ROOT => self.get_root(),
             opc::MDS_STATFS => self.statfs(),
             opc::MDS_SYNC => self.sync().await,
+            opc::MDS_RMFID => self.rmfid().await,
             opc::MDS_GET_INFO => self.get_info(),
             opc::MDS_SET_INFO => self.set_info(),
             opc::MDS_HSM_STATE_GET => self.hsm_state(),
