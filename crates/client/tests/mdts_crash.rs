@@ -19,8 +19,8 @@ use coral_server::mdt::{Mdt, check_all};
 use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd, hash_flag, hash_type};
 use coral_wire::{Errno, Fid};
 
-use common::simulated::on_own_clock;
-use common::{FSNAME, Result, User, nid};
+use common::simulated::{number, on_own_clock};
+use common::{FSNAME, Result, Rng, User, nid};
 
 const STEP: Duration = Duration::from_micros(500);
 /// Longer than any of the operations takes.
@@ -68,8 +68,9 @@ impl What {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     what: What,
-    /// So many steps after the client has begun.
+    /// So many steps after the client has begun, and so much more.
     step: u32,
+    more: Duration,
     /// MDT0000, which has the name; MDT0001, which coordinates; a third, if there is one.
     victims: [bool; 3],
     power: bool,
@@ -230,8 +231,8 @@ fn shards_of(what: What) -> Option<(usize, usize)> {
     }
 }
 
-/// Files of a directory that is split or merged, each in another shard before or after that.
-const FILES: [&str; 3] = ["f0", "f1", "f2"];
+/// Files of a directory that is split or merged: one moves to another shard, as its subdirectory does, and one stays.
+const FILES: [&str; 2] = ["f0", "f3"];
 
 /// What is there before the operation; returns the directory of MDT0000 that it is about.
 async fn set_up(u: &User, what: What) -> Fid {
@@ -263,9 +264,9 @@ async fn set_up(u: &User, what: What) -> Fid {
                     .await
                     .expect("a file");
             }
-            mkdir_on(u, u.fid("d/x").await.expect("d/x"), "sub", 0)
+            mkdir_on(u, u.fid("d/x").await.expect("d/x"), "dir", 0)
                 .await
-                .expect("d/x/sub");
+                .expect("d/x/dir");
         }
     }
     if what == What::Rename {
@@ -308,14 +309,14 @@ async fn is_restriped(u: &User, case: &Case, (before, after): (usize, usize)) ->
     assert_eq!(of("d").await, Ok(3), "{case:?}");
     assert_eq!(of("d/x").await, Ok(3), "{case:?}");
     let names = u.names("d/x").await.expect("a listing");
-    assert_eq!(names, ["f0", "f1", "f2", "sub"], "{case:?}");
+    assert_eq!(names, ["dir", "f0", "f3"], "{case:?}");
     for name in FILES {
         let path = format!("d/x/{name}");
         let got = u.get(&path).await;
         assert_eq!(got.as_deref(), Ok(name.as_bytes()), "{case:?}");
         assert_eq!(of(&path).await, Ok(1), "{case:?}");
     }
-    assert_eq!(u.names("d/x/sub").await, Ok(vec![]), "{case:?}");
+    assert_eq!(u.names("d/x/dir").await, Ok(vec![]), "{case:?}");
     let fid = u.fid("d/x").await.expect("d/x");
     let raw = u.fs.getxattr(&u.cred, fid, b"lustre.lmv").await;
     let lmv = LmvUserMd::decode(&raw.expect("a layout")).expect("a layout");
@@ -461,7 +462,7 @@ async fn explore(case: Case) -> bool {
         let u = User::root(&fs);
         async move { run(&u, dir, case.what).await }
     });
-    tokio::time::sleep(STEP * case.step).await;
+    tokio::time::sleep(STEP * case.step + case.more).await;
     let over = doing.is_finished() && rig.is_quiet();
     rig.end_victims(&case).await;
     let told = match case.client_too {
@@ -538,7 +539,7 @@ async fn finish_restripe(u: &User, rig: &Rig, case: &Case, after: usize) {
     for name in FILES {
         u.unlink(&format!("d/x/{name}")).await.expect("a file");
     }
-    u.rmdir("d/x/sub").await.expect("d/x/sub");
+    u.rmdir("d/x/dir").await.expect("d/x/dir");
     u.rmdir("d/x").await.expect("d/x");
 }
 
@@ -598,16 +599,24 @@ fn every_end(what: What) -> u32 {
     let one = |at: usize| std::array::from_fn(|i| i == at);
     let all: [bool; 3] = std::array::from_fn(|i| i < count);
     let ends: Vec<[bool; 3]> = (0..count).map(one).chain([all]).collect();
+    // what moves names is long: each kind of end comes at every third step, the next kind one step later
+    let stride = if shards_of(what).is_some() { 3 } else { 1 };
+    let mut offset = 0;
     for victims in ends {
         for power in [false, true] {
             for client_too in [false, true] {
                 let orders = if victims == all { 0..count } else { 0..1 };
                 for first in orders {
-                    for step in 0..=STEPS_MAX {
-                        assert!(step < STEPS_MAX, "{what:?} takes longer than thought");
+                    offset = (offset + 1) % stride;
+                    for step in (offset..=STEPS_MAX).step_by(stride as usize) {
+                        assert!(
+                            step + stride <= STEPS_MAX,
+                            "{what:?} takes longer than thought"
+                        );
                         let case = Case {
                             what,
                             step,
+                            more: Duration::ZERO,
                             victims,
                             power,
                             client_too,
@@ -696,6 +705,7 @@ async fn explore_other(step: u32, power: bool) -> bool {
     let case = Case {
         what: What::MkStriped,
         step,
+        more: Duration::ZERO,
         victims: [true, false, false],
         power,
         client_too: false,
@@ -762,4 +772,63 @@ fn a_name_that_another_takes_meanwhile_is_not_taken_away() {
         }
     }
     println!("{explored} ends explored");
+}
+
+/// Every operation.
+const ALL: [What; 13] = [
+    What::Mkdir,
+    What::Rmdir,
+    What::Rename,
+    What::Link,
+    What::MkStriped,
+    What::RmStriped,
+    What::Move,
+    What::MigrateFile,
+    What::MigrateDir,
+    What::EndMigration,
+    What::Split,
+    What::SplitMore,
+    What::Merge,
+];
+
+impl Case {
+    /// Any operation that ends at any time, whichever MDTs end, in any way.
+    fn any(seed: u64) -> Case {
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut below = |n: u64| {
+            rng.below(1 << 32);
+            rng.below(n)
+        };
+        let what = ALL[below(ALL.len() as u64) as usize];
+        let count = what.mdts();
+        let steps = if shards_of(what).is_some() { 240 } else { 80 };
+        let chosen = 1 + below((1 << count) - 1);
+        Case {
+            what,
+            step: below(steps) as u32,
+            more: Duration::from_micros(below(STEP.as_micros() as u64)),
+            victims: std::array::from_fn(|i| chosen >> i & 1 != 0),
+            power: below(2) == 0,
+            client_too: below(2) == 0,
+            first: below(count as u64) as usize,
+        }
+    }
+}
+
+/// Cases at random, `CORAL_SEEDS` of them from `CORAL_SEED` on.
+#[test]
+fn any_operation_ends_at_any_time() {
+    let (first, count) = (number("CORAL_SEED", 1), number("CORAL_SEEDS", 60));
+    let mut late = 0;
+    for seed in first..first + count {
+        let case = Case::any(seed);
+        let again = format!(
+            "CORAL_SEED={seed} CORAL_SEEDS=1 cargo test -p coral-client --test mdts_crash any_operation -- --nocapture # {case:?}"
+        );
+        late += u64::from(on_own_clock(move || explore(case), &again));
+        if (seed - first + 1).is_multiple_of(1000) {
+            println!("{} ends explored", seed - first + 1);
+        }
+    }
+    println!("{count} ends explored, {late} of them after all was done");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
-use coral_osd::{Batch, Device, Kv, Objects, OsdError, Time};
+use coral_osd::{Device, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmReply};
 use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate};
@@ -22,12 +22,11 @@ use super::osp::{Osp, OstTarget};
 use super::out::Out;
 use super::restripe::Restriper;
 use super::squash::RootSquash;
-use super::store::{MdtResult, Store, Txn};
+use super::store::{MdtResult, Txn};
 use super::stripe::StripeDefaults;
 use super::trans::Trans;
-use super::{dom, namespace, orphans, table, usage};
+use super::{dom, namespace, orphans};
 use crate::ost::{Ost, ToCount};
-use crate::quota::{Owner, Used};
 use crate::stats::MdtStats;
 use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
@@ -525,35 +524,7 @@ impl TargetOps for MdtOps {
     }
 }
 
-/// What a batch entails once it is committed.
-pub struct Follows {
-    usage: Vec<(Owner, Used)>,
-    destroy: Vec<(u32, u64)>,
-    tell: Vec<(u32, u64)>,
-    data: Vec<Fid>,
-}
-
-impl Follows {
-    /// Of `batch`.
-    pub fn of(batch: &Batch) -> Follows {
-        Follows {
-            usage: usage::of_batch(batch),
-            destroy: super::osp::queue::of_batch(batch, table::DESTROY),
-            tell: super::osp::queue::of_batch(batch, table::OWNER),
-            data: dom::removed_by(batch),
-        }
-    }
-}
-
 impl MdtOps {
-    /// The batch was committed before `mark` was taken; the core is still locked.
-    pub fn committed(&self, store: &Store, f: Follows, mark: u64) {
-        store.usage().committed(f.usage);
-        self.osp.destroy(&f.destroy, mark);
-        self.osp.tell_owners(&f.tell, mark);
-        self.remover.committed(&f.data, mark);
-    }
-
     /// A close was done before the restart. Its client had no answer, and has replayed the open.
     fn reclose(&self, exp: &Export, request: &Message) {
         let Ok(epoch) = request.get::<MdtIoepoch>(1) else {

@@ -24,6 +24,7 @@ pub mod cred;
 pub mod ctx;
 pub mod dom;
 pub mod fld;
+mod follows;
 mod getattr;
 pub mod handler;
 pub mod identity;
