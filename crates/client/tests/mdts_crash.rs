@@ -307,7 +307,6 @@ async fn is_restriped(u: &User, case: &Case, (before, after): (usize, usize)) ->
     assert_eq!(u.names("d").await, Ok(vec!["x".to_owned()]), "{case:?}");
     let of = async |path: &str| u.stat(path).await.map(|a| a.nlink);
     assert_eq!(of("d").await, Ok(3), "{case:?}");
-    assert_eq!(of("d/x").await, Ok(3), "{case:?}");
     let names = u.names("d/x").await.expect("a listing");
     assert_eq!(names, ["dir", "f0", "f3"], "{case:?}");
     for name in FILES {
@@ -536,6 +535,9 @@ async fn finish_restripe(u: &User, rig: &Rig, case: &Case, after: usize) {
         again => assert_eq!(again, Err(Errno::EALREADY), "{case:?}"),
     }
     assert!(is_made(u, case).await, "{case:?}");
+    // while a subdirectory moves from shard to shard they may be counted one after the other
+    let nlink = u.stat("d/x").await.map(|a| a.nlink);
+    assert_eq!(nlink, Ok(3), "{case:?}");
     for name in FILES {
         u.unlink(&format!("d/x/{name}")).await.expect("a file");
     }
