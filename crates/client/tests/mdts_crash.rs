@@ -16,11 +16,11 @@ use coral_lnet::{LinkModel, Nid};
 use coral_node::Cluster;
 use coral_osd::{DiskModel, Kv};
 use coral_server::mdt::{Mdt, check_all};
-use coral_wire::layout::{LmvUserMd, hash_flag, hash_type};
+use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd, hash_flag, hash_type};
 use coral_wire::{Errno, Fid};
 
-use common::simulated::on_own_clock;
-use common::{FSNAME, Result, User, nid};
+use common::simulated::{number, on_own_clock};
+use common::{FSNAME, Result, Rng, User, nid};
 
 const STEP: Duration = Duration::from_micros(500);
 /// Longer than any of the operations takes.
@@ -45,6 +45,12 @@ enum What {
     MigrateDir,
     /// That ends, when the file has moved.
     EndMigration,
+    /// Directory `d/x` of MDT0001 with files becomes one of three shards, and its names move.
+    Split,
+    /// The same of one in two shards, which gets a third.
+    SplitMore,
+    /// `d/x` in three shards keeps one of them.
+    Merge,
 }
 
 impl What {
@@ -52,6 +58,7 @@ impl What {
         match self {
             What::MkStriped | What::RmStriped | What::Move => 3,
             What::MigrateDir | What::EndMigration => 3,
+            What::Split | What::SplitMore | What::Merge => 3,
             _ => 2,
         }
     }
@@ -61,8 +68,9 @@ impl What {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     what: What,
-    /// So many steps after the client has begun.
+    /// So many steps after the client has begun, and so much more.
     step: u32,
+    more: Duration,
     /// MDT0000, which has the name; MDT0001, which coordinates; a third, if there is one.
     victims: [bool; 3],
     power: bool,
@@ -116,9 +124,10 @@ impl Rig {
     }
 
     fn is_quiet(&self) -> bool {
-        self.mdts()
-            .iter()
-            .all(|m| m.ops.out.prepared() == 0 && m.ops.trans.unfinished() == 0)
+        self.mdts().iter().all(|m| {
+            let moving = m.ops.restriping().expect("readable");
+            m.ops.out.prepared() == 0 && m.ops.trans.unfinished() == 0 && moving == 0
+        })
     }
 
     async fn quiet(&self, case: &Case) {
@@ -200,6 +209,31 @@ async fn end_migration(u: &User, path: &str, lum: LmvUserMd) -> Result<()> {
         .map_err(Errno::from)
 }
 
+/// Asks for `d/x` in so many shards.
+async fn restripe(u: &User, dir: Fid, count: u32) -> Result<()> {
+    let rq = MkdirRequest {
+        mode: 0,
+        name: Bytes::from_static(b"x"),
+        lum: LmvUserMd::request(count, LMV_OFFSET_DEFAULT, 0),
+    };
+    u.fs.setxattr(&u.cred, dir, b"lustre.restripe", rq.encode(), 0)
+        .await
+        .map_err(Errno::from)
+}
+
+/// In how many shards `d/x` is before, and after.
+fn shards_of(what: What) -> Option<(usize, usize)> {
+    match what {
+        What::Split => Some((0, 3)),
+        What::SplitMore => Some((2, 3)),
+        What::Merge => Some((3, 1)),
+        _ => None,
+    }
+}
+
+/// Files of a directory that is split or merged: one moves to another shard, as its subdirectory does, and one stays.
+const FILES: [&str; 2] = ["f0", "f3"];
+
 /// What is there before the operation; returns the directory of MDT0000 that it is about.
 async fn set_up(u: &User, what: What) -> Fid {
     let dir = u.mkdir("d").await.expect("d");
@@ -219,6 +253,20 @@ async fn set_up(u: &User, what: What) -> Fid {
         What::Rename | What::Link => {
             mkdir_on(u, u.fs.root(), "e", 1).await.expect("e");
             u.put("d/x", b"new").await.expect("d/x");
+        }
+        What::Split | What::SplitMore | What::Merge => {
+            let (before, _) = shards_of(what).expect("so many");
+            mkdir_over(u, dir, "x", before as u32, 1)
+                .await
+                .expect("d/x");
+            for name in FILES {
+                u.put(&format!("d/x/{name}"), name.as_bytes())
+                    .await
+                    .expect("a file");
+            }
+            mkdir_on(u, u.fid("d/x").await.expect("d/x"), "dir", 0)
+                .await
+                .expect("d/x/dir");
         }
     }
     if what == What::Rename {
@@ -247,7 +295,36 @@ async fn run(u: &User, dir: Fid, what: What) -> Result<()> {
         What::MigrateFile => migrate(u, dir, "x", LmvUserMd::request(1, 1, 0)).await,
         What::MigrateDir => migrate(u, dir, "x", two_shards()).await,
         What::EndMigration => end_migration(u, "d/x", two_shards()).await,
+        What::Split | What::SplitMore | What::Merge => {
+            let (_, after) = shards_of(what).expect("so many");
+            restripe(u, dir, after as u32).await
+        }
     }
+}
+
+/// The same of a split or a merge: all names are there and can be used; the layout is the old one, one that changes, or the new one.
+async fn is_restriped(u: &User, case: &Case, (before, after): (usize, usize)) -> bool {
+    assert_eq!(u.names("d").await, Ok(vec!["x".to_owned()]), "{case:?}");
+    let of = async |path: &str| u.stat(path).await.map(|a| a.nlink);
+    assert_eq!(of("d").await, Ok(3), "{case:?}");
+    let names = u.names("d/x").await.expect("a listing");
+    assert_eq!(names, ["dir", "f0", "f3"], "{case:?}");
+    for name in FILES {
+        let path = format!("d/x/{name}");
+        let got = u.get(&path).await;
+        assert_eq!(got.as_deref(), Ok(name.as_bytes()), "{case:?}");
+        assert_eq!(of(&path).await, Ok(1), "{case:?}");
+    }
+    assert_eq!(u.names("d/x/dir").await, Ok(vec![]), "{case:?}");
+    let fid = u.fid("d/x").await.expect("d/x");
+    let raw = u.fs.getxattr(&u.cred, fid, b"lustre.lmv").await;
+    let lmv = LmvUserMd::decode(&raw.expect("a layout")).expect("a layout");
+    let changes = lmv.head.hash_type & hash_flag::MIGRATION != 0;
+    let shards = lmv.objects.len();
+    let all = before.max(after);
+    let known = (changes && shards == all) || (!changes && (shards == before || shards == after));
+    assert!(known, "{case:?}: {lmv:?}");
+    changes || shards == after
 }
 
 /// The same of a migration: everything is there and can be read, whether it was made or not.
@@ -285,6 +362,9 @@ async fn is_migrated(u: &User, case: &Case) -> bool {
 
 /// Whether the operation was made, and all about it says so.
 async fn is_made(u: &User, case: &Case) -> bool {
+    if let Some(shards) = shards_of(case.what) {
+        return is_restriped(u, case, shards).await;
+    }
     if case.what >= What::MigrateFile {
         return is_migrated(u, case).await;
     }
@@ -381,7 +461,7 @@ async fn explore(case: Case) -> bool {
         let u = User::root(&fs);
         async move { run(&u, dir, case.what).await }
     });
-    tokio::time::sleep(STEP * case.step).await;
+    tokio::time::sleep(STEP * case.step + case.more).await;
     let over = doing.is_finished() && rig.is_quiet();
     rig.end_victims(&case).await;
     let told = match case.client_too {
@@ -446,6 +526,25 @@ async fn finish_migration(u: &User, what: What) {
     u.rmdir("d/x").await.expect("d/x");
 }
 
+/// What was begun comes to its end by itself, or by the same command again.
+async fn finish_restripe(u: &User, rig: &Rig, case: &Case, after: usize) {
+    rig.quiet(case).await;
+    let dir = u.fid("d").await.expect("d");
+    match restripe(u, dir, after as u32).await {
+        Ok(()) => rig.quiet(case).await,
+        again => assert_eq!(again, Err(Errno::EALREADY), "{case:?}"),
+    }
+    assert!(is_made(u, case).await, "{case:?}");
+    // while a subdirectory moves from shard to shard they may be counted one after the other
+    let nlink = u.stat("d/x").await.map(|a| a.nlink);
+    assert_eq!(nlink, Ok(3), "{case:?}");
+    for name in FILES {
+        u.unlink(&format!("d/x/{name}")).await.expect("a file");
+    }
+    u.rmdir("d/x/dir").await.expect("d/x/dir");
+    u.rmdir("d/x").await.expect("d/x");
+}
+
 /// Everything can be used and removed, and all MDTs together are clean.
 async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
     let u = User::root(&fs);
@@ -466,6 +565,8 @@ async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
             );
         }
         u.rmdir("e").await.expect("e");
+    } else if let Some((_, after)) = shards_of(case.what) {
+        finish_restripe(&u, &rig, &case, after).await;
     } else if case.what >= What::MigrateFile {
         finish_migration(&u, case.what).await;
     } else if u.fid("d/x").await.is_ok() {
@@ -500,16 +601,24 @@ fn every_end(what: What) -> u32 {
     let one = |at: usize| std::array::from_fn(|i| i == at);
     let all: [bool; 3] = std::array::from_fn(|i| i < count);
     let ends: Vec<[bool; 3]> = (0..count).map(one).chain([all]).collect();
+    // what moves names is long: each kind of end comes at every third step, the next kind one step later
+    let stride = if shards_of(what).is_some() { 3 } else { 1 };
+    let mut offset = 0;
     for victims in ends {
         for power in [false, true] {
             for client_too in [false, true] {
                 let orders = if victims == all { 0..count } else { 0..1 };
                 for first in orders {
-                    for step in 0..=STEPS_MAX {
-                        assert!(step < STEPS_MAX, "{what:?} takes longer than thought");
+                    offset = (offset + 1) % stride;
+                    for step in (offset..=STEPS_MAX).step_by(stride as usize) {
+                        assert!(
+                            step + stride <= STEPS_MAX,
+                            "{what:?} takes longer than thought"
+                        );
                         let case = Case {
                             what,
                             step,
+                            more: Duration::ZERO,
                             victims,
                             power,
                             client_too,
@@ -577,12 +686,28 @@ fn the_migration_of_a_directory_ends_or_does_not() {
     println!("{} ends explored", every_end(What::EndMigration));
 }
 
+#[test]
+fn a_directory_is_split_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::Split));
+}
+
+#[test]
+fn a_striped_directory_gets_a_shard_or_does_not() {
+    println!("{} ends explored", every_end(What::SplitMore));
+}
+
+#[test]
+fn a_directory_is_merged_whole_or_not_at_all() {
+    println!("{} ends explored", every_end(What::Merge));
+}
+
 /// A directory in shards is made, the MDT with its name ends at some step, and another client makes a file of that name as soon as
 /// it is back. Whether the operation was over before that.
 async fn explore_other(step: u32, power: bool) -> bool {
     let case = Case {
         what: What::MkStriped,
         step,
+        more: Duration::ZERO,
         victims: [true, false, false],
         power,
         client_too: false,
@@ -649,4 +774,63 @@ fn a_name_that_another_takes_meanwhile_is_not_taken_away() {
         }
     }
     println!("{explored} ends explored");
+}
+
+/// Every operation.
+const ALL: [What; 13] = [
+    What::Mkdir,
+    What::Rmdir,
+    What::Rename,
+    What::Link,
+    What::MkStriped,
+    What::RmStriped,
+    What::Move,
+    What::MigrateFile,
+    What::MigrateDir,
+    What::EndMigration,
+    What::Split,
+    What::SplitMore,
+    What::Merge,
+];
+
+impl Case {
+    /// Any operation that ends at any time, whichever MDTs end, in any way.
+    fn any(seed: u64) -> Case {
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut below = |n: u64| {
+            rng.below(1 << 32);
+            rng.below(n)
+        };
+        let what = ALL[below(ALL.len() as u64) as usize];
+        let count = what.mdts();
+        let steps = if shards_of(what).is_some() { 240 } else { 80 };
+        let chosen = 1 + below((1 << count) - 1);
+        Case {
+            what,
+            step: below(steps) as u32,
+            more: Duration::from_micros(below(STEP.as_micros() as u64)),
+            victims: std::array::from_fn(|i| chosen >> i & 1 != 0),
+            power: below(2) == 0,
+            client_too: below(2) == 0,
+            first: below(count as u64) as usize,
+        }
+    }
+}
+
+/// Cases at random, `CORAL_SEEDS` of them from `CORAL_SEED` on.
+#[test]
+fn any_operation_ends_at_any_time() {
+    let (first, count) = (number("CORAL_SEED", 1), number("CORAL_SEEDS", 60));
+    let mut late = 0;
+    for seed in first..first + count {
+        let case = Case::any(seed);
+        let again = format!(
+            "CORAL_SEED={seed} CORAL_SEEDS=1 cargo test -p coral-client --test mdts_crash any_operation -- --nocapture # {case:?}"
+        );
+        late += u64::from(on_own_clock(move || explore(case), &again));
+        if (seed - first + 1).is_multiple_of(1000) {
+            println!("{} ends explored", seed - first + 1);
+        }
+    }
+    println!("{count} ends explored, {late} of them after all was done");
 }

@@ -15,15 +15,12 @@ use coral_wire::Errno;
 use coral_wire::layout::{LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
 
 use common::{Cluster, Result, Rng, SERVER, User, nid};
-use several::{end, mkdir_on, path_of};
+use several::work::{split, work};
+use several::{end, layout_of, mkdir_on, path_of};
 
 /// As `lfs migrate -m` asks for it.
 fn to(count: u32, mdt: u32) -> LmvUserMd {
     LmvUserMd::request(count, mdt, hash_flag::FIXED)
-}
-
-fn split(path: &str) -> (&str, &str) {
-    path.rsplit_once('/').unwrap_or(("", path))
 }
 
 /// Moves one name.
@@ -80,15 +77,6 @@ async fn mdt_of(u: &User, path: &str) -> u32 {
     let fid = u.fid(path).await.expect("it is there");
     let raw = u.fs.getxattr(&u.cred, fid, b"lustre.mdt").await.unwrap();
     String::from_utf8_lossy(&raw).parse().unwrap()
-}
-
-/// How a directory lies on MDTs: of each shard its MDT, and the hash type.
-async fn layout_of(u: &User, path: &str) -> (Vec<u32>, u32) {
-    let fid = u.fid(path).await.expect("the directory");
-    let raw = u.fs.getxattr(&u.cred, fid, b"lustre.lmv").await;
-    let l = LmvUserMd::decode(&raw.expect("a layout")).expect("a layout");
-    let mdts = l.objects.iter().map(|o| o.mds).collect();
-    (mdts, l.head.hash_type)
 }
 
 const FNV: u32 = hash_type::FNV_1A_64 | hash_flag::FIXED;
@@ -329,87 +317,6 @@ async fn a_directory_that_is_being_moved_is_used_like_any() {
         }
     }
     end(&c, &[&fs, &other]).await;
-}
-
-/// What a path and all above it stand for.
-async fn way(u: &User, path: &str) -> Vec<Result<coral_wire::Fid>> {
-    let ends = path.match_indices('/').map(|(at, _)| at);
-    let mut fids = Vec::new();
-    for end in ends.chain([path.len()]) {
-        fids.push(u.fid(&path[..end]).await);
-    }
-    fids
-}
-
-/// An operation by path, looked up again when what it is about has moved meanwhile. The kernel does that for ESTALE.
-async fn steady<T>(u: &User, path: &str, op: impl AsyncFn() -> Result<T>) -> Result<T> {
-    for _ in 0..100 {
-        let at = way(u, path).await;
-        match op().await {
-            Err(Errno::ESTALE) => {}
-            Err(Errno::ENOENT) if at != way(u, path).await => {}
-            done => return done,
-        }
-    }
-    panic!("{path} is never found as it is");
-}
-
-/// A client that works in `t` and its subdirectories under names of its own, and knows what they are.
-async fn work(u: User, who: &'static str, mut rng: Rng, steps: usize) -> BTreeMap<String, Vec<u8>> {
-    let dirs = ["t", "t/s0", "t/s1"];
-    let mut model: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    let pick = |rng: &mut Rng| dirs[rng.below(3) as usize];
-    for i in 0..steps {
-        let dir = pick(&mut rng);
-        let path = format!("{dir}/{who}{}", rng.below(6));
-        match rng.below(5) {
-            0 | 1 => {
-                let data = format!("{who} {i}").into_bytes();
-                let put = async || u.put(&path, &data).await;
-                steady(&u, &path, put).await.unwrap();
-                model.insert(path, data);
-            }
-            2 => {
-                let gone = steady(&u, &path, async || u.unlink(&path).await).await;
-                let there = model.remove(&path).is_some();
-                assert_eq!(
-                    gone,
-                    if there { Ok(()) } else { Err(Errno::ENOENT) },
-                    "{path}"
-                );
-            }
-            3 => {
-                let to_dir = pick(&mut rng);
-                let to = format!("{to_dir}/{who}{}", rng.below(6));
-                let op = async || u.rename(&path, &to, 0).await;
-                let both = async || steady(&u, &to, &op).await;
-                let done = steady(&u, &path, both).await;
-                match model.remove(&path) {
-                    Some(data) => {
-                        assert_eq!(done, Ok(()), "{path} to {to}");
-                        model.insert(to, data);
-                    }
-                    None => assert_eq!(done, Err(Errno::ENOENT), "{path} to {to}"),
-                }
-            }
-            _ => {
-                let got = steady(&u, &path, async || u.get(&path).await).await;
-                assert_eq!(got.ok(), model.get(&path).cloned(), "{path}");
-            }
-        }
-        let names = steady(&u, dir, async || u.names(dir).await).await.unwrap();
-        let mut own = names.iter().filter(|n| n.starts_with(who));
-        let expected = model
-            .keys()
-            .filter(|p| split(p).0 == dir)
-            .map(|p| split(p).1);
-        assert!(
-            own.by_ref().map(String::as_str).eq(expected),
-            "{dir}: {names:?}"
-        );
-        tokio::time::sleep(Duration::from_micros(rng.below(900))).await;
-    }
-    model
 }
 
 /// Two clients change a tree while a third moves it about; one of them ends in the middle and begins again.

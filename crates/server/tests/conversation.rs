@@ -50,6 +50,9 @@ async fn play(talk: Talk, second: bool) {
     let events = conversation::decode(talk.file);
     let mut table = Table::read(talk.differences);
     let mut rig = Rig::new(talk.at).await;
+    if second {
+        rig.give_sequences().await;
+    }
     let mut player = Player::new(&mut rig, &mut table);
     if second {
         player = player.with_second().await;

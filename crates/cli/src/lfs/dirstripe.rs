@@ -46,7 +46,16 @@ pub(super) struct Want {
     max_inherit_rr: u8,
 }
 
-pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
+pub(crate) fn mkdir(p: lexopt::Parser) -> Result<(), Failure> {
+    lay_out(p, false)
+}
+
+pub(crate) fn setdirstripe(p: lexopt::Parser) -> Result<(), Failure> {
+    lay_out(p, true)
+}
+
+/// `there`: a directory that is there already may be meant.
+fn lay_out(mut p: lexopt::Parser, there: bool) -> Result<(), Failure> {
     let (mut w, mut paths) = (Want::default(), Vec::new());
     while let Some(arg) = p.next()? {
         match arg {
@@ -88,6 +97,8 @@ pub(crate) fn mkdir(mut p: lexopt::Parser) -> Result<(), Failure> {
     for path in &paths {
         if w.default || w.delete {
             set_default(path, &w)?
+        } else if there && w.may_restripe() && is_dir(path) {
+            restripe(path, &w)?
         } else {
             make(path, &w)?
         }
@@ -130,7 +141,16 @@ pub(super) fn mdt_list(text: &str) -> Result<Vec<u32>, Failure> {
     }
 }
 
+fn is_dir(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir())
+}
+
 impl Want {
+    /// A number of shards and no MDT.
+    fn may_restripe(&self) -> bool {
+        self.count.is_some() && self.index() == LMV_OFFSET_DEFAULT && self.mdts.len() <= 1
+    }
+
     /// The first MDT.
     fn index(&self) -> u32 {
         self.mdts.first().copied().unwrap_or(LMV_OFFSET_DEFAULT)
@@ -240,6 +260,52 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
         XattrFlags::empty(),
     )
     .map_err(failed)
+}
+
+/// A directory that is there is split or merged.
+fn restripe(path: &Path, w: &Want) -> Result<(), Failure> {
+    let failed = |e| {
+        let what = format_args!("lfs setdirstripe: cannot lay out '{}' anew", path.display());
+        Failure::errno(what, e)
+    };
+    // "." and ".." have no name by which the directory is asked for
+    let path = std::fs::canonicalize(path).map_err(|e| failed(e.into()))?;
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(failed(Errno::EINVAL));
+    };
+    let mount = super::mount_of(&path)?;
+    if mount.path == path {
+        let what = format!(
+            "lfs setdirstripe: '{}' is the root of the file system, which stays as it is",
+            path.display()
+        );
+        return Err(Failure::new(what, Errno::EINVAL.0 as u8));
+    }
+    let mdts = super::df::targets(&mount)?.mdts.len();
+    let lum = w.request(1).map_err(failed)?;
+    let count = lum.head.stripe_count as i32;
+    if w.over == 0 && count > mdts as i32 {
+        let what = format!(
+            "lfs setdirstripe: {count} shards are more than the {mdts} MDTs of the file system"
+        );
+        return Err(Failure::new(what, Errno::E2BIG.0 as u8));
+    }
+    let rq = MkdirRequest {
+        mode: 0,
+        name: bytes::Bytes::copy_from_slice(name.as_bytes()),
+        lum,
+    };
+    let value = rq.encode();
+    match set_xattr(
+        &parent.join("."),
+        "lustre.restripe",
+        &value,
+        XattrFlags::empty(),
+    ) {
+        // it is laid out so
+        Ok(()) | Err(Errno::EALREADY) => Ok(()),
+        Err(e) => Err(failed(e)),
+    }
 }
 
 /// The umask of this process.

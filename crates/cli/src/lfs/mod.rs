@@ -131,9 +131,14 @@ const COMMANDS: &[(&str, Run, &str)] = &[
         "path2fid PATH...: the FIDs of names",
     ),
     (
+        "rmfid",
+        path::rmfid,
+        "rmfid PATH FID...: removes the objects with these FIDs, with all of their names",
+    ),
+    (
         "setdirstripe",
-        dirstripe::mkdir,
-        "setdirstripe: same as mkdir",
+        dirstripe::setdirstripe,
+        "setdirstripe: same as mkdir; -c N DIR that is there: its names move to N shards in the background",
     ),
     (
         "setstripe",

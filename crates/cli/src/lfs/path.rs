@@ -1,8 +1,9 @@
-//! `lfs path2fid`, `fid2path`, `getname`: names and FIDs.
+//! `lfs path2fid`, `fid2path`, `rmfid`, `getname`: names and FIDs.
 
-use super::{Failure, mount_named, mount_of, mounts, xattr};
+use super::{Failure, MountPoint, mount_named, mount_of, mounts, set_xattr, xattr};
 use coral_wire::fid::Fid;
 use lexopt::prelude::*;
+use rustix::fs::XattrFlags;
 use std::path::{Path, PathBuf};
 
 /// The FID of `path`, as the mount says.
@@ -56,14 +57,9 @@ pub(crate) fn fid2path(mut p: lexopt::Parser) -> Result<(), Failure> {
             super::USAGE,
         ));
     };
-    let named = if place.contains('/') {
-        None
-    } else {
-        mount_named(place)?
-    };
-    let mount = named.map_or_else(|| mount_of(Path::new(place)), Ok)?;
+    let mount = mount_at(place)?;
     for text in fids {
-        let fid: Fid = text.parse().map_err(|_| Failure::new(format!("lfs fid2path: bad FID format '{text}', should be [seq:oid:ver] (e.g. [0x200000400:0x2:0x0])"), 22))?;
+        let fid = fid_in("fid2path", text)?;
         let raw = xattr(&mount.path, format!("lustre.path:{fid}"))
             .map_err(|e| Failure::errno(format_args!("lfs fid2path: cannot find '{fid}'"), e))?;
         let relative = String::from_utf8_lossy(&raw).into_owned();
@@ -74,6 +70,59 @@ pub(crate) fn fid2path(mut p: lexopt::Parser) -> Result<(), Failure> {
         );
     }
     Ok(())
+}
+
+/// The mount of a path, or of the file system of that name.
+fn mount_at(place: &str) -> Result<MountPoint, Failure> {
+    let named = if place.contains('/') {
+        None
+    } else {
+        mount_named(place)?
+    };
+    named.map_or_else(|| mount_of(Path::new(place)), Ok)
+}
+
+fn fid_in(command: &str, text: &str) -> Result<Fid, Failure> {
+    let bad = |_| {
+        let what = format!(
+            "lfs {command}: bad FID format '{text}', should be [seq:oid:ver] (e.g. [0x200000400:0x2:0x0])"
+        );
+        Failure::new(what, 22)
+    };
+    text.parse().map_err(bad)
+}
+
+pub(crate) fn rmfid(mut p: lexopt::Parser) -> Result<(), Failure> {
+    let mut values = Vec::new();
+    while let Some(arg) = p.next()? {
+        match arg {
+            Value(v) => values.push(v.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let Some((place, fids)) = values.split_first().filter(|(_, fids)| !fids.is_empty()) else {
+        return Err(Failure::new(
+            "lfs rmfid: give a mount point (or fsname) and at least one FID",
+            super::USAGE,
+        ));
+    };
+    let mount = mount_at(place)?;
+    let fids: Result<Vec<Fid>, Failure> = fids.iter().map(|t| fid_in("rmfid", t)).collect();
+    let mut first_error = None;
+    for fid in fids? {
+        let text = fid.to_string();
+        let done = set_xattr(
+            &mount.path,
+            "lustre.rmfid",
+            text.as_bytes(),
+            XattrFlags::empty(),
+        );
+        if let Err(e) = done {
+            eprintln!("lfs rmfid: cannot remove {fid}: {e}");
+            first_error = first_error.or(Some(e));
+        }
+    }
+    first_error.map_or(Ok(()), |e| Err(Failure::new("", e.0 as u8)))
 }
 
 pub(crate) fn getname(mut p: lexopt::Parser) -> Result<(), Failure> {

@@ -29,6 +29,9 @@ use crate::time::Timespec;
 /// How long what a lock covers may be remembered: until its loss is told.
 const COVERED_TTL: Duration = Duration::from_secs(24 * 3600);
 
+/// Times a layout is read again of which a shard has gone.
+const MERGES_MAX: usize = 4;
+
 /// Tells the attributes of objects.
 pub(super) struct Attributes {
     pub servers: Arc<Servers>,
@@ -193,16 +196,31 @@ impl Attributes {
         permitted(cred, &md.attr, &md.acl, mask)
     }
 
-    /// Attributes of a striped directory, from its shards.
+    /// Attributes of a striped directory, from its shards. One that is gone may have been merged into others since the layout was read.
     pub async fn merged_shards(&self, md: &MdInode, lmv: &LmvMd) -> Result<Attr, Error> {
+        let (mut master, mut layout) = (md.attr, lmv.clone());
+        for _ in 0..MERGES_MAX {
+            match self.merged(&master, &layout).await {
+                Err(e) if e.is_gone() => {
+                    let now = self.md_inode(master.fid).await?;
+                    match now.striped {
+                        Some(l) if *l != layout => (master, layout) = (now.attr, (*l).clone()),
+                        _ => return Err(e),
+                    }
+                }
+                done => return done,
+            }
+        }
+        self.merged(&master, &layout).await
+    }
+
+    async fn merged(&self, master: &Attr, lmv: &LmvMd) -> Result<Attr, Error> {
         let shards = lmv
             .stripe_fids
             .iter()
             .filter(|f| !f.is_zero())
             .map(|f| self.md_inode(*f));
-        Ok(shards::merge_attrs(
-            &md.attr,
-            try_join_all(shards).await?.iter().map(|m| &m.attr),
-        ))
+        let found = try_join_all(shards).await?;
+        Ok(shards::merge_attrs(master, found.iter().map(|m| &m.attr)))
     }
 }

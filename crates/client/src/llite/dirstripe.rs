@@ -1,6 +1,7 @@
 //! Directories on a chosen MDT or over several, and the default a directory hands down: what `lfs mkdir` and
 //! `lfs setdirstripe` ask for. FUSE lets no ioctl of Lustre's through, so they come as xattrs of the parent:
-//! `lustre.mkdir` makes a directory ([`MkdirRequest`]), `lustre.dmv` sets the default (`lmv_user_md`).
+//! `lustre.mkdir` makes a directory ([`MkdirRequest`]), `lustre.restripe` lays one out anew, `lustre.dmv` sets the default
+//! (`lmv_user_md`).
 //!
 //! Lustre: `ll_dir_setdirstripe`, `ll_dir_setstripe` in `lustre/llite/dir.c`; `lmv_locate_tgt_create` in `lustre/lmv/lmv_obd.c`.
 
@@ -27,7 +28,7 @@ use crate::error::{Error, Refusal};
 use crate::lmv::spread::Wish;
 use crate::mdc::{CreateArgs, Ids, Mdc, SetattrArgs};
 
-/// Value of the xattr `lustre.mkdir`: mode and length of the name (u32 each), the name, a `lmv_user_md`. Native byte order.
+/// Value of the xattrs `lustre.mkdir` and `lustre.restripe`: mode and length of the name (u32 each), the name, a `lmv_user_md`. Native byte order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MkdirRequest {
     /// Permission bits, the umask taken away already.
@@ -109,6 +110,44 @@ impl DirStripes {
             let _change = me.changes.begin(&[args.parent]);
             let done = mdc.create(&ids, &args).await;
             me.cache.doubt(args.parent);
+            Ok(done.map(drop)?)
+        })
+        .await
+    }
+
+    /// Lays the directory `rq.name` of `parent` out over as many shards as asked for; its names move afterwards. EALREADY: it is laid
+    /// out so. EBUSY: its names are moving.
+    pub async fn restripe(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        rq: MkdirRequest,
+    ) -> Result<(), Error> {
+        check_name(&rq.name)?;
+        let ids = self.ids.of(cred, &[parent]).await;
+        let place = self.places.of(parent, &rq.name).await?;
+        let home = self.servers.lmv.of(place.dir).await?;
+        let found = home.getattr_name(&Ids::root(), place.dir, &rq.name).await?;
+        let child = found.body.fid1;
+        let mdc = self.servers.lmv.of(child).await?;
+        let args = CreateArgs {
+            parent: place.dir,
+            layout_version: place.version,
+            fid: mdc.new_fid().await?,
+            mode: libc::S_IFDIR,
+            name: rq.name,
+            eadata: rq.lum.encode(),
+            restripe: true,
+            now: self.servers.now(),
+            ..CreateArgs::default()
+        };
+        let me = self.clone();
+        finish(async move {
+            let _change = me.changes.begin(&[args.parent]);
+            let done = mdc.create(&ids, &args).await;
+            me.cache.doubt(args.parent);
+            me.cache.doubt(child);
+            me.changes.forget_attrs(child);
             Ok(done.map(drop)?)
         })
         .await

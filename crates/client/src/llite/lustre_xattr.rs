@@ -8,7 +8,9 @@
 //! | `lustre.lmv` | layout of a striped directory, with the MDT of each shard | ends the migration of a directory to that layout |
 //! | `lustre.dmv` | what new directories inherit | the same |
 //! | `lustre.mkdir` | - | makes a directory on chosen MDTs ([`super::MkdirRequest`]) |
+//! | `lustre.restripe` | - | lays a directory that is there out over more or fewer shards ([`super::MkdirRequest`]) |
 //! | `lustre.migrate` | - | moves a name of the directory to another MDT ([`super::MigrateRequest`]) |
+//! | `lustre.rmfid` | - | removes the object of that FID, as text, with all of its names |
 //! | `lustre.fid` | FID as text | - |
 //! | `lustre.path:FID` | a path of that FID, from the mounted directory | - |
 //! | `lustre.targets.json` | the targets and whether they answer, JSON; asks no server | - |
@@ -164,12 +166,19 @@ impl LustreXattrs {
                     .mkdir(cred, fid, MkdirRequest::decode(v)?)
                     .await;
             }
+            (b"lustre.restripe", Some(v)) => {
+                return self
+                    .dir_stripes
+                    .restripe(cred, fid, MkdirRequest::decode(v)?)
+                    .await;
+            }
             (b"lustre.migrate", Some(v)) => {
                 return self
                     .migrations
                     .migrate(cred, fid, MigrateRequest::decode(v)?)
                     .await;
             }
+            (b"lustre.rmfid", Some(v)) => return self.rmfid(cred, v).await,
             (b"lustre.lmv", Some(v)) => return self.migrations.end(cred, fid, v.clone()).await,
             (b"lustre.project", Some(v)) => return self.set_project(cred, fid, v).await,
             (b"lustre.dmv", Some(v)) => {
@@ -201,6 +210,21 @@ impl LustreXattrs {
             );
         }
         Ok(())
+    }
+
+    /// Removes an object by its FID: for root alone, who need not search the directories above it (`ll_rmfid`).
+    async fn rmfid(&self, cred: &Cred, text: &[u8]) -> Result<(), Error> {
+        if cred.uid != 0 {
+            return Err(Refusal::NotOwner.into());
+        }
+        let text = std::str::from_utf8(text).map_err(|_| Refusal::BadXattr)?;
+        let fid: Fid = text
+            .trim_end_matches('\0')
+            .parse()
+            .map_err(|_| Refusal::BadXattr)?;
+        let ids = self.ids.of(cred, &[]).await;
+        let mdc = self.servers.lmv.of(fid).await?;
+        Ok(mdc.rmfid(&ids, fid, self.servers.now()).await?)
     }
 
     /// Project id, and "P" where new files inherit it, "-" elsewhere.

@@ -390,6 +390,27 @@ impl Mdc {
         Ok(value.slice(0..len))
     }
 
+    /// Removes an object with all of its names, wherever they are (`mdc_rmfid`).
+    pub async fn rmfid(&self, ids: &Ids, fid: Fid, now: Timespec) -> Result<(), TargetError> {
+        let mut body = ids.body(Fid::ZERO, 0);
+        body.ctime = self.time(now);
+        let rq = Request::new(portal::MDS_REQUEST, opc::MDS_RMFID)
+            .push(&body)
+            .push(&fid)
+            .push_empty()
+            .push_empty()
+            .concerning(fid);
+        let reply = answer(self.import(), rq).await?;
+        if let Some(errno) = Errno::from_status(reply.status) {
+            return Err(reply.refused(errno));
+        }
+        let result = i32::decode(reply.msg.buf(3)).map_err(|e| reply.bad(e))?;
+        match Errno::from_status(result) {
+            Some(errno) => Err(reply.refused(errno)),
+            None => Ok(()),
+        }
+    }
+
     /// Path number `linkno` of `fid` below `root` (or the file system's root), without leading slash, and the number of the next
     /// when there are more. With a FID, the path is below that directory, and another MDT knows the rest.
     pub async fn fid2path(

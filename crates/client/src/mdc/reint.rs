@@ -39,6 +39,8 @@ pub struct CreateArgs {
     pub eadata: Bytes,
     /// `eadata` is what the parent hands down, not what a user demands.
     pub inherited: bool,
+    /// `eadata` is for a directory of that name that is there, too.
+    pub restripe: bool,
     /// Version of the parent's layout, 0: not to be checked.
     pub layout_version: u32,
 }
@@ -156,8 +158,8 @@ impl Mdc {
             layout_ver: a.layout_version,
             ..Default::default()
         };
-        // a layout is for a new directory: one that is there already is not to be split
-        rec.set_flags(match (a.eadata.is_empty(), a.inherited) {
+        // a layout is for a new directory: one that is there already is not to be split, unless that is asked for
+        rec.set_flags(match (a.eadata.is_empty() || a.restripe, a.inherited) {
             (true, _) => 0,
             (false, true) => open::DEFAULT_LMV,
             (false, false) => open::CREAT,

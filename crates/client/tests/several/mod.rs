@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test uses its own part of it")]
 
+pub mod work;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use coral_client::llite::MkdirRequest;
 use coral_osd::Kv;
 use coral_server::mdt::check_all;
 use coral_wire::Fid;
-use coral_wire::layout::{LmvUserMd, hash_type};
+use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd, hash_type};
 
 use crate::common::{Cluster, Result, User};
 
@@ -55,6 +57,29 @@ pub fn assert_clean(c: &Cluster) {
     assert_eq!((report.elsewhere, report.unfinished), (0, 0));
 }
 
+/// Lays a directory that is there out over so many shards.
+pub async fn restripe(u: &User, path: &str, count: u32, hash: u32) -> Result<()> {
+    let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let parent = u.fid(dir).await?;
+    let rq = MkdirRequest {
+        mode: 0,
+        name: Bytes::copy_from_slice(name.as_bytes()),
+        lum: LmvUserMd::request(count, LMV_OFFSET_DEFAULT, hash),
+    };
+    let set =
+        u.fs.setxattr(&u.cred, parent, b"lustre.restripe", rq.encode(), 0);
+    set.await.map_err(coral_wire::Errno::from)
+}
+
+/// How a directory lies on MDTs: of each shard its MDT, and the hash type.
+pub async fn layout_of(u: &User, path: &str) -> (Vec<u32>, u32) {
+    let fid = u.fid(path).await.expect("the directory");
+    let raw = u.fs.getxattr(&u.cred, fid, b"lustre.lmv").await;
+    let l = LmvUserMd::decode(&raw.expect("a layout")).expect("a layout");
+    let mdts = l.objects.iter().map(|o| o.mds).collect();
+    (mdts, l.head.hash_type)
+}
+
 /// Waits until no operation over several MDTs is under way.
 pub async fn quiet(c: &Cluster) {
     quiet_cluster(c).await;
@@ -65,7 +90,8 @@ pub async fn quiet_cluster(c: &coral_node::Cluster) {
     for _ in 0..600 {
         let mdts = (0..c.disks.mdt_count()).map(|i| c.mdt_number(i).clone());
         let busy = |m: &Arc<coral_server::mdt::Mdt>| {
-            m.ops.out.prepared() > 0 || m.ops.trans.unfinished() > 0
+            let moving = m.ops.restriping().expect("readable");
+            m.ops.out.prepared() > 0 || m.ops.trans.unfinished() > 0 || moving > 0
         };
         if !mdts.into_iter().any(|m| busy(&m)) {
             return;

@@ -14,7 +14,8 @@ use parking_lot::RwLockReadGuard;
 
 use super::core::{Changing, MdtCore};
 use super::cred::Ucred;
-use super::handler::{Follows, MdtOps};
+use super::follows::Follows;
+use super::handler::MdtOps;
 use super::store::{MdtError, MdtResult, Txn};
 use super::who::Asking;
 use crate::nodemap::View;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
-use coral_osd::{Batch, Device, Kv, Objects, OsdError, Time};
+use coral_osd::{Device, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::ldlm::{Ibits, LdlmReply};
 use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate};
@@ -20,13 +20,13 @@ use super::mdts::{MdtTarget, Mdts};
 use super::open_handles::OpenHandle;
 use super::osp::{Osp, OstTarget};
 use super::out::Out;
+use super::restripe::Restriper;
 use super::squash::RootSquash;
-use super::store::{MdtResult, Store, Txn};
+use super::store::{MdtResult, Txn};
 use super::stripe::StripeDefaults;
 use super::trans::Trans;
-use super::{dom, namespace, orphans, table, usage};
+use super::{dom, namespace, orphans};
 use crate::ost::{Ost, ToCount};
-use crate::quota::{Owner, Used};
 use crate::stats::MdtStats;
 use crate::target::{Export, LuTarget, TargetConfig, TargetKind, TargetOps, TargetRequest};
 
@@ -123,6 +123,8 @@ pub struct MdtOps {
     pub out: Out,
     /// The operations over several MDTs that it coordinates.
     pub trans: Trans,
+    /// Directories that are split or merged.
+    pub restriper: Restriper,
 }
 
 /// How to start an MDT.
@@ -225,6 +227,7 @@ impl Mdt {
             mdts,
             out: Out::default(),
             trans: Trans::default(),
+            restriper: Restriper::default(),
         });
         ops.load_params(&*ops.core.read().store.kv().clone())?;
         ops.data.start_counting(to_count, target.instance())?;
@@ -234,6 +237,7 @@ impl Mdt {
         osp.start(&target, &ops);
         ops.trans.start(&ops, &target)?;
         ops.start_out(&target)?;
+        ops.start_restriper(&target);
         ops.remover.start(&ops, &target);
         if !target.in_recovery() {
             // nobody will come back to what was open
@@ -276,6 +280,7 @@ impl Mdt {
 
     /// Disconnects from the OSTs and stops the target.
     pub async fn stop(&self) {
+        self.ops.restriper.stop().await;
         self.ops.out.stop().await;
         self.ops.trans.stop().await;
         self.ops.search.stop().await;
@@ -291,6 +296,7 @@ impl Mdt {
     /// Ends what it does in the background and nothing else: what a killed process leaves behind. Nothing is synced, nobody is
     /// told, and its device is let go with it.
     pub async fn abandon(&self) {
+        self.ops.restriper.stop().await;
         self.ops.out.stop().await;
         self.ops.trans.stop().await;
         self.ops.search.stop().await;
@@ -380,6 +386,7 @@ impl Ctx {
             opc::MDS_GET_ROOT => self.get_root(),
             opc::MDS_STATFS => self.statfs(),
             opc::MDS_SYNC => self.sync().await,
+            opc::MDS_RMFID => self.rmfid().await,
             opc::MDS_GET_INFO => self.get_info(),
             opc::MDS_SET_INFO => self.set_info(),
             opc::MDS_HSM_STATE_GET => self.hsm_state(),
@@ -517,35 +524,7 @@ impl TargetOps for MdtOps {
     }
 }
 
-/// What a batch entails once it is committed.
-pub struct Follows {
-    usage: Vec<(Owner, Used)>,
-    destroy: Vec<(u32, u64)>,
-    tell: Vec<(u32, u64)>,
-    data: Vec<Fid>,
-}
-
-impl Follows {
-    /// Of `batch`.
-    pub fn of(batch: &Batch) -> Follows {
-        Follows {
-            usage: usage::of_batch(batch),
-            destroy: super::osp::queue::of_batch(batch, table::DESTROY),
-            tell: super::osp::queue::of_batch(batch, table::OWNER),
-            data: dom::removed_by(batch),
-        }
-    }
-}
-
 impl MdtOps {
-    /// The batch was committed before `mark` was taken; the core is still locked.
-    pub fn committed(&self, store: &Store, f: Follows, mark: u64) {
-        store.usage().committed(f.usage);
-        self.osp.destroy(&f.destroy, mark);
-        self.osp.tell_owners(&f.tell, mark);
-        self.remover.committed(&f.data, mark);
-    }
-
     /// A close was done before the restart. Its client had no answer, and has replayed the open.
     fn reclose(&self, exp: &Export, request: &Message) {
         let Ok(epoch) = request.get::<MdtIoepoch>(1) else {

@@ -34,6 +34,11 @@ pub fn is_changing(lmv: &LmvMd) -> bool {
     lmv.head.hash_type & hash_flag::LAYOUT_CHANGE != 0
 }
 
+/// Whether it is being split or merged: its names move by themselves ([`super::restripe`]).
+pub fn is_restriping(lmv: &LmvMd) -> bool {
+    is_changing(lmv) && !is_migrating(lmv)
+}
+
 /// Whether it is being migrated, and not split or merged.
 fn is_migrating(lmv: &LmvMd) -> bool {
     lmv.head.hash_type & hash_flag::LAYOUT_CHANGE == hash_flag::MIGRATION
@@ -158,7 +163,7 @@ pub fn attach(
     all.head.migrate_offset = new as u32;
     all.head.migrate_hash = old_hash & hash_type::MASK;
     all.stripe_fids.extend(&olds);
-    striped::insert_shards(t, h, &all.head, plan, fids)?;
+    striped::insert_shards(t, h, &all.head, 0, plan, fids)?;
     let master = t.fid(h);
     for (i, fid) in olds.iter().enumerate() {
         if was.is_some() {
@@ -169,6 +174,66 @@ pub fn attach(
     }
     t.change(h).nlink += (new + old) as u32;
     t.put_xattr(h, TRUSTED_LMV, Some(all.encode()));
+    Ok(())
+}
+
+/// Makes `src`, which is in one piece, the first shard of the new directory `h`, which gets these beside it.
+pub fn split_plain(
+    t: &mut Txn<'_>,
+    h: TxnObject,
+    src: Fid,
+    plan: &Plan,
+    fids: &[Fid],
+) -> MdtResult<()> {
+    let one = Plan {
+        hash: hash_type::FNV_1A_64,
+        mdts: Vec::new(),
+    };
+    let was = striped::attribute_of(&one, &[src], t.store.fld().index());
+    t.add_entry(&t.fid(h), &striped::shard_name(&src, 0), &src, S_IFDIR);
+    t.change(h).nlink += 1;
+    split(t, h, &was, plan, fids)
+}
+
+/// Gives the striped directory `h` further shards; names that belong there have yet to move (`lod_dir_declare_layout_split`).
+pub fn split(
+    t: &mut Txn<'_>,
+    h: TxnObject,
+    was: &LmvMd,
+    plan: &Plan,
+    fids: &[Fid],
+) -> MdtResult<()> {
+    let old = was.stripe_fids.len();
+    let mut now = was.clone();
+    now.stripe_fids.extend(fids);
+    now.head.stripe_count = now.stripe_fids.len() as u32;
+    now.head.hash_type = plan.hash | hash_flag::SPLIT | hash_flag::MIGRATION;
+    now.head.migrate_offset = old as u32;
+    now.head.migrate_hash = was.head.hash_type & hash_type::MASK;
+    now.head.layout_version += 1;
+    striped::insert_shards(t, h, &now.head, old, plan, fids)?;
+    t.change(h).nlink += fids.len() as u32;
+    say(t, h, &now, old)
+}
+
+/// The striped directory `h` is to have `count` of its shards only, or another hash; names have yet to move.
+pub fn merge(t: &mut Txn<'_>, h: TxnObject, was: &LmvMd, count: u32, hash: u32) -> MdtResult<()> {
+    let mut now = was.clone();
+    now.head.hash_type |= hash_flag::MERGE | hash_flag::MIGRATION;
+    now.head.migrate_offset = count;
+    now.head.migrate_hash = hash;
+    now.head.layout_version += 1;
+    let all = now.stripe_fids.len();
+    say(t, h, &now, all)
+}
+
+/// The directory `h` has this layout, and its first shards, which are not new, say so too.
+fn say(t: &mut Txn<'_>, h: TxnObject, now: &LmvMd, olds: usize) -> MdtResult<()> {
+    let master = t.fid(h);
+    for (number, fid) in now.stripe_fids.iter().enumerate().take(olds) {
+        place(t, *fid, master, number, &now.head)?;
+    }
+    t.put_xattr(h, TRUSTED_LMV, Some(now.encode()));
     Ok(())
 }
 
@@ -199,14 +264,26 @@ pub fn may_end(was: Option<&LmvMd>, lum: &LmvUserMd, mdts: usize) -> Result<(), 
     }
 }
 
-/// Lets go of the old shards of the migrated directory `h`. ENOTEMPTY when names are left in them.
+/// How many shards are kept when the change under way of this layout ends, and by which hash names lie in them then.
+fn settled(was: &LmvMd) -> (usize, u32) {
+    let head = &was.head;
+    let offset = head.migrate_offset as usize;
+    let (kept, hash) = match head.hash_type & hash_flag::LAYOUT_CHANGE {
+        c if c & hash_flag::SPLIT != 0 => (was.stripe_fids.len(), head.hash_type),
+        c if c & hash_flag::MERGE != 0 => (offset, head.migrate_hash),
+        _ => (offset, head.hash_type),
+    };
+    (kept, hash & !hash_flag::LAYOUT_CHANGE)
+}
+
+/// Ends the change of the directory `h`, and lets go of the shards that it does not keep. ENOTEMPTY when names are left in them.
 pub fn shrink(t: &mut Txn<'_>, h: TxnObject, was: &LmvMd) -> MdtResult<()> {
     let master = t.fid(h);
-    let kept = was.head.migrate_offset as usize;
+    let (kept, hash) = settled(was);
     let mut now = was.clone();
     now.stripe_fids.truncate(kept);
     now.head.stripe_count = kept as u32;
-    now.head.hash_type &= !hash_flag::LAYOUT_CHANGE;
+    now.head.hash_type = hash;
     now.head.layout_version += 1;
     (now.head.migrate_offset, now.head.migrate_hash) = (0, 0);
     for (number, fid) in was.stripe_fids.iter().enumerate().skip(kept) {
@@ -217,14 +294,10 @@ pub fn shrink(t: &mut Txn<'_>, h: TxnObject, was: &LmvMd) -> MdtResult<()> {
         let shard = t.get(fid)?;
         t.remove(shard)?;
     }
-    for (number, fid) in now.stripe_fids.iter().enumerate() {
-        place(t, *fid, master, number, &now.head)?;
-    }
     let gone = was.stripe_fids.len().saturating_sub(kept) as u32;
     let ino = t.change(h);
     ino.nlink = ino.nlink.saturating_sub(gone);
-    t.put_xattr(h, TRUSTED_LMV, Some(now.encode()));
-    Ok(())
+    say(t, h, &now, kept)
 }
 
 #[cfg(test)]

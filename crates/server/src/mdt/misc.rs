@@ -74,7 +74,11 @@ impl Ctx {
     /// SEQ_QUERY: a sequence to name new files with, or a super-sequence for another MDT.
     pub async fn seq_query(&self) -> MdtResult<Answer> {
         let range = match self.rq.rq.msg.get::<u32>(1)? {
-            SEQ_ALLOC_META => self.ops.sequence().await?,
+            // of a client's own sequence it does not matter where it is: it asks FLD
+            SEQ_ALLOC_META => LuSeqRange {
+                index: 0,
+                ..self.ops.sequence().await?
+            },
             SEQ_ALLOC_SUPER if self.ops.mdts.index() == 0 => {
                 self.is_peer()?;
                 let asked: LuSeqRange = self.rq.rq.msg.get(2)?;

@@ -8,13 +8,12 @@
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target;
 //! * other MDTs: [`fld`] (whose a FID is), [`mdts`] (connections), `remote` (names and objects apart), [`trans`] and [`out`] (operations
-//!   over several of them).
+//!   over several of them), `restripe` (names on their way to other shards).
 //!
 //! Invariants: one writer at a time; one operation is one atomic batch; a change is made only
 //! after the locks of clients that cache what it changes have been called back. No lock of the
 //! lock manager is released and no request sent while the core's lock is held. What only reads shares it.
-//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: splits and
-//! merges of striped directories, HSM, limits of quotas, changelogs, FLR writes.
+//! Lustre: `lustre/mdt`, `lustre/mdd`, `lustre/lod`. Absent: HSM, limits of quotas, changelogs, FLR writes.
 
 pub mod acl;
 mod ancestors;
@@ -25,6 +24,7 @@ pub mod cred;
 pub mod ctx;
 pub mod dom;
 pub mod fld;
+mod follows;
 mod getattr;
 pub mod handler;
 pub mod identity;
@@ -46,6 +46,8 @@ pub mod record;
 mod reint;
 mod remote;
 pub mod repair;
+mod restripe;
+mod rmfid;
 pub mod squash;
 pub mod store;
 pub mod stripe;

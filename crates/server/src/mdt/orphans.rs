@@ -31,7 +31,8 @@ use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::fld;
-use super::handler::{Follows, MdtOps};
+use super::follows::Follows;
+use super::handler::MdtOps;
 use super::object_ids::{self, RESERVE_IDS};
 use super::record::Inode;
 use super::store::{MdtError, MdtResult, Store, torn};

@@ -318,6 +318,7 @@ impl Ctx {
                 ..Seen::default()
             }),
             Request::Peek(fid) => Some(self.ops.peek_here(fid).await?),
+            Request::Strays { shard, from } => Some(self.ops.strays_here(shard, from).await?),
         };
         let mut a = self.answer(0);
         match seen {

@@ -5,8 +5,9 @@
 //! the mutex; if it changed meanwhile, the operation starts over.
 
 mod layout;
-mod migrate;
+pub(super) mod migrate;
 mod over;
+mod restripe;
 mod setattr;
 
 use bytes::Bytes;
@@ -110,6 +111,12 @@ impl Ctx {
             new.dmv = self.own_default(r);
         }
         let here = self.is_here(&at.parent);
+        if kind == S_IFDIR
+            && let Some(lum) = self.may_restripe(r)
+            && let Some(a) = self.restripe(head, r, &lum).await?
+        {
+            return Ok(a);
+        }
         if !here && kind != S_IFDIR {
             // only directories may lie on another MDT than their name
             return Err(Errno::EREMOTE.into());

@@ -159,7 +159,7 @@ impl Ctx {
             op.decide(self, t, &mut a)?;
             a
         };
-        op.finish(self).await?;
+        op.finish(&self.rq.target).await?;
         Ok(a)
     }
 
@@ -263,7 +263,7 @@ impl Ctx {
             drop(core);
             a
         };
-        op.finish(self).await?;
+        op.finish(&self.rq.target).await?;
         Ok(a)
     }
 

@@ -235,7 +235,7 @@ pub fn attribute_of(plan: &Plan, fids: &[Fid], here: u32) -> LmvMd {
 /// Makes the new directory `h` the master of these shards. Those that lie on other MDTs go to [`Txn::updates`].
 pub fn make_shards(t: &mut Txn<'_>, h: TxnObject, plan: &Plan, fids: &[Fid]) -> MdtResult<()> {
     let all = attribute_of(plan, fids, t.store.fld().index());
-    insert_shards(t, h, &all.head, plan, fids)?;
+    insert_shards(t, h, &all.head, 0, plan, fids)?;
     t.change(h).nlink += fids.len() as u32;
     t.put_xattr(h, TRUSTED_LMV, Some(all.encode()));
     Ok(())
@@ -253,17 +253,19 @@ pub(super) fn shard_attribute(head: &LmvMdHead, number: usize) -> LmvMd {
     }
 }
 
-/// Makes new shards of the new directory `h`, the first of its layout `head`, and names them in it.
+/// Makes new shards of the directory `h` for its layout `head`, from number `first` on, and names them in it.
 pub(super) fn insert_shards(
     t: &mut Txn<'_>,
     h: TxnObject,
     head: &LmvMdHead,
+    first: usize,
     plan: &Plan,
     fids: &[Fid],
 ) -> MdtResult<()> {
     let (master, here) = (t.fid(h), t.store.fld().index());
     let like = t.whole(h)?;
-    for (number, (fid, mdt)) in fids.iter().zip(&plan.mdts).enumerate() {
+    for (i, (fid, mdt)) in fids.iter().zip(&plan.mdts).enumerate() {
+        let number = first + i;
         let lmv = shard_attribute(head, number);
         let name = shard_name(fid, number);
         let mut shard = Inode {

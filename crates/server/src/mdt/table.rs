@@ -14,6 +14,7 @@
 //! | `fld` | first sequence (8 B) | the one after the last (8 B little-endian), index of the MDT (4 B) |
 //! | `prepared` | operation over several MDTs ([`OpId`](coral_wire::coral::updates::OpId)) | changes made here when its coordinator has decided |
 //! | `decided` | operation that this MDT coordinates | indices of MDTs that have not made their part yet (4 B each) |
+//! | `restripe` | FID of a directory that is split or merged | empty: its names have yet to move ([`super::restripe`]) |
 //! | `aside` | name of a table, NUL, a key of it | the row that a repair took out of that table ([`super::repair`]) |
 //!
 //! Invariant: keys are big-endian, so that the order of keys is the order of numbers: a directory
@@ -49,12 +50,15 @@ pub const PREPARED: Table = Table("mdt_prepared");
 /// Operations that were decided here.
 pub const DECIDED: Table = Table("mdt_decided");
 
+/// Striped directories whose names are on their way to other shards.
+pub const RESTRIPE: Table = Table("mdt_restripe");
 /// Rows that a repair took out of other tables.
 pub const ASIDE: Table = Table("mdt_aside");
 
 /// Every table of an MDT, for who must create them beforehand.
-pub const ALL: [Table; 13] = [
-    INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META, FLD, PREPARED, DECIDED, ASIDE,
+pub const ALL: [Table; 14] = [
+    INODE, DIRENT, LINK, XATTR, ORPHAN, DESTROY, OWNER, USAGE, META, FLD, PREPARED, DECIDED,
+    RESTRIPE, ASIDE,
 ];
 
 /// First hash an entry may have: 0 to 2 stand for the start, `.` and `..`.

@@ -457,20 +457,36 @@ impl Op {
         }
         t.put(table::DECIDED, self.id.key().to_vec(), encode(&parts));
         cx.commit(t, a)?;
+        self.is_decided(parts, cx.rq.target.mark());
+        Ok(())
+    }
+
+    /// The same of an operation that no client has asked for.
+    pub fn decide_own(&mut self, mut t: Txn<'_>, target: &LuTarget) -> MdtResult<()> {
+        let (parts, store): (BTreeSet<u32>, _) = (t.updates().into_keys().collect(), t.store);
+        if parts.is_empty() {
+            return self.ops.commit_own(store, t.finish());
+        }
+        t.put(table::DECIDED, self.id.key().to_vec(), encode(&parts));
+        self.ops.commit_own(store, t.finish())?;
+        self.is_decided(parts, target.mark());
+        Ok(())
+    }
+
+    /// The decision of these MDTs' parts was committed before `mark` was taken.
+    fn is_decided(&mut self, parts: BTreeSet<u32>, mark: u64) {
         self.decided = true;
-        let mark = cx.rq.target.mark();
         let mut st = self.ops.trans.state.lock();
         st.committed.insert(self.id, (mark, parts.clone()));
         drop(st);
         // who was locked only is let go
         self.let_go(self.parts.difference(&parts).copied().collect());
         self.parts = parts;
-        Ok(())
     }
 
     /// Waits until the decision is on disk. The others make their parts from then on, also when nobody waits.
-    pub async fn finish(self, cx: &Ctx) -> MdtResult<()> {
-        cx.rq.target.sync().await?;
+    pub async fn finish(self, target: &Arc<LuTarget>) -> MdtResult<()> {
+        target.sync().await?;
         // a sync of somebody else may have passed the commit before it was listed
         self.ops.trans.listed.notify_one();
         Ok(())

@@ -112,6 +112,7 @@ pub(crate) fn check_writable(rq: &TargetRequest) -> Result<(), Errno> {
 fn changes(rq: &TargetRequest) -> bool {
     match rq.rq.body.opc {
         opc::MDS_REINT
+        | opc::MDS_RMFID
         | opc::OST_WRITE
         | opc::OST_PUNCH
         | opc::OST_FALLOCATE

@@ -8,16 +8,6 @@ use coral_wire::ost::{CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, Obdo
 use coral_wire::ptlrpc::{Message, PtlrpcBody};
 use coral_wire::{Wire, raw};
 
-/// Our one MDT stands for the recorded second one too: a connection to that one becomes another client's to ours.
-pub fn to_the_one_mdt(ours: &mut Message) {
-    if raw::c_str(ours.buf(1)) == b"lfs-MDT0001_UUID" {
-        ours.bufs[1] = Bytes::from_static(b"lfs-MDT0000_UUID\0");
-        let mut client = ours.buf(2).to_vec();
-        client[0] = if client[0] == b'0' { b'1' } else { b'0' };
-        ours.bufs[2] = client.into();
-    }
-}
-
 /// A read with a checksum that our servers grant: the recorded type is T10's.
 pub fn other_checksum(ours: &mut Message) {
     let Ok(mut oa) = ours.get::<Obdo>(1) else {

@@ -302,7 +302,6 @@ impl<'a> Player<'a> {
         }
         let mut offers = Vec::new();
         match body.opc {
-            opc::MDS_CONNECT => adapt::to_the_one_mdt(&mut ours),
             opc::OST_WRITE => {
                 let pieces = adapt::bulk_bits(e, &body).zip(adapt::written(&mut ours));
                 offers = pieces

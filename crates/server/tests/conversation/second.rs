@@ -209,7 +209,7 @@ impl Second {
         let nids = vec![SERVER.parse().expect("a NID")];
         let mdt = Import::new(
             node.clone(),
-            ImportConfig::mdt("lfs-MDT0000_UUID", nids.clone(), UUID, data),
+            ImportConfig::mdt("lfs-MDT0001_UUID", nids.clone(), UUID, data),
         );
         mdt.connect().await.expect("the other client connects");
         let mut osts = Vec::new();

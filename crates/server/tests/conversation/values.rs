@@ -4,14 +4,14 @@
 //! other value has, or 128 where one half alone would say too little.
 
 use bytes::Bytes;
-use coral_wire::Wire;
 use coral_wire::fld::LuSeqRange;
 use coral_wire::formats::{Field, Format};
-use coral_wire::layout::{Layout, LovMd};
+use coral_wire::layout::{Layout, LmvMd, LovMd};
 use coral_wire::ldlm::LdlmReply;
 use coral_wire::llog::LlogdBody;
 use coral_wire::mds::MdtBody;
 use coral_wire::ptlrpc::{Message, PtlrpcBody, opc};
+use coral_wire::{Fid, Wire};
 use std::collections::HashMap;
 use zerocopy::IntoBytes;
 
@@ -172,6 +172,12 @@ impl Values {
     }
 
     fn layout(&mut self, theirs: &Bytes, ours: &Bytes) {
+        if let (Ok(t), Ok(o)) = (LmvMd::decode(theirs), LmvMd::decode(ours)) {
+            let two = |f: &Fid| [f.seq, u64::from(f.oid) | u64::from(f.ver) << 32];
+            for (t, o) in t.stripe_fids.iter().zip(&o.stripe_fids) {
+                self.pairs.insert(two(t), two(o));
+            }
+        }
         let (Ok(t), Ok(o)) = (Layout::decode(theirs), Layout::decode(ours)) else {
             return;
         };

@@ -76,6 +76,14 @@ pub enum Request {
     Above(Fid),
     /// How this object looks, without a lock: to know what to lock ([`Seen::objects`]).
     Peek(Fid),
+    /// Which names this shard of a directory that is split or merged has yet to give to others, from a hash on
+    /// ([`Seen::strays`]).
+    Strays {
+        /// The shard.
+        shard: Fid,
+        /// From this hash on.
+        from: u64,
+    },
 }
 
 /// Times of an object that [`Update::Follow`] sets beside the time of its change.
@@ -188,6 +196,10 @@ pub struct Seen {
     pub names: Vec<Option<(Fid, u32)>>,
     /// New FIDs, or those that were asked for.
     pub fids: Vec<Fid>,
+    /// Names that belong to other shards, and the type bits of what they stand for.
+    pub strays: Vec<(Bytes, u32)>,
+    /// The hash from which on names were not looked at; 0: all were.
+    pub next: u64,
 }
 
 impl OpId {
@@ -435,6 +447,11 @@ impl Request {
                 w.u8(7);
                 w.fid(fid);
             }
+            Request::Strays { shard, from } => {
+                w.u8(8);
+                w.fid(shard);
+                w.u64(*from);
+            }
         }
         w.0.into()
     }
@@ -464,6 +481,10 @@ impl Request {
             5 => Request::Ask(r.id()?),
             6 => Request::Above(r.fid()?),
             7 => Request::Peek(r.fid()?),
+            8 => Request::Strays {
+                shard: r.fid()?,
+                from: r.u64()?,
+            },
             _ => return Err(bad()),
         };
         r.end(request)
@@ -485,6 +506,11 @@ impl Seen {
             w.u32(ty);
         });
         w.list(&self.fids, |w, f| w.fid(f));
+        w.list(&self.strays, |w, (name, ty)| {
+            w.bytes(name);
+            w.u32(*ty);
+        });
+        w.u64(self.next);
         w.0.into()
     }
 
@@ -501,6 +527,8 @@ impl Seen {
                 Ok((there != 0).then_some((fid, ty)))
             })?,
             fids: r.list(Reader::fid)?,
+            strays: r.list(|r| Ok((r.bytes()?, r.u32()?)))?,
+            next: r.u64()?,
         };
         r.end(seen)
     }
@@ -592,6 +620,10 @@ mod tests {
             Request::Ask(ID),
             Request::Above(Fid::ROOT),
             Request::Peek(Fid::ROOT),
+            Request::Strays {
+                shard: Fid::ROOT,
+                from: 7,
+            },
         ]
     }
 
@@ -612,6 +644,8 @@ mod tests {
             objects: vec![(Some(Bytes::from_static(b"record")), true), (None, false)],
             names: vec![None, Some((Fid::ROOT, 0o040000))],
             fids: vec![Fid::new(9, 9)],
+            strays: vec![(Bytes::from_static(b"x"), 0o100000)],
+            next: 5,
         };
         let raw = seen.encode();
         assert_eq!(Seen::decode(&raw), Ok(seen));

@@ -20,6 +20,7 @@ use coral_wire::{Errno, Fid};
 use crate::mdt::core::MdtCore;
 use crate::mdt::cred::{Ucred, cap};
 use crate::mdt::ctx::{Answer, Ctx};
+use crate::mdt::handler::MdtOps;
 use crate::mdt::namespace;
 use crate::mdt::open_handles::OpenTable;
 use crate::mdt::out::ALL_BITS;
@@ -31,20 +32,20 @@ use crate::mdt::trans::Op;
 use crate::mdt::{dom, migrating, object_ids};
 
 /// What is migrated, as it was found before it was locked.
-struct Found {
-    name: Bytes,
+pub(in crate::mdt) struct Found {
+    pub name: Bytes,
     /// The directory that has the name.
-    old: Fid,
+    pub old: Fid,
     /// The directory that the name belongs in.
-    new: Fid,
-    child: Fid,
+    pub new: Fid,
+    pub child: Fid,
     /// How that looks.
-    ino: Inode,
-    time: Time,
+    pub ino: Inode,
+    pub time: Time,
 }
 
 /// What is to become of it.
-enum Aim {
+pub(in crate::mdt) enum Aim {
     /// The name goes where it belongs, and nothing else.
     Name,
     /// Beside that, a file goes to that MDT and gets that FID.
@@ -100,7 +101,7 @@ impl Ctx {
         if matches!(aim, Aim::Name) && f.old == f.new {
             return Err(Errno::EALREADY.into());
         }
-        self.lock_migrated(&mut op, &f, &aim).await?;
+        f.lock(&self.ops, &mut op, &aim).await?;
         self.migrate_locked(op, &f, &aim).await
     }
 
@@ -172,40 +173,6 @@ impl Ctx {
         Ok(Aim::File(to, fid))
     }
 
-    async fn lock_migrated(&self, op: &mut Op, f: &Found, aim: &Aim) -> MdtResult<()> {
-        let mut needs = Needs::default();
-        for dir in [f.old, f.new] {
-            needs.add(dir, self.ops.home(&dir).await?, Ibits::UPDATE.0);
-        }
-        needs.add(f.child, self.ops.home(&f.child).await?, ALL_BITS.0);
-        let named = self.ops.home(&f.old).await?;
-        needs.add(f.child, named, Ibits::LOOKUP.0);
-        let mut looks = vec![f.look(f.old)];
-        if f.new != f.old {
-            looks.push(f.look(f.new));
-        }
-        match aim {
-            Aim::Name => {}
-            Aim::File(..) => {
-                for link in f.others() {
-                    let home = self.ops.home(&link.parent).await?;
-                    needs.add(link.parent, home, Ibits::UPDATE.0);
-                    needs.add(f.child, home, Ibits::LOOKUP.0);
-                    looks.push(Look {
-                        dir: link.parent,
-                        name: link.name.clone(),
-                    });
-                }
-            }
-            Aim::Dir(.., was) => {
-                for shard in was.iter().flat_map(|l| &l.stripe_fids) {
-                    needs.add(*shard, self.ops.home(shard).await?, ALL_BITS.0);
-                }
-            }
-        }
-        op.lock(needs.list(), &looks).await
-    }
-
     async fn migrate_locked(&self, mut op: Op, f: &Found, aim: &Aim) -> MdtResult<Answer> {
         let updates = {
             let core = self.core();
@@ -225,7 +192,7 @@ impl Ctx {
             op.decide(self, t, &mut a)?;
             a
         };
-        op.finish(self).await?;
+        op.finish(&self.rq.target).await?;
         Ok(a)
     }
 
@@ -282,7 +249,7 @@ impl Ctx {
 }
 
 /// EPERM for all but the superuser.
-fn may_migrate(cred: &Ucred) -> MdtResult<()> {
+pub(super) fn may_migrate(cred: &Ucred) -> MdtResult<()> {
     match cred.has(cap::SYS_ADMIN) {
         true => Ok(()),
         false => Err(Errno::EPERM.into()),
@@ -290,6 +257,41 @@ fn may_migrate(cred: &Ucred) -> MdtResult<()> {
 }
 
 impl Found {
+    /// Locks all of it.
+    pub async fn lock(&self, ops: &MdtOps, op: &mut Op, aim: &Aim) -> MdtResult<()> {
+        let mut needs = Needs::default();
+        for dir in [self.old, self.new] {
+            needs.add(dir, ops.home(&dir).await?, Ibits::UPDATE.0);
+        }
+        needs.add(self.child, ops.home(&self.child).await?, ALL_BITS.0);
+        let named = ops.home(&self.old).await?;
+        needs.add(self.child, named, Ibits::LOOKUP.0);
+        let mut looks = vec![self.look(self.old)];
+        if self.new != self.old {
+            looks.push(self.look(self.new));
+        }
+        match aim {
+            Aim::Name => {}
+            Aim::File(..) => {
+                for link in self.others() {
+                    let home = ops.home(&link.parent).await?;
+                    needs.add(link.parent, home, Ibits::UPDATE.0);
+                    needs.add(self.child, home, Ibits::LOOKUP.0);
+                    looks.push(Look {
+                        dir: link.parent,
+                        name: link.name.clone(),
+                    });
+                }
+            }
+            Aim::Dir(.., was) => {
+                for shard in was.iter().flat_map(|l| &l.stripe_fids) {
+                    needs.add(*shard, ops.home(shard).await?, ALL_BITS.0);
+                }
+            }
+        }
+        op.lock(needs.list(), &looks).await
+    }
+
     fn look(&self, dir: Fid) -> Look {
         let name = self.name.clone();
         Look { dir, name }
@@ -302,7 +304,7 @@ impl Found {
     }
 
     /// Changes all of it, which is locked.
-    fn run(&self, core: &MdtCore, t: &mut Txn<'_>, aim: &Aim) -> MdtResult<()> {
+    pub fn run(&self, core: &MdtCore, t: &mut Txn<'_>, aim: &Aim) -> MdtResult<()> {
         if t.lookup(&self.old, &self.name)? != Some(self.child) {
             return Err(Errno::EAGAIN.into());
         }
@@ -369,6 +371,25 @@ impl Found {
         Ok(ino)
     }
 
+    /// Makes the new directory `fid` like `h`, which it takes the place of, with nothing in it.
+    pub(super) fn take_place(
+        &self,
+        t: &mut Txn<'_>,
+        h: TxnObject,
+        fid: Fid,
+    ) -> MdtResult<TxnObject> {
+        let mut ino = self.renewed(t, h)?;
+        ino.nlink = 2;
+        let xattrs = std::mem::take(&mut ino.xattrs);
+        let new = t.insert(fid, ino);
+        for (name, value) in xattrs {
+            if let XattrValue::Inline(value) = value {
+                t.put_xattr(new, &name, Some(value));
+            }
+        }
+        Ok(new)
+    }
+
     fn move_file(&self, t: &mut Txn<'_>, h: TxnObject, mdt: u32, fid: Fid) -> MdtResult<Fid> {
         let mut ino = self.renewed(t, h)?;
         for link in self.others() {
@@ -400,15 +421,7 @@ impl Found {
         if t.find(&fid)?.is_some() {
             return Err(Errno::EEXIST.into());
         }
-        let mut ino = self.renewed(t, h)?;
-        ino.nlink = 2;
-        let xattrs = std::mem::take(&mut ino.xattrs);
-        let new = t.insert(fid, ino);
-        for (name, value) in xattrs {
-            if let XattrValue::Inline(value) = value {
-                t.put_xattr(new, &name, Some(value));
-            }
-        }
+        let new = self.take_place(t, h, fid)?;
         migrating::attach(t, new, self.child, was, plan, fids)?;
         if was.is_none() {
             return Ok(());

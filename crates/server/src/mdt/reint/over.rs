@@ -123,7 +123,7 @@ impl Ctx {
             op.decide(self, t, &mut a)?;
             a
         };
-        op.finish(self).await?;
+        op.finish(&self.rq.target).await?;
         Ok(a)
     }
 
