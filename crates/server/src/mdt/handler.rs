@@ -61,6 +61,7 @@ const FLAGS: u64 = F::VERSION.0
     | F::LVB_TYPE.0
     | F::SHORTIO.0
     | F::FLOCK_DEAD.0
+    | F::DIR_STRIPE.0
     | F::DISP_STRIPE.0
     | F::OPEN_BY_FID.0
     | F::MULTIMODRPCS.0
@@ -73,7 +74,8 @@ const FLAGS: u64 = F::VERSION.0
     | F::FLAGS2.0;
 
 /// The same of the second word.
-const FLAGS2: u64 = F2::SUM_STATFS.0
+const FLAGS2: u64 = F2::DIR_MIGRATE.0
+    | F2::SUM_STATFS.0
     | F2::OVERSTRIPING.0
     | F2::INC_XID.0
     | F2::LSEEK.0
@@ -87,6 +89,7 @@ const FLAGS2: u64 = F2::SUM_STATFS.0
 /// Lock bits an MDT of Coral knows.
 const IBITS: u64 = Ibits::LOOKUP.0
     | Ibits::UPDATE.0
+    | Ibits::OPEN.0
     | Ibits::LAYOUT.0
     | Ibits::PERM.0
     | Ibits::XATTR.0
@@ -373,7 +376,7 @@ impl Ctx {
             opc::LDLM_ENQUEUE => self.enqueue().await,
             opc::MDS_REINT => self.reint().await,
             opc::MDS_CLOSE => self.close().await,
-            opc::MDS_GETATTR => self.getattr(),
+            opc::MDS_GETATTR => self.getattr().await,
             opc::MDS_GETATTR_NAME => self.getattr_name(),
             opc::MDS_READPAGE => self.readpage().await,
             opc::MDS_GETXATTR => self.getxattr(),

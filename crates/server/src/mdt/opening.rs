@@ -5,9 +5,9 @@
 //! that lost its last name meanwhile is still there as an orphan.
 
 use bytes::Bytes;
-use coral_wire::ldlm::{Ibits, LdlmRequest};
+use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest, LdlmType, Policy};
 use coral_wire::mds::{
-    MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag,
+    CloseData, MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag,
 };
 use coral_wire::{ConnectFlags, Errno, Fid};
 
@@ -68,8 +68,10 @@ impl Open<'_> {
 enum OpenNeed {
     /// The directory a file is created in.
     Parent,
-    /// The layout of a file that gets one.
+    /// The layout of a file that gets one. Leases end with it.
     Layout(Fid),
+    /// That nobody has a lease on a file.
+    Lease(Fid),
 }
 
 /// How far an open came.
@@ -98,7 +100,8 @@ impl Ctx {
             ea: self.buf(7),
             replay: self.rq.is_replay(),
         };
-        if o.has(flag::VOLATILE | flag::LEASE | flag::RELEASE) {
+        let new = o.has(flag::LEASE) && o.has(flag::CREAT);
+        if new || o.has(flag::VOLATILE | flag::RELEASE) {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let mut held: Option<(OpenNeed, HeldLocks)> = None;
@@ -119,8 +122,17 @@ impl Ctx {
             drop(held.take());
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
-                OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
+                OpenNeed::Layout(fid) => {
+                    let bits = Ibits(Ibits::LAYOUT.0 | Ibits::OPEN.0);
+                    self.ops.lock(&[], &[(*fid, bits)], None).await
+                }
+                OpenNeed::Lease(fid) => self.ops.lock(&[], &[(*fid, Ibits::OPEN)], None).await,
             };
+            if o.has(flag::LEASE) {
+                // what stood in the way of the lease has gone; it is the client's to hold, not the server's
+                drop(lock);
+                continue;
+            }
             held = Some((need, lock));
         }
         Err(Errno::EAGAIN.into())
@@ -331,6 +343,32 @@ impl Ctx {
         self.give_lock(req, fid, bits, Ibits(Ibits::UPDATE.0 | Ibits::LAYOUT.0))
     }
 
+    /// The lock that is a lease: whoever opens the file to write it, or truncates it, calls it back. It lives with the client,
+    /// whose close may come with it. `None`: it is not free at once.
+    fn lease_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
+        let given = self.ops.ldlm.try_grant(
+            self.exp(),
+            req.handle(0),
+            fid.res_id(),
+            LdlmType::IBITS,
+            LdlmMode::PW,
+            Policy::ibits(Ibits::OPEN),
+        )?;
+        Some(given.0)
+    }
+
+    /// EPROTO of a lease without a lock, EINVAL of what is no file, EBUSY of what others use.
+    fn may_lease(&self, core: &MdtCore, o: &Open<'_>, fid: &Fid, ino: &Inode) -> Result<(), Errno> {
+        if !o.has(flag::LOCK) {
+            return Err(Errno::EPROTO);
+        }
+        if !ino.is_reg() {
+            return Err(Errno::EINVAL);
+        }
+        core.opens
+            .may_lease(fid, o.rec.open_handle_old, self.exp())
+    }
+
     /// A lock given with a reply that will not be sent. Later: the core's lock is held.
     fn take_back(&self, lock: Option<u64>) {
         let (ldlm, exp) = (self.ops.ldlm.clone(), self.exp());
@@ -377,6 +415,15 @@ impl Ctx {
         {
             return Ok(self.open_failed(disp::LOOKUP_POS, e));
         }
+        // who replays an open brings its lock back by itself
+        let leases = o.has(flag::LEASE) && !o.replay;
+        if leases {
+            if let Err(e) = self.may_lease(core, o, &fid, &ino) {
+                return Ok(self.open_failed(disp::LOOKUP_POS, e));
+            }
+        } else if breaks_leases(o) && core.opens.is_leased(&fid) && !ends_leases(locked) {
+            return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid)));
+        }
         let lov = match self.wants_layout(o, &ino) {
             true if locked != Some(OpenNeed::Layout(fid)) => {
                 return Ok(OpenStep::OpenNeed(OpenNeed::Layout(fid)));
@@ -394,16 +441,21 @@ impl Ctx {
             t.change(h).lov = lov;
         }
         // our own server lock on the layout is still held here: that bit is left out then
-        let lock = if ino.is_dir() {
-            None
-        } else {
-            self.open_lock(req, &fid)
+        let lock = match ino.is_dir() {
+            true => None,
+            false if leases => self.lease_lock(req, &fid),
+            false => self.open_lock(req, &fid),
+        };
+        let leased = match leases {
+            true if lock.is_none() => return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid))),
+            true => disp::OPEN_LOCK | disp::OPEN_LEASE,
+            false => 0,
         };
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         p.body.open_handle = self.rq.target.node().next_cookie();
         let striped = if changed { self.striped() } else { 0 };
         let out = IntentOutcome {
-            disp: found | disp::OPEN_OPEN | striped,
+            disp: found | disp::OPEN_OPEN | striped | leased,
             error: None,
             lock,
         };
@@ -427,7 +479,10 @@ impl Ctx {
         // a replay that finds the layout it brings is done with it
         let asked = o.asks_layout() && (!o.replay || ino.lov.is_empty());
         ino.is_reg()
-            && (asked || (ino.lov.is_empty() && o.has(flag::WRITE) && !o.has(flag::DELAY_CREATE)))
+            && (asked
+                || (ino.lov.is_empty()
+                    && o.has(flag::WRITE)
+                    && !o.has(flag::DELAY_CREATE | flag::LEASE)))
     }
 
     fn late_layout(&self, core: &mut MdtCore, o: &Open<'_>, fid: &Fid) -> MdtResult<Option<Bytes>> {
@@ -486,8 +541,9 @@ impl Ctx {
     pub async fn close(&self) -> MdtResult<Answer> {
         let epoch: MdtIoepoch = self.rq.rq.msg.get(1)?;
         let rec: RecSetattr = self.rq.rq.msg.get(2).unwrap_or_default();
-        if rec.bias & bias::CLOSE_INTENT != 0 {
-            return Err(Errno::EOPNOTSUPP.into());
+        let more = rec.bias & bias::CLOSE_INTENT != 0;
+        if let (true, Ok(data)) = (more, self.rq.rq.msg.get::<CloseData>(4)) {
+            self.ops.ldlm.cancel(self.exp(), &[data.handle]);
         }
         let mut guard = self.core();
         let core = &mut *guard;
@@ -527,7 +583,11 @@ impl Ctx {
                 changed = attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
             }
         }
-        let mut a = self.close_answer(false)?;
+        // what is to be done besides is not there; the file is closed all the same, as the client takes it to be
+        let mut a = match more {
+            true => self.answer(Errno::EOPNOTSUPP.status()),
+            false => self.close_answer(false)?,
+        };
         if changed {
             self.commit(t, &mut a)?;
         } else {
@@ -566,6 +626,16 @@ fn wanted(flags: u64) -> u32 {
         _ => 0,
     };
     read | write
+}
+
+/// Whether others must give up their leases on what is opened so.
+fn breaks_leases(o: &Open<'_>) -> bool {
+    o.has(flag::WRITE | flag::TRUNC) && !o.has(flag::LEASE) && !o.replay
+}
+
+/// Whether what is locked leaves no lease on the file.
+fn ends_leases(locked: Option<OpenNeed>) -> bool {
+    matches!(locked, Some(OpenNeed::Layout(_) | OpenNeed::Lease(_)))
 }
 
 /// A kernel client sends room for an LMV attribute, all zero, where a layout may be.
