@@ -5,8 +5,8 @@ mod common;
 mod stock;
 
 use coral_client::SetAttr;
-use coral_wire::ldlm::Ibits;
 use coral_wire::layout::{LmvUserMd, hash_flag};
+use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{disp, md};
 use coral_wire::{Errno, Fid};
 
@@ -73,7 +73,7 @@ async fn a_lease_is_one_clients_until_others_write() {
     assert!(!a.has_lock(&o), "a truncate ends it");
     a.close(&o).await.unwrap();
     let dir = u.mkdir("d").await.unwrap();
-    assert_eq!(a.lease(dir).await.err(), Some(Errno::EINVAL));
+    assert_eq!(a.lease(dir).await.err(), Some(Errno::EISDIR));
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,10 +87,15 @@ async fn a_kernel_client_moves_a_leased_file_and_closes_it_with_that() {
     assert_eq!(mdt_of(&u, "d/f").await, "0");
     let o = s0.lease(fid).await.unwrap();
     let new = s1.fids(1)[0];
-    let done = s0.migrate((dir, b"f"), (S_IFREG, new), Some(&o), to(1)).await;
+    let done = s0
+        .migrate((dir, b"f"), (S_IFREG, new), Some(&o), to(1))
+        .await;
     assert_ne!(done.unwrap().valid & md::CLOSE_INTENT_EXECED, 0);
     assert_eq!(s0.close(&o).await, Err(Errno::ESTALE), "it was closed");
-    assert_eq!((mdt_of(&u, "d/f").await, u.fid("d/f").await), ("1".into(), Ok(new)));
+    assert_eq!(
+        (mdt_of(&u, "d/f").await, u.fid("d/f").await),
+        ("1".into(), Ok(new))
+    );
     assert_eq!(u.get("d/f").await.unwrap(), b"what is in it");
     // it can be written and leased again where it is
     let o = s1.lease(new).await.unwrap();
@@ -109,7 +114,9 @@ async fn a_leased_file_that_others_have_open_stays_and_so_does_its_handle() {
     let o = s0.lease(fid).await.unwrap();
     let fh = u.open("d/f", libc::O_RDWR).await.unwrap();
     let new = s1.fids(1)[0];
-    let done = s0.migrate((dir, b"f"), (S_IFREG, new), Some(&o), to(1)).await;
+    let done = s0
+        .migrate((dir, b"f"), (S_IFREG, new), Some(&o), to(1))
+        .await;
     assert_eq!(done.err(), Some(Errno::EALREADY));
     s0.close(&o).await.unwrap();
     u.write(&fh, 0, b"new").await.unwrap();
@@ -126,22 +133,39 @@ async fn a_kernel_client_moves_a_directory() {
     let u = User::root(&fs);
     let (s0, s1) = (stock(&c, 0).await, stock(&c, 1).await);
     u.mkdir("d").await.unwrap();
-    let fids = [u.put("d/f", b"f").await.unwrap(), u.put("d/g", b"g").await.unwrap()];
+    let fids = [
+        u.put("d/f", b"f").await.unwrap(),
+        u.put("d/g", b"g").await.unwrap(),
+    ];
     let held = u.open("d/g", libc::O_RDONLY).await.unwrap();
     let new = s1.fids(3);
-    let done = s1.migrate((Fid::ROOT, b"d"), (S_IFDIR, new[0]), None, to(1)).await;
+    let done = s1
+        .migrate((Fid::ROOT, b"d"), (S_IFDIR, new[0]), None, to(1))
+        .await;
     assert_eq!(done.unwrap().valid, 0);
     for (i, name) in [b"f", b"g"].into_iter().enumerate() {
         let o = s0.lease(fids[i]).await.unwrap();
-        let done = s0.migrate((new[0], name), (S_IFREG, new[i + 1]), Some(&o), to(1)).await;
-        assert_ne!(done.unwrap().valid & md::CLOSE_INTENT_EXECED, 0, "also where only the name moves");
+        let done = s0
+            .migrate((new[0], name), (S_IFREG, new[i + 1]), Some(&o), to(1))
+            .await;
+        assert_ne!(
+            done.unwrap().valid & md::CLOSE_INTENT_EXECED,
+            0,
+            "also where only the name moves"
+        );
         assert_eq!(s0.close(&o).await, Err(Errno::ESTALE));
     }
     let end = s1.setxattr(new[0], b"trusted.lmv", Some(&to(1)), 0).await;
     end.unwrap();
     assert_eq!(u.fid("d").await, Ok(new[0]));
-    assert_eq!((mdt_of(&u, "d").await, mdt_of(&u, "d/f").await), ("1".into(), "1".into()));
-    assert_eq!((u.fid("d/g").await, u.get("d/f").await.unwrap()), (Ok(fids[1]), b"f".to_vec()));
+    assert_eq!(
+        (mdt_of(&u, "d").await, mdt_of(&u, "d/f").await),
+        ("1".into(), "1".into())
+    );
+    assert_eq!(
+        (u.fid("d/g").await, u.get("d/f").await.unwrap()),
+        (Ok(fids[1]), b"f".to_vec())
+    );
     assert_eq!(u.read(&held, 0, 9).await.unwrap(), b"g");
     u.close(&held).await.unwrap();
 }

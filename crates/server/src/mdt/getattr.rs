@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_wire::connect::ConnectFlags;
-use coral_wire::mds::{DirPageBuilder, LU_PAGE_SIZE, MdtBody, luda, md};
 use coral_wire::ldlm::Ibits;
+use coral_wire::mds::{DirPageBuilder, LU_PAGE_SIZE, MdtBody, luda, md};
 use coral_wire::ost::{ObdFlags, ObdStatfs};
 use coral_wire::{Errno, Fid, portal};
 
@@ -97,7 +97,12 @@ impl Ctx {
             let ino = core.store.inode(&b.fid1)?;
             self.pack_all(&core.store, &b.fid1, &ino, Some(b.valid))?
         };
-        Ok(self.attributes(p))
+        Ok(
+            self.attributes(match b.valid & (md::MEA | md::DEFAULT_MEA) {
+                md::DEFAULT_MEA => p.with_default_as_layout(),
+                _ => p,
+            }),
+        )
     }
 
     /// The version of data on the MDT: the last transaction of the MDT, which no change leaves as it was (`mdt_data_version_get`).

@@ -1,4 +1,4 @@
-//! Open and close (`lustre/mdt/mdt_open.c`).
+//! Open (`lustre/mdt/mdt_open.c`); `closing` has the other end.
 //!
 //! An open may look a name up, create the file with its layout, give an open handle and a lock,
 //! all in one transaction. Replayed after a restart it opens by FID what it opened then; a file
@@ -6,12 +6,9 @@
 
 use bytes::Bytes;
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest, LdlmType, Policy};
-use coral_wire::mds::{
-    CloseData, MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag,
-};
+use coral_wire::mds::{MdtRecReint, RecCreate, bias, disp, open as flag};
 use coral_wire::{ConnectFlags, Errno, Fid};
 
-use super::attr;
 use super::core::MdtCore;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::ctx::{Answer, Ctx};
@@ -23,10 +20,7 @@ use super::packed::Packed;
 use super::record::{Inode, S_IFREG};
 use super::store::{MdtResult, Store, Txn};
 use super::stripe;
-use crate::target::reads_only;
 
-/// Seconds between updates of a file's atime by closes (`mdd.*.atime_diff`).
-const ATIME_DIFF_S: i64 = 60;
 /// Times an open starts over with more locks.
 const RETRIES: usize = 64;
 
@@ -365,8 +359,7 @@ impl Ctx {
         if !ino.is_reg() {
             return Err(Errno::EINVAL);
         }
-        core.opens
-            .may_lease(fid, o.rec.open_handle_old, self.exp())
+        core.opens.may_lease(fid, o.rec.open_handle_old, self.exp())
     }
 
     /// A lock given with a reply that will not be sent. Later: the core's lock is held.
@@ -535,80 +528,6 @@ impl Ctx {
             return Err(Errno::EPERM.into());
         }
         Ok(())
-    }
-
-    /// MDS_CLOSE: times and lazy size come with it; the last close of an orphan destroys it.
-    pub async fn close(&self) -> MdtResult<Answer> {
-        let epoch: MdtIoepoch = self.rq.rq.msg.get(1)?;
-        let rec: RecSetattr = self.rq.rq.msg.get(2).unwrap_or_default();
-        let more = rec.bias & bias::CLOSE_INTENT != 0;
-        if let (true, Ok(data)) = (more, self.rq.rq.msg.get::<CloseData>(4)) {
-            self.ops.ldlm.cancel(self.exp(), &[data.handle]);
-        }
-        let mut guard = self.core();
-        let core = &mut *guard;
-        let found = core.opens.current(epoch.open_handle, self.exp());
-        let Some((cookie, handle)) = found.and_then(|c| Some((c, *core.opens.get(c, self.exp())?)))
-        else {
-            if self.rq.is_replay() {
-                return self.close_answer(true);
-            }
-            return Err(Errno::ESTALE.into());
-        };
-        // What is on disk already stays: others may have changed it since.
-        let done = self.rq.replay_committed();
-        let idle = done || reads_only(&self.rq);
-        let mut set = if idle {
-            attr::MdAttr::default()
-        } else {
-            self.setattr_of(&rec)
-        };
-        if !handle.writes() {
-            // who only read changed nothing but the time of the last access
-            (set.mtime, set.ctime) = (None, None);
-        }
-        let sized = !idle && handle.writes() && rec.valid & sa::LSIZE != 0;
-        set.size = sized.then_some(rec.size);
-        set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
-        let mut t = Txn::new(&core.store);
-        let mut changed = false;
-        if let Some(h) = t.find(&handle.fid)? {
-            // A close that is on disk is replayed at once: who else had the file open may not be back. It goes when recovery ends.
-            let others_may_come = done && core.recovering;
-            let last = core.opens.handles_of(&handle.fid) == 1 && !others_may_come;
-            if t.ino(h).nlink == 0 && last {
-                namespace::reap(&mut t, &handle.fid)?;
-                changed = true;
-            } else if t.ino(h).nlink > 0 && !t.ino(h).lov.is_empty() | t.ino(h).is_dir() {
-                changed = attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
-            }
-        }
-        // what is to be done besides is not there; the file is closed all the same, as the client takes it to be
-        let mut a = match more {
-            true => self.answer(Errno::EOPNOTSUPP.status()),
-            false => self.close_answer(false)?,
-        };
-        if changed {
-            self.commit(t, &mut a)?;
-        } else {
-            self.commit_empty(&mut a)?;
-        }
-        core.opens.remove(cookie, self.exp());
-        Ok(a)
-    }
-
-    fn close_answer(&self, transno: bool) -> MdtResult<Answer> {
-        let mut a = self.answer(0);
-        a.msg
-            .push(&MdtBody::default())
-            .push_empty()
-            .push_empty()
-            .push_empty()
-            .push_empty();
-        if transno {
-            self.commit_empty(&mut a)?;
-        }
-        Ok(a)
     }
 }
 

@@ -113,12 +113,7 @@ impl Client {
             .to_string()
             .starts_with("127.")
             .then(|| Arc::new(Alive::announce(&uuid).expect("a socket")));
-        let cfg = ImportConfig::mdt(
-            target,
-            vec![at.parse::<Nid>().expect("a NID")],
-            &uuid,
-            data,
-        );
+        let cfg = ImportConfig::mdt(target, vec![at.parse::<Nid>().expect("a NID")], &uuid, data);
         let ldlm = LdlmClient::new(&node);
         let import = Import::new(node.clone(), cfg);
         let ns = ldlm.namespace(import.clone());
@@ -471,7 +466,17 @@ impl Client {
         let none = Bytes::new;
         self.reint(
             rec.to_bytes(),
-            &[none(), none(), nul(name), none(), none(), none(), epoch, data, lum],
+            &[
+                none(),
+                none(),
+                nul(name),
+                none(),
+                none(),
+                none(),
+                epoch,
+                data,
+                lum,
+            ],
         )
         .await
     }

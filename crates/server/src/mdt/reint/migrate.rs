@@ -81,7 +81,12 @@ impl Ctx {
             }
         }
         // a kernel client that is told EAGAIN looks for a body that errors do not have (`ll_migrate`)
-        Err(if self.coral { Errno::EAGAIN } else { Errno::EBUSY }.into())
+        Err(if self.coral {
+            Errno::EAGAIN
+        } else {
+            Errno::EBUSY
+        }
+        .into())
     }
 
     /// The lease with which a kernel client comes has done its work: from here on the locks of the operation keep others away.
@@ -209,7 +214,9 @@ impl Ctx {
         }
         match aim {
             Aim::Name => {}
-            Aim::File(..) => {
+            Aim::File(mdt, fid) => {
+                // that MDT takes part, also where it has none of the directories
+                needs.add(*fid, *mdt, Ibits::LOOKUP.0);
                 for link in f.others() {
                     let home = self.ops.home(&link.parent).await?;
                     needs.add(link.parent, home, Ibits::UPDATE.0);
@@ -412,6 +419,9 @@ impl Found {
     }
 
     fn move_file(&self, t: &mut Txn<'_>, h: TxnObject, mdt: u32, fid: Fid) -> MdtResult<Fid> {
+        if t.find(&fid)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
         let mut ino = self.renewed(t, h)?;
         for link in self.others() {
             if t.lookup(&link.parent, &link.name)? != Some(self.child) {
