@@ -1,13 +1,13 @@
 //! An MDT on one node and clients on others, all in this process, and requests as a client packs them.
 #![allow(dead_code)]
 
-mod client;
+pub mod client;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use coral_lnet::{MemNet, Nid, Node, NodeConfig};
+use coral_lnet::{MemNet, Node, NodeConfig};
 use coral_node::backend::simulated_label;
 use coral_node::{Backend, Servers, ServersConfig, TargetSpec};
 use coral_osd::{Batch, Fresh, Kv, Op, OsdMem};
@@ -18,7 +18,7 @@ use coral_wire::connect::ConnectFlags2 as F2;
 use coral_wire::{Errno, ObdConnectData, portal};
 use futures_util::future::BoxFuture;
 
-pub use client::{Client, Found};
+pub use client::Client;
 
 const SERVER: &str = "10.0.0.1@tcp";
 /// That of a target unless said otherwise.
