@@ -101,6 +101,59 @@ async fn a_truncation_is_two_and_asks_nothing_afterwards() {
     c.stop().await;
 }
 
+/// What a lock says is empty is not cut; what was allocated behind the end of an empty file is.
+#[tokio::test]
+async fn a_truncation_of_an_empty_file_is_one() {
+    let (c, u) = warm().await;
+    let (f, v) = (
+        u.fid("d/first").await.unwrap(),
+        User::root(&c.client().await),
+    );
+    let cut = SetAttr {
+        size: Some(0),
+        ..Default::default()
+    };
+    u.fs.setattr(&u.cred, f, cut, None).await.unwrap();
+    u.stat("d/first").await.unwrap();
+    let (entry, n) = rpcs(&u.fs, u.fs.setattr(&u.cred, f, cut, None)).await;
+    let attr = entry.unwrap().attr;
+    assert_eq!(n, counts(&[("MDS_REINT", 1)]));
+    let seen = v.stat("d/first").await.unwrap();
+    assert_eq!(
+        (attr.size, attr.blocks, attr.mtime, attr.ctime),
+        (seen.size, seen.blocks, seen.mtime, seen.ctime)
+    );
+    // a time of before that is yet to come stays on the object unless it is cut
+    let future = Timespec {
+        secs: 4_000_000_000,
+        nanos: 0,
+    };
+    let set = SetAttr {
+        mtime: Some(SetTime::At(future)),
+        ..Default::default()
+    };
+    u.fs.setattr(&u.cred, f, set, None).await.unwrap();
+    assert_eq!(u.stat("d/first").await.unwrap().mtime, future);
+    u.fs.setattr(&u.cred, f, cut, None).await.unwrap();
+    for who in [&u, &v] {
+        assert!(who.stat("d/first").await.unwrap().mtime < future);
+    }
+    let fh = v.fs.open(&v.cred, f, libc::O_RDWR as u32).await.unwrap();
+    let keep_size = libc::FALLOC_FL_KEEP_SIZE as u32;
+    v.fs.fallocate(&v.cred, &fh, keep_size, 0, 1 << 20)
+        .await
+        .unwrap();
+    v.close(&fh).await.unwrap();
+    let full = u.stat("d/first").await.unwrap();
+    assert!(full.size == 0 && full.blocks > 0);
+    let (entry, n) = rpcs(&u.fs, u.fs.setattr(&u.cred, f, cut, None)).await;
+    entry.unwrap();
+    // which calls this client's own lock back
+    let want = [("LDLM_CANCEL", 1), ("MDS_REINT", 1), ("OST_PUNCH", 1)];
+    assert_eq!(n, counts(&want));
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_covered_is_not_asked_again() {
     let (c, u) = warm().await;

@@ -103,7 +103,7 @@ async fn extents_grow_shrink_and_carry_the_size() {
     let [a, b] = &bed.clients[..] else {
         unreachable!()
     };
-    bed.server.sizes.0.store(4096, Ordering::Relaxed);
+    bed.server.sizes.bytes.store(4096, Ordering::Relaxed);
     let (la, lvb) = a.extent(PW, 0, 4095).await.unwrap();
     assert_eq!(
         (la.policy(), lvb.size),
@@ -112,7 +112,7 @@ async fn extents_grow_shrink_and_carry_the_size() {
     );
     let mut wait = Box::pin(b.extent(PW, 8192, 12287));
     assert!(timeout(SOON, &mut wait).await.is_err());
-    bed.server.sizes.0.store(5000, Ordering::Relaxed);
+    bed.server.sizes.bytes.store(5000, Ordering::Relaxed);
     drop(la);
     let (lb, lvb) = wait.await.unwrap();
     assert_eq!(
@@ -129,7 +129,7 @@ async fn glimpse_asks_the_writer_and_takes_nothing_away() {
     let [a, b, c] = &bed.clients[..] else {
         unreachable!()
     };
-    bed.server.sizes.0.store(100, Ordering::Relaxed);
+    bed.server.sizes.bytes.store(100, Ordering::Relaxed);
     let (lvb, lock) = b.ns.glimpse(OBJECT).await.unwrap();
     assert_eq!(
         (lvb.size, lock.is_some()),
@@ -144,7 +144,7 @@ async fn glimpse_asks_the_writer_and_takes_nothing_away() {
     assert_eq!((lvb.size, lock.is_none()), (70_000, true));
     assert_eq!(bed.server.callbacks(), ["GL"]);
     a.hook.size.store(0, Ordering::Relaxed);
-    bed.server.sizes.0.store(80_000, Ordering::Relaxed);
+    bed.server.sizes.bytes.store(80_000, Ordering::Relaxed);
     let (lvb, _) = c.ns.glimpse(OBJECT).await.unwrap();
     assert_eq!(
         lvb.size, 80_000,
@@ -159,6 +159,27 @@ async fn glimpse_asks_the_writer_and_takes_nothing_away() {
         80_000
     );
     assert_eq!(c.ns.counts().0, 0);
+}
+
+/// A writer that has written its data and given its lock back, after the stored size was read and before the writers were counted.
+#[tokio::test(start_paused = true)]
+async fn a_glimpse_misses_nothing_of_a_writer_that_leaves() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    bed.server.sizes.bytes.store(100, Ordering::Relaxed);
+    let (held, _) = a.extent(PW, 0, u64::MAX).await.unwrap();
+    let server = bed.server.ldlm.clone();
+    let lock = server.locks().remove(0);
+    let sizes = bed.server.sizes.clone();
+    *bed.server.sizes.meanwhile.lock() = Some(Box::new(move || {
+        sizes.bytes.store(164, Ordering::Relaxed);
+        server.cancel(lock.export.unwrap(), &[lock.cookie]);
+    }));
+    let (lvb, _) = b.ns.glimpse(OBJECT).await.unwrap();
+    assert_eq!(lvb.size, 164);
+    drop(held);
 }
 
 #[tokio::test(start_paused = true)]

@@ -138,7 +138,7 @@ async fn a_callback_that_is_lost_once_is_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn completion_callback() {
     let t = tapped().await;
-    t.bed.server.sizes.0.store(9, Ordering::Relaxed);
+    t.bed.server.sizes.bytes.store(9, Ordering::Relaxed);
     let (held, _) = t.bed.clients[1].extent(PW, 0, 4095).await.unwrap();
     let pending = t.bed.clients[0].ns.prepare(
         OBJECT,

@@ -22,7 +22,9 @@ use super::shards;
 use super::types::{Attr, Cred, Entry};
 use super::upcalls::Upcalls;
 use crate::error::Error;
+use crate::lov::FileLayout;
 use crate::mdc::{Ids, Mdc};
+use crate::time::Timespec;
 
 /// How long what a lock covers may be remembered: until its loss is told.
 const COVERED_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -127,6 +129,15 @@ impl Attributes {
                 .learn_objects(fid, layout.generation, &names, objects, still);
         }
         Ok(md.merged(&objects))
+    }
+
+    /// Locks of this client say that nothing lies in the objects of this layout, and that they were not changed after `time`.
+    pub fn known_empty(&self, fid: Fid, layout: &FileLayout, time: Timespec) -> bool {
+        let known = self.cache.known(fid);
+        known
+            .filter(|k| k.md.layout.generation == layout.generation)
+            .and_then(|k| k.objects)
+            .is_some_and(|o| o.size == 0 && o.blocks == 0 && o.mtime.max(o.ctime) <= time)
     }
 
     /// EIO, before anything is done, for a file with objects on an OST that is deactivated: its attributes cannot be told.

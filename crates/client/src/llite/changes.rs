@@ -42,7 +42,7 @@ impl Changes {
     /// Times of data on the MDT were set by way of the inode: what is cached of the data is older.
     pub fn data_times_set(&self, fid: Fid) {
         self.upcalls
-            .tell(self.cache.extent_lost(DOM_OST, fid.res_id()));
+            .tell(|| self.cache.extent_lost(DOM_OST, fid.res_id()));
     }
 
     /// An own change of the entries of `dirs` begins; when what is returned is dropped it has ended, whatever came of it, and

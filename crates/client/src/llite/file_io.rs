@@ -258,7 +258,8 @@ impl FileIo {
     ) -> Result<u64, Error> {
         fh.still_open(self.servers.now()).await?;
         self.drains.settle(fh.fid(), &fh.inode.gate).await;
-        let layout = self.layouts.settled(fh.fid(), fh.inode.layout()).await?;
+        let layout = self.layouts.now(&fh.inode).await?;
+        let layout = self.layouts.settled(fh.fid(), layout).await?;
         layout.check()?;
         if layout.form == Form::None {
             let size = self.attributes.md_inode(fh.fid()).await?.attr.size;

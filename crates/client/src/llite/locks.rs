@@ -94,7 +94,7 @@ impl MdtHooks {
         if bits.intersects(Ibits::DOM) {
             locks
                 .upcalls
-                .tell(locks.cache.extent_lost(DOM_OST, lock.res));
+                .tell(|| locks.cache.extent_lost(DOM_OST, lock.res));
         }
         if bits.intersects(Ibits::LAYOUT)
             && let Some(open) = locks.open.of(fid)
@@ -104,7 +104,7 @@ impl MdtHooks {
         }
         locks
             .upcalls
-            .tell(locks.cache.lock_lost(fid, lock.cookie, bits.bits()));
+            .tell(|| locks.cache.lock_lost(fid, lock.cookie, bits.bits()));
     }
 }
 
@@ -134,7 +134,7 @@ impl TargetHooks for MdtHooks {
             mdc.evicted();
         }
         if let Some(locks) = self.locks.upgrade() {
-            locks.upcalls.tell(locks.cache.clear());
+            locks.upcalls.tell(|| locks.cache.clear());
         }
     }
 
@@ -180,7 +180,7 @@ impl LockHook for OstHooks {
         if let Some(locks) = self.locks.upgrade() {
             locks
                 .upcalls
-                .tell(locks.cache.extent_lost(self.ost, lock.res));
+                .tell(|| locks.cache.extent_lost(self.ost, lock.res));
             locks.drains.lock_lost((self.ost, lock.res), lock.cookie);
         }
     }

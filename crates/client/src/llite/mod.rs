@@ -100,6 +100,7 @@ use types::{Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, SeekWhence, S
 use upcalls::Upcalls;
 
 use crate::error::Error;
+use crate::lmv::Lmv;
 
 /// One mounted file system.
 pub struct Llite {
@@ -135,6 +136,11 @@ impl Llite {
     /// The node this mount speaks through.
     pub fn node(&self) -> &Arc<Node> {
         &self.servers.node
+    }
+
+    /// The MDTs, for requests that go past every cache.
+    pub fn lmv(&self) -> &Lmv {
+        &self.servers.lmv
     }
 
     /// Whether fcntl and flock locks go to the servers.

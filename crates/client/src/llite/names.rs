@@ -75,7 +75,7 @@ impl Names {
             attr => self.attributes.entry(attr?, &md),
         };
         // the caller is told of names lost by the directory object they are in, and knows no shards
-        Ok(if whole {
+        Ok(if whole && self.cache.is_named(parent, name, md.attr.fid) {
             entry
         } else {
             Entry {
@@ -162,17 +162,18 @@ impl Names {
             None if cred.uid != 0 => return Ok(None),
             None => {}
         }
+        let mark = self.cache.begin_read(at);
         Ok(match self.cache.lookup(at, name) {
             Lookup::Hit(k) => Some(Ok(k.md)),
             Lookup::Absent => Some(Err(Refusal::NoName.into())),
             Lookup::Unknown => None,
             Lookup::Name(fid) => {
-                let mark = self.cache.begin_read(at);
                 match self.attributes.md_inode(fid).await {
-                    Ok(md) => {
-                        self.cache.learn_name(mark, at, name, fid);
-                        Some(Ok(md))
-                    }
+                    // else the name may be another's by now
+                    Ok(md) => self
+                        .cache
+                        .confirm_name(mark, at, name, fid)
+                        .then_some(Ok(md)),
                     // gone meanwhile
                     Err(e) if e.is(Errno::ENOENT) => None,
                     Err(e) => return Err(e),
@@ -220,8 +221,12 @@ impl Names {
             return self.attributes.md_inode(attrs.body.fid1).await;
         }
         let md = MdInode::read(&mdc, &attrs)?;
+        let cookie = lock.as_ref().map(|l| l.cookie());
         self.attributes.learn(&mdc, mark, &md, lock);
-        self.cache.learn_name(mark, parent, name, md.attr.fid);
+        if let Some(cookie) = cookie {
+            self.cache
+                .learn_name(mark, parent, name, md.attr.fid, cookie);
+        }
         self.ids.hint(md.attr.fid, md.attr.gid);
         Ok(md)
     }

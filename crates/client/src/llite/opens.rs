@@ -174,18 +174,15 @@ impl Opens {
         };
         match self.attr_after_open(cred, &fh, &md, created).await {
             Ok(attr) => {
-                let entry = self.attributes.entry(attr, &md);
-                Ok((
-                    if whole {
-                        entry
-                    } else {
-                        Entry {
-                            entry_ttl: Duration::ZERO,
-                            ..entry
-                        }
-                    },
-                    fh,
-                ))
+                let mut entry = self.attributes.entry(attr, &md);
+                if !whole {
+                    entry.entry_ttl = Duration::ZERO;
+                }
+                if !created {
+                    // the kernel may know the file already, and would take this in whatever it was told meanwhile
+                    entry = Entry::for_now(entry.attr);
+                }
+                Ok((entry, fh))
             }
             Err(e) => {
                 self.release(&fh).await.ok();
@@ -211,7 +208,7 @@ impl Opens {
             Ok::<_, Error>(self.attributes.entry(attr, &md))
         };
         match found.await {
-            Ok(entry) => Ok((entry, fh)),
+            Ok(entry) => Ok((Entry::for_now(entry.attr), fh)),
             Err(e) => {
                 self.release(&fh).await.ok();
                 Err(e)
@@ -378,10 +375,6 @@ impl Opens {
         let entry = self
             .attributes
             .entry(self.attributes.full(&md).await.ok()?, &md);
-        Some(Entry {
-            entry_ttl: Duration::ZERO,
-            attr_ttl: Duration::ZERO,
-            ..entry
-        })
+        Some(Entry::for_now(entry.attr))
     }
 }

@@ -87,6 +87,12 @@ impl SetAttrs {
         mut args: SetattrArgs,
         now: Timespec,
     ) -> Result<Entry, Error> {
+        // an append and a truncate of this mount take the same locks: one after the other
+        let open = set.size.and_then(|_| self.open.of(fid));
+        let _turn = match &open {
+            Some(open) => Some(open.append.lock().await),
+            None => None,
+        };
         let gate = self.covers.gate(fid);
         let mut truncating = set.size.map(|_| gate.begin_truncate());
         if set.size.is_some() || set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
@@ -227,6 +233,12 @@ impl SetAttrs {
             if let Some(open) = self.open.of(fid) {
                 open.set_layout(layout.clone());
             }
+        }
+        if size == 0 && self.attributes.known_empty(fid, &layout, attr.time) {
+            if let Some(open) = self.open.of(fid) {
+                open.set_size(0);
+            }
+            return Ok((layout, None));
         }
         // all objects are locked before the first is cut: an append of another client must not take an end from one that is not
         // cut yet. (`vvp_io_setattr_lock` in `lustre/llite/vvp_io.c`. The lock of data on an MDT is the MDT's to take.)

@@ -60,12 +60,10 @@ impl LdlmServer {
     pub async fn glimpse_local(self: &Arc<Self>, res: ResId, ty: LdlmType) -> OstLvb {
         let stored = self.stored_lvb(res).await;
         let writers = self.writers_beyond(res, ty, stored.size);
-        if writers.is_empty() {
-            return stored;
-        }
         let asked = writers.into_iter().map(|l| self.ask_size(l));
         let answers = waits(Wait::Lock, futures_util::future::join_all(asked)).await;
-        // A holder that had no answer has written its data meanwhile: the stored value is read again.
+        // Whoever is not asked, or had no answer, may have written its data and given its lock back since the stored value was read:
+        // it is read again.
         let mut lvb = self.stored_lvb(res).await;
         for a in answers.into_iter().flatten() {
             merge(&mut lvb, &a);

@@ -117,14 +117,23 @@ impl AstSender for Noted {
 }
 
 /// Stored size of every object.
-pub struct Sizes(pub AtomicU64);
+#[derive(Default)]
+pub struct Sizes {
+    pub bytes: AtomicU64,
+    /// Happens once, between the next look at the size and the answer.
+    pub meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
 
 impl LvbOps for Sizes {
     fn lvb(&self, _res: ResId) -> BoxFuture<'static, OstLvb> {
         let lvb = OstLvb {
-            size: self.0.load(Ordering::Relaxed),
+            size: self.bytes.load(Ordering::Relaxed),
             ..OstLvb::default()
         };
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
         Box::pin(async move { lvb })
     }
     fn update(&self, _res: ResId, _lvb: &OstLvb) {}
@@ -515,7 +524,7 @@ fn serve(node: Arc<Node>, clients: u64) -> Arc<Server> {
             real,
         }),
     );
-    let sizes = Arc::new(Sizes(AtomicU64::new(0)));
+    let sizes = Arc::new(Sizes::default());
     ldlm.set_lvb_ops(sizes.clone());
     if clients > 0 {
         ldlm.begin_replay();

@@ -18,6 +18,9 @@ use crate::osc::ObjectAttr;
 pub(super) const NODE_BYTES: usize = 920;
 /// Rough size of a name, bytes.
 const NAME_BYTES: usize = 150;
+/// Bits whose loss is told: the attributes are not known any more.
+const TOLD_BITS: u64 = ATTR_BITS | Ibits::LAYOUT.bits();
+
 /// What is remembered of the objects of one mount.
 pub(super) struct Core {
     limit_bytes: usize,
@@ -145,25 +148,58 @@ impl Core {
         still: impl FnOnce() -> bool,
     ) {
         let c = self;
+        let mut added = false;
         if let Some((cookie, bits)) = lock
             && still()
         {
             c.node(md.attr.fid).add_lock(cookie, bits);
+            added = true;
         }
-        if let Some(n) = c.nodes.get_mut(&md.attr.fid) {
+        // where versions are not counted, a reply whose lock has gone again may be older than what another lock covers
+        if (md.version != 0 || added)
+            && let Some(n) = c.nodes.get_mut(&md.attr.fid)
+        {
             n.learn(md, mark.at);
         }
         c.shrink(c.limit_bytes);
     }
 
-    /// A lookup that began at `mark` found that `name` is `child`, on whose LOOKUP lock it relies.
-    pub fn learn_name(&mut self, mark: Mark, parent: Fid, name: &[u8], child: Fid) {
+    /// A lookup that began at `mark` found that `name` is `child`, and brought the lock `cookie` on it, on whose LOOKUP it relies.
+    pub fn learn_name(&mut self, mark: Mark, parent: Fid, name: &[u8], child: Fid, cookie: u64) {
         let c = self;
-        if !c.undisturbed(parent, mark)
-            || !c.nodes.get(&child).is_some_and(|n| n.holds(Ibits::LOOKUP))
-        {
+        let covers = |n: &Node| n.has_lock(cookie) && n.holds(Ibits::LOOKUP);
+        if !c.undisturbed(parent, mark) || !c.nodes.get(&child).is_some_and(|n| covers(n)) {
             return;
         }
+        c.put_name(parent, name, child);
+    }
+
+    /// The listing of `parent` has said since `mark`, and says, that `name` is `child`: relies on the child's LOOKUP lock from now
+    /// on, if there is one. False: that does not stand.
+    pub fn confirm_name(&mut self, mark: Mark, parent: Fid, name: &[u8], child: Fid) -> bool {
+        if !self.names_stand(mark, parent) {
+            return self.is_named(parent, name, child);
+        }
+        let holds = |n: &Node| n.holds(Ibits::LOOKUP);
+        if self.nodes.get(&child).is_some_and(|n| holds(n)) {
+            self.put_name(parent, name, child);
+        }
+        true
+    }
+
+    /// A lock covers that `name` in `parent` is `child`.
+    pub fn is_named(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
+        let listed = |dir: &Node| {
+            dir.complete() && dir.names.get(name).is_some_and(|n| n.fid == Some(child))
+        };
+        self.nodes
+            .get(&child)
+            .is_some_and(|n| n.is_named(parent, name))
+            || self.nodes.get(&parent).is_some_and(|dir| listed(dir))
+    }
+
+    fn put_name(&mut self, parent: Fid, name: &[u8], child: Fid) {
+        let c = self;
         let dir = c.node(parent);
         let old = dir.names.insert(
             Bytes::copy_from_slice(name),
@@ -374,17 +410,18 @@ impl Core {
         let c = self;
         let Some(n) = c.nodes.get_mut(&fid).filter(|n| n.has_lock(cookie)) else {
             // what it covered went from here for want of room, or already; above us it may still be remembered
-            return match bits & ATTR_BITS {
-                0 => Forget::default(),
-                _ => Forget {
-                    inodes: vec![fid],
-                    entries: vec![(fid, Bytes::new())],
-                },
-            };
+            let mut out = Forget::default();
+            if bits & TOLD_BITS != 0 {
+                out.inodes.push(fid);
+            }
+            if bits & ATTR_BITS != 0 {
+                out.entries.push((fid, Bytes::new()));
+            }
+            return out;
         };
         let (lost, links) = n.drop_lock(cookie);
         let mut out = Forget::default();
-        if lost & ATTR_BITS != 0 {
+        if lost & TOLD_BITS != 0 {
             out.inodes.push(fid);
         }
         out.entries = links.into_vec();
@@ -395,17 +432,15 @@ impl Core {
         out
     }
 
-    /// An extent lock goes: the size and times it covered are not known any more.
+    /// An extent lock goes: the size and times it covered are not known any more. Above us they may be remembered also where they
+    /// went from here before, for want of room or with another lock.
     pub fn extent_lost(&mut self, ost: u32, res: ResId) -> Forget {
-        let c = self;
-        let fid = c.objects.remove(&(ost, res));
-        let known = fid.filter(|f| {
-            c.nodes
-                .get_mut(f)
-                .is_none_or(|n| n.objects.take().is_some())
-        });
+        let fid = self.objects.remove(&(ost, res));
+        if let Some(n) = fid.and_then(|f| self.nodes.get_mut(&f)) {
+            n.objects = None;
+        }
         Forget {
-            inodes: known.into_iter().collect(),
+            inodes: fid.into_iter().collect(),
             entries: Vec::new(),
         }
     }

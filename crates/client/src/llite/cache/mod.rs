@@ -120,11 +120,24 @@ impl Cache {
         }
     }
 
-    /// A lookup that began at `mark` found that `name` is `child`, on whose LOOKUP lock it relies.
-    pub fn learn_name(&self, mark: Mark, parent: Fid, name: &[u8], child: Fid) {
+    /// A lookup that began at `mark` found that `name` is `child`, and brought the lock `cookie` on it, on whose LOOKUP it relies.
+    pub fn learn_name(&self, mark: Mark, parent: Fid, name: &[u8], child: Fid, cookie: u64) {
         if self.enabled {
-            self.core.lock().learn_name(mark, parent, name, child);
+            self.core
+                .lock()
+                .learn_name(mark, parent, name, child, cookie);
         }
+    }
+
+    /// The listing of `parent` has said since `mark`, and says, that `name` is `child`: relies on the child's LOOKUP lock from now
+    /// on, if there is one. False: that does not stand.
+    pub fn confirm_name(&self, mark: Mark, parent: Fid, name: &[u8], child: Fid) -> bool {
+        self.enabled && self.core.lock().confirm_name(mark, parent, name, child)
+    }
+
+    /// A lock covers that `name` in `parent` is `child`.
+    pub fn is_named(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
+        self.enabled && self.core.lock().is_named(parent, name, child)
     }
 
     /// A lookup found nothing.

@@ -85,7 +85,7 @@ fn a_name_relies_on_its_object_s_lookup_lock() {
     let c = cache();
     let mark = c.begin_read(DIR);
     learn(&c, &file(3), 10);
-    c.learn_name(mark, DIR, b"a", CHILD);
+    c.learn_name(mark, DIR, b"a", CHILD, 10);
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Hit(_)));
     assert!(matches!(c.lookup(DIR, b"b"), Lookup::Unknown));
     assert_eq!(
@@ -101,13 +101,13 @@ fn a_lookup_beside_an_own_change_adds_no_name() {
     let mark = c.begin_read(DIR);
     drop(c.begin_change(&[DIR]));
     learn(&c, &file(3), 10);
-    c.learn_name(mark, DIR, b"a", CHILD);
+    c.learn_name(mark, DIR, b"a", CHILD, 10);
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
 
     let change = c.begin_change(&[DIR]);
     let mark = c.begin_read(DIR);
     drop(change);
-    c.learn_name(mark, DIR, b"a", CHILD);
+    c.learn_name(mark, DIR, b"a", CHILD, 10);
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
 }
 
@@ -291,7 +291,7 @@ fn what_went_for_want_of_room_is_still_told_when_its_lock_goes() {
     let c = cache();
     learn(&c, &file(3), 10);
     learn(&c, &dir(1), 11);
-    c.learn_name(c.begin_read(DIR), DIR, b"f", CHILD);
+    c.learn_name(c.begin_read(DIR), DIR, b"f", CHILD, 10);
     for _ in 0..2 {
         c.core.lock().shrink(0);
     }
@@ -301,10 +301,79 @@ fn what_went_for_want_of_room_is_still_told_when_its_lock_goes() {
     // also when something else about it was learned meanwhile
     c.changed_name(&Attr::empty(DIR), 2, b"g", None);
     assert_eq!(c.lock_lost(DIR, 11, FULL).inodes, [DIR]);
-    assert_eq!(
-        c.lock_lost(DIR, 12, Ibits::LAYOUT.bits()),
-        Forget::default()
-    );
+    let layout = c.lock_lost(CHILD, 12, Ibits::LAYOUT.bits());
+    assert_eq!((layout.inodes, layout.entries.len()), (vec![CHILD], 0));
+    assert_eq!(c.lock_lost(DIR, 12, Ibits::OPEN.bits()), Forget::default());
+}
+
+/// The node goes for want of room and comes again, without sizes: whoever was told them before hears of their lock's loss.
+#[test]
+fn sizes_that_went_for_want_of_room_are_still_told_of() {
+    let c = cache();
+    let obj = (2, ResId([5, 0, 0, 0]));
+    learn(&c, &file(3), 10);
+    c.learn_objects(CHILD, 0, &[obj], ObjectAttr::default(), || true);
+    for _ in 0..2 {
+        c.core.lock().shrink(0);
+    }
+    learn(&c, &file(3), 11);
+    assert!(c.known(CHILD).unwrap().objects.is_none());
+    assert_eq!(c.extent_lost(obj.0, obj.1).inodes, [CHILD]);
+}
+
+#[test]
+fn the_loss_of_a_layout_alone_is_told() {
+    let c = cache();
+    c.learn(c.begin_read(CHILD), &file(3), Some((10, ATTR_BITS)), || {
+        true
+    });
+    learn(&c, &file(3), 11);
+    assert!(c.known(CHILD).is_some());
+    assert_eq!(c.lock_lost(CHILD, 11, FULL).inodes, [CHILD]);
+}
+
+/// Two lookups of one client: the reply of before a rename comes after the lock that covers what came after it.
+#[test]
+fn a_name_relies_on_the_lock_it_came_with() {
+    let c = cache();
+    let mark = c.begin_read(DIR);
+    learn(&c, &file(3), 11);
+    c.learn_name(mark, DIR, b"a", CHILD, 10);
+    assert!(!c.is_named(DIR, b"a", CHILD));
+    c.learn_name(mark, DIR, b"a", CHILD, 11);
+    assert!(c.is_named(DIR, b"a", CHILD) && !c.is_named(DIR, b"b", CHILD));
+}
+
+/// A name of a listing is asked about, and the directory's lock goes meanwhile.
+#[test]
+fn a_listed_name_is_confirmed_while_the_listing_stands() {
+    let c = cache();
+    let list = |version, cookie| {
+        learn(&c, &dir(version), cookie);
+        let names = vec![(Bytes::from_static(b"a"), CHILD)];
+        assert!(c.learn_listing(c.begin_read(DIR), DIR, names));
+    };
+    list(5, 1);
+    let mark = c.begin_read(DIR);
+    learn(&c, &file(3), 10);
+    assert!(c.confirm_name(mark, DIR, b"a", CHILD) && c.is_named(DIR, b"a", CHILD));
+    c.lock_lost(CHILD, 10, FULL);
+    let mark = c.begin_read(DIR);
+    c.lock_lost(DIR, 1, FULL);
+    learn(&c, &dir(6), 2);
+    learn(&c, &file(4), 11);
+    assert!(!c.confirm_name(mark, DIR, b"a", CHILD) && !c.is_named(DIR, b"a", CHILD));
+}
+
+/// A server that counts no versions: the slower of two replies is the older one.
+#[test]
+fn without_versions_a_reply_whose_lock_has_gone_is_not_taken_in() {
+    let c = cache();
+    let (slow, mut old) = (c.begin_read(CHILD), file(0));
+    old.attr.mode = libc::S_IFREG | 0o600;
+    learn(&c, &file(0), 11);
+    c.learn(slow, &old, Some((10, FULL)), || false);
+    assert_eq!(c.known(CHILD).unwrap().md.attr.mode & 0o777, 0o644);
 }
 
 #[test]
