@@ -62,9 +62,9 @@ impl Open<'_> {
 enum OpenNeed {
     /// The directory a file is created in.
     Parent,
-    /// The layout of a file that gets one. Leases end with it.
+    /// The layout of a file that gets one.
     Layout(Fid),
-    /// That nobody has a lease on a file.
+    /// The same, and that nobody has a lease on the file.
     Lease(Fid),
 }
 
@@ -116,11 +116,11 @@ impl Ctx {
             drop(held.take());
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
-                OpenNeed::Layout(fid) => {
+                OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
+                OpenNeed::Lease(fid) => {
                     let bits = Ibits(Ibits::LAYOUT.0 | Ibits::OPEN.0);
                     self.ops.lock(&[], &[(*fid, bits)], None).await
                 }
-                OpenNeed::Lease(fid) => self.ops.lock(&[], &[(*fid, Ibits::OPEN)], None).await,
             };
             if o.has(flag::LEASE) {
                 // what stood in the way of the lease has gone; it is the client's to hold, not the server's
@@ -410,15 +410,16 @@ impl Ctx {
         }
         // who replays an open brings its lock back by itself
         let leases = o.has(flag::LEASE) && !o.replay;
+        let alone = locked == Some(OpenNeed::Lease(fid));
         if leases {
             if let Err(e) = self.may_lease(core, o, &fid, &ino) {
                 return Ok(self.open_failed(disp::LOOKUP_POS, e));
             }
-        } else if breaks_leases(o) && core.opens.is_leased(&fid) && !ends_leases(locked) {
+        } else if breaks_leases(o) && !alone && core.opens.is_leased(&fid) {
             return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid)));
         }
         let lov = match self.wants_layout(o, &ino) {
-            true if locked != Some(OpenNeed::Layout(fid)) => {
+            true if locked != Some(OpenNeed::Layout(fid)) && !alone => {
                 return Ok(OpenStep::OpenNeed(OpenNeed::Layout(fid)));
             }
             true => match self.late_layout(core, o, &fid) {
@@ -550,11 +551,6 @@ fn wanted(flags: u64) -> u32 {
 /// Whether others must give up their leases on what is opened so.
 fn breaks_leases(o: &Open<'_>) -> bool {
     o.has(flag::WRITE | flag::TRUNC) && !o.has(flag::LEASE) && !o.replay
-}
-
-/// Whether what is locked leaves no lease on the file.
-fn ends_leases(locked: Option<OpenNeed>) -> bool {
-    matches!(locked, Some(OpenNeed::Layout(_) | OpenNeed::Lease(_)))
 }
 
 /// A kernel client sends room for an LMV attribute, all zero, where a layout may be.
