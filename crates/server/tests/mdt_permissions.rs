@@ -6,7 +6,8 @@ use bytes::Bytes;
 use coral_wire::layout::{LOV_OFFSET_DEFAULT, LovMd};
 use coral_wire::mds::{MdtIoepoch, attr as sa, fl, open as flag};
 use coral_wire::{Errno, Fid, Wire};
-use mdt_rig::{Client, Found, Rig};
+use mdt_rig::client::Found;
+use mdt_rig::{Client, Rig};
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 

@@ -4,8 +4,9 @@
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_wire::connect::ConnectFlags;
+use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{DirPageBuilder, LU_PAGE_SIZE, MdtBody, luda, md};
-use coral_wire::ost::ObdStatfs;
+use coral_wire::ost::{ObdFlags, ObdStatfs};
 use coral_wire::{Errno, Fid, portal};
 
 use super::ctx::{Answer, Ctx};
@@ -86,14 +87,44 @@ impl Ctx {
     }
 
     /// MDS_GETATTR: by FID.
-    pub fn getattr(&self) -> MdtResult<Answer> {
+    pub async fn getattr(&self) -> MdtResult<Answer> {
         let b = self.body(1)?;
+        if b.valid & md::FLDATAVERSION != 0 {
+            return self.data_version(&b).await;
+        }
         let p = {
             let core = self.reading();
             let ino = core.store.inode(&b.fid1)?;
             self.pack_all(&core.store, &b.fid1, &ino, Some(b.valid))?
         };
-        Ok(self.attributes(p))
+        Ok(
+            self.attributes(match b.valid & (md::MEA | md::DEFAULT_MEA) {
+                md::DEFAULT_MEA => p.with_default_as_layout(),
+                _ => p,
+            }),
+        )
+    }
+
+    /// The version of data on the MDT: the last transaction of the MDT, which no change leaves as it was (`mdt_data_version_get`).
+    /// Who asks for a lock finds what others had not written.
+    async fn data_version(&self, b: &MdtBody) -> MdtResult<Answer> {
+        let locked = b.valid & md::FLFLAGS != 0 && b.flags & ObdFlags::SRVLOCK.0 != 0;
+        let _lock = match locked {
+            true => Some(self.ops.lock(&[], &[(b.fid1, Ibits::DOM)], None).await),
+            false => None,
+        };
+        if !self.reading().store.inode(&b.fid1)?.is_reg() {
+            return Err(Errno::EBADF.into());
+        }
+        let body = MdtBody {
+            valid: md::FLDATAVERSION,
+            version: self.rq.target.last_transno(),
+            ..MdtBody::default()
+        };
+        Ok(self.attributes(Packed {
+            body,
+            ..Packed::default()
+        }))
     }
 
     /// MDS_GETATTR_NAME: by name, without a lock.

@@ -19,6 +19,8 @@ pub mod acl;
 mod ancestors;
 pub mod attr;
 pub mod check;
+mod closing;
+mod connect;
 pub mod core;
 pub mod cred;
 pub mod ctx;

@@ -27,6 +27,11 @@ impl OpenHandle {
     pub fn writes(&self) -> bool {
         self.flags & flag::WRITE != 0
     }
+
+    /// Opened with a lease.
+    pub fn leases(&self) -> bool {
+        self.flags & flag::LEASE != 0
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +39,7 @@ struct OpenCounts {
     handles: u32,
     writers: u32,
     executors: u32,
+    leases: u32,
 }
 
 /// Most handles of one client: files of a node that are open at a time. Lustre names no bound; a node of Linux allows a process
@@ -83,6 +89,29 @@ impl OpenTable {
         self.counts.get(fid).map_or(0, |c| c.handles)
     }
 
+    /// Whether `fid` is open anywhere but as that cookie of that client.
+    pub fn is_open_but(&self, fid: &Fid, own: Option<(u64, u64)>) -> bool {
+        let own = own.and_then(|(cookie, export)| self.get(cookie, export));
+        self.handles_of(fid) > u32::from(own.is_some_and(|h| h.fid == *fid))
+    }
+
+    /// Whether somebody has `fid` open with a lease, which may have been broken since.
+    pub fn is_leased(&self, fid: &Fid) -> bool {
+        self.counts.get(fid).is_some_and(|c| c.leases > 0)
+    }
+
+    /// EBUSY if `fid` cannot be leased: it is already, or others write it. `own` is what the asking client `export` has open
+    /// itself. One writer beside that is let through, as in Lustre (`mdt_object_open_lock`).
+    pub fn may_lease(&self, fid: &Fid, own: u64, export: u64) -> Result<(), Errno> {
+        let c = self.counts.get(fid).copied().unwrap_or_default();
+        let own = self.current(own, export);
+        let written = c.writers > 1 && self.is_open_but(fid, own.map(|cookie| (cookie, export)));
+        match c.leases > 0 || written {
+            true => Err(Errno::EBUSY),
+            false => Ok(()),
+        }
+    }
+
     /// ETXTBSY if writing or cutting what is executed, or executing what is written. Who cuts does so at the open and is no
     /// writer afterwards.
     pub fn conflict(&self, fid: &Fid, flags: u64) -> Result<(), Errno> {
@@ -116,6 +145,7 @@ impl OpenTable {
         c.handles += 1;
         c.writers += u32::from(handle.flags & flag::WRITE != 0);
         c.executors += u32::from(handle.flags & flag::EXEC != 0);
+        c.leases += u32::from(handle.leases());
         self.exports
             .entry(handle.export)
             .or_default()
@@ -150,6 +180,7 @@ impl OpenTable {
         c.handles -= 1;
         c.writers -= u32::from(h.flags & flag::WRITE != 0);
         c.executors -= u32::from(h.flags & flag::EXEC != 0);
+        c.leases -= u32::from(h.leases());
         let last = c.handles == 0;
         if last {
             self.counts.remove(&h.fid);

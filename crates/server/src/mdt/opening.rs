@@ -1,17 +1,14 @@
-//! Open and close (`lustre/mdt/mdt_open.c`).
+//! Open (`lustre/mdt/mdt_open.c`); `closing` has the other end.
 //!
 //! An open may look a name up, create the file with its layout, give an open handle and a lock,
 //! all in one transaction. Replayed after a restart it opens by FID what it opened then; a file
 //! that lost its last name meanwhile is still there as an orphan.
 
 use bytes::Bytes;
-use coral_wire::ldlm::{Ibits, LdlmRequest};
-use coral_wire::mds::{
-    MdtBody, MdtIoepoch, MdtRecReint, RecCreate, RecSetattr, attr as sa, bias, disp, open as flag,
-};
+use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest, LdlmType, Policy};
+use coral_wire::mds::{MdtRecReint, RecCreate, bias, disp, open as flag};
 use coral_wire::{ConnectFlags, Errno, Fid};
 
-use super::attr;
 use super::core::MdtCore;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::ctx::{Answer, Ctx};
@@ -23,10 +20,7 @@ use super::packed::Packed;
 use super::record::{Inode, S_IFREG};
 use super::store::{MdtResult, Store, Txn};
 use super::stripe;
-use crate::target::reads_only;
 
-/// Seconds between updates of a file's atime by closes (`mdd.*.atime_diff`).
-const ATIME_DIFF_S: i64 = 60;
 /// Times an open starts over with more locks.
 const RETRIES: usize = 64;
 
@@ -70,6 +64,8 @@ enum OpenNeed {
     Parent,
     /// The layout of a file that gets one.
     Layout(Fid),
+    /// The same, and that nobody has a lease on the file.
+    Lease(Fid),
 }
 
 /// How far an open came.
@@ -98,7 +94,8 @@ impl Ctx {
             ea: self.buf(7),
             replay: self.rq.is_replay(),
         };
-        if o.has(flag::VOLATILE | flag::LEASE | flag::RELEASE) {
+        let new = o.has(flag::LEASE) && o.has(flag::CREAT);
+        if new || o.has(flag::VOLATILE | flag::RELEASE) {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let mut held: Option<(OpenNeed, HeldLocks)> = None;
@@ -120,7 +117,16 @@ impl Ctx {
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
                 OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
+                OpenNeed::Lease(fid) => {
+                    let bits = Ibits(Ibits::LAYOUT.0 | Ibits::OPEN.0);
+                    self.ops.lock(&[], &[(*fid, bits)], None).await
+                }
             };
+            if o.has(flag::LEASE) {
+                // what stood in the way of the lease has gone; it is the client's to hold, not the server's
+                drop(lock);
+                continue;
+            }
             held = Some((need, lock));
         }
         Err(Errno::EAGAIN.into())
@@ -331,6 +337,31 @@ impl Ctx {
         self.give_lock(req, fid, bits, Ibits(Ibits::UPDATE.0 | Ibits::LAYOUT.0))
     }
 
+    /// The lock that is a lease: whoever opens the file to write it, or truncates it, calls it back. It lives with the client,
+    /// whose close may come with it. `None`: it is not free at once.
+    fn lease_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
+        let given = self.ops.ldlm.try_grant(
+            self.exp(),
+            req.handle(0),
+            fid.res_id(),
+            LdlmType::IBITS,
+            LdlmMode::PW,
+            Policy::ibits(Ibits::OPEN),
+        )?;
+        Some(given.0)
+    }
+
+    /// EPROTO of a lease without a lock, EINVAL of what is no file, EBUSY of what others use.
+    fn may_lease(&self, core: &MdtCore, o: &Open<'_>, fid: &Fid, ino: &Inode) -> Result<(), Errno> {
+        if !o.has(flag::LOCK) {
+            return Err(Errno::EPROTO);
+        }
+        if !ino.is_reg() {
+            return Err(Errno::EINVAL);
+        }
+        core.opens.may_lease(fid, o.rec.open_handle_old, self.exp())
+    }
+
     /// A lock given with a reply that will not be sent. Later: the core's lock is held.
     fn take_back(&self, lock: Option<u64>) {
         let (ldlm, exp) = (self.ops.ldlm.clone(), self.exp());
@@ -377,8 +408,18 @@ impl Ctx {
         {
             return Ok(self.open_failed(disp::LOOKUP_POS, e));
         }
+        // who replays an open brings its lock back by itself
+        let leases = o.has(flag::LEASE) && !o.replay;
+        let alone = locked == Some(OpenNeed::Lease(fid));
+        if leases {
+            if let Err(e) = self.may_lease(core, o, &fid, &ino) {
+                return Ok(self.open_failed(disp::LOOKUP_POS, e));
+            }
+        } else if breaks_leases(o) && !alone && core.opens.is_leased(&fid) {
+            return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid)));
+        }
         let lov = match self.wants_layout(o, &ino) {
-            true if locked != Some(OpenNeed::Layout(fid)) => {
+            true if locked != Some(OpenNeed::Layout(fid)) && !alone => {
                 return Ok(OpenStep::OpenNeed(OpenNeed::Layout(fid)));
             }
             true => match self.late_layout(core, o, &fid) {
@@ -394,16 +435,21 @@ impl Ctx {
             t.change(h).lov = lov;
         }
         // our own server lock on the layout is still held here: that bit is left out then
-        let lock = if ino.is_dir() {
-            None
-        } else {
-            self.open_lock(req, &fid)
+        let lock = match ino.is_dir() {
+            true => None,
+            false if leases => self.lease_lock(req, &fid),
+            false => self.open_lock(req, &fid),
+        };
+        let leased = match leases {
+            true if lock.is_none() => return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid))),
+            true => disp::OPEN_LOCK | disp::OPEN_LEASE,
+            false => 0,
         };
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         p.body.open_handle = self.rq.target.node().next_cookie();
         let striped = if changed { self.striped() } else { 0 };
         let out = IntentOutcome {
-            disp: found | disp::OPEN_OPEN | striped,
+            disp: found | disp::OPEN_OPEN | striped | leased,
             error: None,
             lock,
         };
@@ -427,7 +473,10 @@ impl Ctx {
         // a replay that finds the layout it brings is done with it
         let asked = o.asks_layout() && (!o.replay || ino.lov.is_empty());
         ino.is_reg()
-            && (asked || (ino.lov.is_empty() && o.has(flag::WRITE) && !o.has(flag::DELAY_CREATE)))
+            && (asked
+                || (ino.lov.is_empty()
+                    && o.has(flag::WRITE)
+                    && !o.has(flag::DELAY_CREATE | flag::LEASE)))
     }
 
     fn late_layout(&self, core: &mut MdtCore, o: &Open<'_>, fid: &Fid) -> MdtResult<Option<Bytes>> {
@@ -481,75 +530,6 @@ impl Ctx {
         }
         Ok(())
     }
-
-    /// MDS_CLOSE: times and lazy size come with it; the last close of an orphan destroys it.
-    pub async fn close(&self) -> MdtResult<Answer> {
-        let epoch: MdtIoepoch = self.rq.rq.msg.get(1)?;
-        let rec: RecSetattr = self.rq.rq.msg.get(2).unwrap_or_default();
-        if rec.bias & bias::CLOSE_INTENT != 0 {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
-        let mut guard = self.core();
-        let core = &mut *guard;
-        let found = core.opens.current(epoch.open_handle, self.exp());
-        let Some((cookie, handle)) = found.and_then(|c| Some((c, *core.opens.get(c, self.exp())?)))
-        else {
-            if self.rq.is_replay() {
-                return self.close_answer(true);
-            }
-            return Err(Errno::ESTALE.into());
-        };
-        // What is on disk already stays: others may have changed it since.
-        let done = self.rq.replay_committed();
-        let idle = done || reads_only(&self.rq);
-        let mut set = if idle {
-            attr::MdAttr::default()
-        } else {
-            self.setattr_of(&rec)
-        };
-        if !handle.writes() {
-            // who only read changed nothing but the time of the last access
-            (set.mtime, set.ctime) = (None, None);
-        }
-        let sized = !idle && handle.writes() && rec.valid & sa::LSIZE != 0;
-        set.size = sized.then_some(rec.size);
-        set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
-        let mut t = Txn::new(&core.store);
-        let mut changed = false;
-        if let Some(h) = t.find(&handle.fid)? {
-            // A close that is on disk is replayed at once: who else had the file open may not be back. It goes when recovery ends.
-            let others_may_come = done && core.recovering;
-            let last = core.opens.handles_of(&handle.fid) == 1 && !others_may_come;
-            if t.ino(h).nlink == 0 && last {
-                namespace::reap(&mut t, &handle.fid)?;
-                changed = true;
-            } else if t.ino(h).nlink > 0 && !t.ino(h).lov.is_empty() | t.ino(h).is_dir() {
-                changed = attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
-            }
-        }
-        let mut a = self.close_answer(false)?;
-        if changed {
-            self.commit(t, &mut a)?;
-        } else {
-            self.commit_empty(&mut a)?;
-        }
-        core.opens.remove(cookie, self.exp());
-        Ok(a)
-    }
-
-    fn close_answer(&self, transno: bool) -> MdtResult<Answer> {
-        let mut a = self.answer(0);
-        a.msg
-            .push(&MdtBody::default())
-            .push_empty()
-            .push_empty()
-            .push_empty()
-            .push_empty();
-        if transno {
-            self.commit_empty(&mut a)?;
-        }
-        Ok(a)
-    }
 }
 
 /// Permissions that an open with `flags` needs. What is opened to be executed is read too, but needs no more than execute
@@ -566,6 +546,11 @@ fn wanted(flags: u64) -> u32 {
         _ => 0,
     };
     read | write
+}
+
+/// Whether others must give up their leases on what is opened so.
+fn breaks_leases(o: &Open<'_>) -> bool {
+    o.has(flag::WRITE | flag::TRUNC) && !o.has(flag::LEASE) && !o.replay
 }
 
 /// A kernel client sends room for an LMV attribute, all zero, where a layout may be.

@@ -50,6 +50,20 @@ pub struct Packed {
     pub default_lmv: Bytes,
 }
 
+impl Packed {
+    /// With the default of new subdirectories where a layout would be: who asks for nothing else finds it there
+    /// (`mdt_getattr_internal`).
+    pub fn with_default_as_layout(mut self) -> Packed {
+        self.md = std::mem::take(&mut self.default_lmv);
+        self.body.eadatasize = self.md.len() as u32;
+        self.body.valid &= !md::FLEASIZE;
+        if self.md.is_empty() {
+            self.body.valid &= !md::FLDIREA;
+        }
+        self
+    }
+}
+
 impl Ctx {
     /// The body of object `fid`.
     pub fn pack(&self, fid: &Fid, ino: &Inode) -> MdtBody {
@@ -137,7 +151,8 @@ impl Ctx {
             && ino.is_dir()
             && let Some(v) = store.xattr(fid, ino, super::xattr::TRUSTED_DMV)?
         {
-            p.body.valid |= md::DEFAULT_MEA;
+            // a kernel client looks for it only beside this bit (`mdc_get_lustre_md`)
+            p.body.valid |= md::DEFAULT_MEA | md::FLDIREA;
             p.default_lmv = room_of_layout(v);
         }
         if wants(md::FLMODEASIZE) {

@@ -225,6 +225,7 @@ impl MdtOps {
                 child,
                 ino,
                 time: Time { secs, nsecs },
+                lease: None,
             };
             f.lock(self, &mut op, &Aim::Name).await?;
             let change = |core: &MdtCore, t: &mut Txn<'_>| f.run(core, t, &Aim::Name);

@@ -104,9 +104,12 @@ impl Ost {
             .attr(n.id)
             .map_err(OstError::from)?
             .unwrap_or_default();
+        // Lustre's version is the object's last transaction; this is the target's, which no change leaves as it was either
+        let version = rq.target.last_transno();
         drop(lock);
-        let mut oa = n.out(md::FLGROUP | md::FLFLAGS);
+        let mut oa = n.out(md::FLGROUP | md::FLFLAGS | md::FLDATAVERSION);
         oa.flags = ObdFlags::FLUSH;
+        oa.data_version = version;
         obdo::fill(&mut oa, &attr, Ost::times(rq));
         obdo::fill_owner(&mut oa, &attr, &rq.exp.view());
         Ok(only(&oa))

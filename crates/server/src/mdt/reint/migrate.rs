@@ -10,11 +10,14 @@
 //! The new object has another FID: whoever has cached the old one loses all locks on it before.
 
 use bytes::Bytes;
+use coral_ldlm::ExportId;
 use coral_osd::Time;
 use coral_wire::coral::updates::{Look, Update};
 use coral_wire::layout::{LmvMd, LmvUserMd};
 use coral_wire::ldlm::Ibits;
-use coral_wire::mds::{MdtBody, MdtRecReint, RecRename, RecSetxattr, bias};
+use coral_wire::mds::{
+    CloseData, MdtBody, MdtIoepoch, MdtRecReint, RecRename, RecSetxattr, bias, md,
+};
 use coral_wire::{Errno, Fid};
 
 use crate::mdt::core::MdtCore;
@@ -42,6 +45,8 @@ pub(in crate::mdt) struct Found {
     /// How that looks.
     pub ino: Inode,
     pub time: Time,
+    /// The cookie of the open handle with which a client has leased it, and the client.
+    pub lease: Option<(u64, ExportId)>,
 }
 
 /// What is to become of it.
@@ -58,10 +63,6 @@ impl Ctx {
     /// MDS_REINT_MIGRATE.
     pub(super) async fn migrate(&self, head: &MdtRecReint, r: &RecRename) -> MdtResult<Answer> {
         self.cancel_early(6);
-        // a stock client takes a lease on each file first, and leases are not there: it would stop in the middle of a tree
-        if !self.coral {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
         may_migrate(&self.cred(head))?;
         let name = Bytes::copy_from_slice(self.name(4));
         namespace::check_name(&name).map_err(|e| match e {
@@ -72,6 +73,7 @@ impl Ctx {
             return Err(Errno::EINVAL.into());
         }
         self.refuse_replay()?;
+        self.end_lease(r);
         for _ in 0..RETRIES {
             let is_dir = r.mode & S_IFMT == S_IFDIR;
             match self.migrate_once(r, &name, is_dir).await {
@@ -79,7 +81,32 @@ impl Ctx {
                 done => return done,
             }
         }
-        Err(Errno::EAGAIN.into())
+        // a kernel client that is told EAGAIN looks for a body that errors do not have (`ll_migrate`)
+        Err(if self.coral {
+            Errno::EAGAIN
+        } else {
+            Errno::EBUSY
+        }
+        .into())
+    }
+
+    /// The lease with which a kernel client comes has done its work: from here on the locks of the operation keep others away.
+    /// The client has forgotten it already. One that was broken meanwhile does no harm: who opened the file is seen.
+    fn end_lease(&self, r: &RecRename) {
+        let close = self.rq.rq.msg.get::<CloseData>(9);
+        if let (true, Ok(close)) = (r.bias & bias::CLOSE_MIGRATE != 0, close) {
+            self.ops.ldlm.cancel(self.exp(), &[close.handle]);
+        }
+    }
+
+    /// The cookie of the open handle that goes with the lease.
+    fn leased_handle(&self, r: &RecRename) -> Option<u64> {
+        let epoch = self.rq.rq.msg.get::<MdtIoepoch>(8).ok()?;
+        let comes = r.bias & bias::CLOSE_MIGRATE != 0;
+        let core = self.reading();
+        comes
+            .then(|| core.opens.current(epoch.open_handle, self.exp()))
+            .flatten()
     }
 
     /// EAGAIN: what was found has changed before it was locked.
@@ -127,6 +154,7 @@ impl Ctx {
             child,
             ino: self.ops.peek(child).await?.ok_or(Errno::EAGAIN)?,
             time: self.time(r.time),
+            lease: self.leased_handle(r).map(|cookie| (cookie, self.exp())),
         })
     }
 
@@ -182,14 +210,17 @@ impl Ctx {
         };
         op.prepare(&updates).await?;
         let a = {
-            let core = self.core();
+            let mut core = self.core();
             let mut t = op.txn(&core.store);
             f.run(&core, &mut t, aim)?;
             same(&updates, &t.updates())?;
             let mut a = self.answer(0);
-            a.msg.push(&MdtBody::default()).push_empty().push_empty();
+            a.msg.push(&f.told()).push_empty().push_empty();
             self.push_parents(&mut a, [None, None]);
             op.decide(self, t, &mut a)?;
+            if let Some((cookie, client)) = f.lease {
+                core.opens.remove(cookie, client);
+            }
             a
         };
         op.finish(&self.rq.target).await?;
@@ -272,7 +303,9 @@ impl Found {
         }
         match aim {
             Aim::Name => {}
-            Aim::File(..) => {
+            Aim::File(mdt, fid) => {
+                // that MDT takes part, also where it has none of the directories
+                needs.add(*fid, *mdt, Ibits::LOOKUP.0);
                 for link in self.others() {
                     let home = ops.home(&link.parent).await?;
                     needs.add(link.parent, home, Ibits::UPDATE.0);
@@ -295,6 +328,18 @@ impl Found {
     fn look(&self, dir: Fid) -> Look {
         let name = self.name.clone();
         Look { dir, name }
+    }
+
+    /// Whether the reply ends what the client has open.
+    fn told(&self) -> MdtBody {
+        let valid = match self.lease {
+            Some(_) => md::CLOSE_INTENT_EXECED,
+            None => 0,
+        };
+        MdtBody {
+            valid,
+            ..MdtBody::default()
+        }
     }
 
     /// The names that it has beside the one that is migrated.
@@ -324,7 +369,7 @@ impl Found {
         }
         let moved = match aim {
             Aim::Name => None,
-            Aim::File(..) if core.opens.is_open(&self.child) => None,
+            Aim::File(..) if self.is_used(&core.opens) => None,
             Aim::File(mdt, fid) => Some(self.move_file(t, h, *mdt, *fid)?),
             Aim::Dir(fid, plan, fids, was) => {
                 self.move_dir(&core.opens, t, h, *fid, (plan, fids, was.as_ref()))?;
@@ -340,6 +385,11 @@ impl Found {
             t.change(h);
         }
         self.move_name(t, moved.unwrap_or(self.child))
+    }
+
+    /// Whether somebody has it open, beside who moves it.
+    fn is_used(&self, opens: &OpenTable) -> bool {
+        opens.is_open_but(&self.child, self.lease)
     }
 
     /// The entry, and what its directories count.
@@ -391,6 +441,9 @@ impl Found {
     }
 
     fn move_file(&self, t: &mut Txn<'_>, h: TxnObject, mdt: u32, fid: Fid) -> MdtResult<Fid> {
+        if t.find(&fid)?.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
         let mut ino = self.renewed(t, h)?;
         for link in self.others() {
             if t.lookup(&link.parent, &link.name)? != Some(self.child) {

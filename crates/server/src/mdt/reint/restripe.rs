@@ -105,6 +105,7 @@ impl Ctx {
                     child,
                     ino,
                     time: self.time(r.time),
+                    lease: None,
                 };
                 self.split_plain(r.fid2, f, plan).await
             }

@@ -90,6 +90,11 @@ impl Ctx {
         {
             bits = Ibits(bits.0 | Ibits::LOOKUP.0 | Ibits::PERM.0);
         }
+        let cuts = set.size.is_some() && r.bias & bias::TRUNC_KEEP_LEASE == 0;
+        if cuts && self.reading().opens.is_leased(&r.fid) {
+            // leases on what is cut end
+            bits = Ibits(bits.0 | Ibits::OPEN.0);
+        }
         let times = set.mtime.is_some() || set.atime.is_some();
         let data = times && self.has_data(&r.fid)?;
         if data && set.times_given {

@@ -1,0 +1,91 @@
+//! Close (`mdt_close` and `mdt_mfd_close` in `lustre/mdt/mdt_open.c`).
+//!
+//! What a close of Lustre may do besides (swapping or merging layouts, releasing a file to an archive) is not there.
+
+use coral_wire::Errno;
+use coral_wire::mds::{CloseData, MdtBody, MdtIoepoch, RecSetattr, attr as sa, bias};
+
+use super::attr;
+use super::ctx::{Answer, Ctx};
+use super::namespace;
+use super::store::{MdtResult, Txn};
+use crate::target::reads_only;
+
+/// Seconds between updates of a file's atime by closes (`mdd.*.atime_diff`).
+const ATIME_DIFF_S: i64 = 60;
+
+impl Ctx {
+    /// MDS_CLOSE: times and lazy size come with it; the last close of an orphan destroys it.
+    pub async fn close(&self) -> MdtResult<Answer> {
+        let epoch: MdtIoepoch = self.rq.rq.msg.get(1)?;
+        let rec: RecSetattr = self.rq.rq.msg.get(2).unwrap_or_default();
+        let more = rec.bias & bias::CLOSE_INTENT != 0;
+        if let (true, Ok(data)) = (more, self.rq.rq.msg.get::<CloseData>(4)) {
+            self.ops.ldlm.cancel(self.exp(), &[data.handle]);
+        }
+        let mut guard = self.core();
+        let core = &mut *guard;
+        let found = core.opens.current(epoch.open_handle, self.exp());
+        let Some((cookie, handle)) = found.and_then(|c| Some((c, *core.opens.get(c, self.exp())?)))
+        else {
+            if self.rq.is_replay() {
+                return self.close_answer(true);
+            }
+            return Err(Errno::ESTALE.into());
+        };
+        // What is on disk already stays: others may have changed it since.
+        let done = self.rq.replay_committed();
+        let idle = done || reads_only(&self.rq);
+        let mut set = if idle {
+            attr::MdAttr::default()
+        } else {
+            self.setattr_of(&rec)
+        };
+        if !handle.writes() {
+            // who only read changed nothing but the time of the last access
+            (set.mtime, set.ctime) = (None, None);
+        }
+        let sized = !idle && handle.writes() && rec.valid & sa::LSIZE != 0;
+        set.size = sized.then_some(rec.size);
+        set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
+        let mut t = Txn::new(&core.store);
+        let mut changed = false;
+        if let Some(h) = t.find(&handle.fid)? {
+            // A close that is on disk is replayed at once: who else had the file open may not be back. It goes when recovery ends.
+            let others_may_come = done && core.recovering;
+            let last = core.opens.handles_of(&handle.fid) == 1 && !others_may_come;
+            if t.ino(h).nlink == 0 && last {
+                namespace::reap(&mut t, &handle.fid)?;
+                changed = true;
+            } else if t.ino(h).nlink > 0 && !t.ino(h).lov.is_empty() | t.ino(h).is_dir() {
+                changed = attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
+            }
+        }
+        // what is to be done besides is not there; the file is closed all the same, as the client takes it to be
+        let mut a = match more {
+            true => self.answer(Errno::EOPNOTSUPP.status()),
+            false => self.close_answer(false)?,
+        };
+        if changed {
+            self.commit(t, &mut a)?;
+        } else {
+            self.commit_empty(&mut a)?;
+        }
+        core.opens.remove(cookie, self.exp());
+        Ok(a)
+    }
+
+    fn close_answer(&self, transno: bool) -> MdtResult<Answer> {
+        let mut a = self.answer(0);
+        a.msg
+            .push(&MdtBody::default())
+            .push_empty()
+            .push_empty()
+            .push_empty()
+            .push_empty();
+        if transno {
+            self.commit_empty(&mut a)?;
+        }
+        Ok(a)
+    }
+}
