@@ -411,7 +411,7 @@ async fn a_setattr_with_a_layout_sets_what_a_directory_hands_down() -> TestResul
     );
     assert_eq!(
         c.user(1002, 1).set_default(dir, composite).await.err(),
-        Some(Errno::EACCES)
+        Some(Errno::EPERM)
     );
     // what directories are told to be is kept, also for MDTs to come; an MDT that is not there is refused
     for wanted in [(1, 0), (2, LMV_OFFSET_DEFAULT)] {

@@ -500,8 +500,7 @@ async fn replies_look_like_a_real_servers() {
         .op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(9, 0))
         .await
         .unwrap();
-    // The real one says FLDATAVERSION too; we keep no versions.
-    assert_eq!(attr.valid, 0x0100_0000_0100_0fbf, "{:#x}", attr.valid);
+    assert_eq!(attr.valid, 0x0110_0000_0100_0fbf, "{:#x}", attr.valid);
     assert_eq!((attr.size, attr.mtime, attr.ctime), (6, 500, 501));
     assert_eq!((attr.uid, attr.gid, attr.mode), (10, 20, 0o100_666));
     let stored = cl.osd.attr(ObjectId { seq: 0, oid: 9 }).unwrap().unwrap();
