@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         daemon::end_with_closed_pipe();
     }
     if let Some(name) = called.as_deref().filter(|c| load::NAMES.contains(c)) {
+        let _ = descriptors::raise_limit();
         // A process of the run that has ended is an error to report, not a signal to end by.
         return load::main(name, args);
     }

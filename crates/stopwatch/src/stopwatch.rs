@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coral_wire::fid::Fid;
+use coral_wire::nid::Nid;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -309,10 +310,65 @@ impl Stopwatch {
     }
 }
 
+/// What the stopwatches of this process's nodes keep, each with the NIDs of its node, all on the one clock of the process.
+pub fn dumps<'a>(nodes: impl IntoIterator<Item = (&'a Stopwatch, &'a [Nid])>) -> Vec<Dump> {
+    let base = Instant::now();
+    // A pid alone may be another process's in another namespace.
+    let clock = format!("{}-{base:?}", std::process::id());
+    let dump = |(watch, nids): (&Stopwatch, &[Nid])| {
+        let mut dump = watch.dump(&clock, base);
+        dump.nids = nids.iter().map(|n| n.0).collect();
+        dump.names = nids.iter().map(Nid::to_string).collect();
+        dump
+    };
+    nodes.into_iter().map(dump).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_records_of_several_nodes_are_kept_together() {
+        let (a, b) = (Stopwatch::default(), Stopwatch::default());
+        for i in 0..10 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let s = if i % 2 == 0 { &a } else { &b };
+            let now = Instant::now();
+            let watch = s.part().unwrap();
+            s.rpc_ended(&watch, rpc(i, now));
+            s.operation("getattr", Fid::ZERO, async {}).await;
+        }
+        let mut all = dumps([(&a, &[][..]), (&b, &[][..])]);
+        assert_eq!(all[0].clock, all[1].clock);
+        Dump::keep_last(&mut all, 100);
+        assert_eq!((all[0].rpcs.len(), all[1].rpcs.len()), (5, 5));
+        Dump::keep_last(&mut all, 3);
+        let xids = |d: &Dump| d.rpcs.iter().map(|r| r.xid).collect::<Vec<_>>();
+        assert_eq!((xids(&all[0]), xids(&all[1])), (vec![8], vec![7, 9]));
+        assert_eq!((all[0].ops.len(), all[1].ops.len()), (1, 2));
+        assert_eq!((all[0].lost, all[1].lost), (8, 6));
+    }
+
+    fn rpc(xid: u64, at: Instant) -> RpcEnd {
+        RpcEnd {
+            peer: 0,
+            target: "t".into(),
+            xid,
+            reply_mbits: 0,
+            opc: 0,
+            fid: Fid::ZERO,
+            begun: at,
+            sending: at,
+            sent: at,
+            reply: at,
+            ended: at,
+            attempts: 1,
+            bulk_bytes: 0,
+            in_flight: (1, 8),
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_operation_is_dumped_and_read_again() {

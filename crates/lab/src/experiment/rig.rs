@@ -1,7 +1,8 @@
 //! File systems that the laboratory starts itself: servers, a router, clients, each a process on this machine.
 //!
 //! ```text
-//! system N: MDS and OSSs on 127.0.(10+N).x, network tcpN ── router 127.0.9.x ── clients on 127.0.(100+N).x, network tcp9
+//! system N: MDSs and OSSs on 127.0.(10+N).x, network tcpN ── router 127.0.9.x ── clients on 127.0.(100+N).x, network tcp9
+//!                                                                     mounts of the library from 127.(10+N).0.1 on
 //! ```
 //!
 //! Without a router all are on one network. It needs a network and a mount namespace of its own ([`super::needs_namespace`]), in which the
@@ -153,53 +154,60 @@ impl Rig {
         let (net, name) = (self.net(i), system.name.as_str());
         let mgs = format!("127.0.{}.1@{net}", 10 + i);
         let stripes = self.spec.stripe_count.to_string();
-        let dir = self.dir.join(format!("{name}-mds"));
-        let d = dir.display().to_string();
-        self.coral(&[
-            "format",
-            "--mgs",
-            "--mdt",
-            "0",
-            "--fsname",
-            name,
-            "--stripe-count",
-            &stripes,
-            &d,
-        ])?;
-        self.serve(&format!("{name}-mds"), &[d], &mgs, i)?;
-        let mut index = 0;
+        let mut first = 0;
+        for (m, mdts) in system.mds.iter().enumerate() {
+            let server = match m {
+                0 => format!("{name}-mds"),
+                m => format!("{name}-mds{m}"),
+            };
+            let dirs = self.format(&server, *mdts, |t| {
+                let (index, mut args) = (first + t, vec!["--mdt".to_owned()]);
+                args.extend([index.to_string(), "--stripe-count".into(), stripes.clone()]);
+                match index {
+                    0 => args.push("--mgs".into()),
+                    _ => args.extend(["--mgsnode".into(), mgs.clone()]),
+                }
+                args
+            })?;
+            first += mdts;
+            self.serve(&server, &dirs, &format!("127.0.{}.{}@{net}", 10 + i, m + 1), i)?;
+        }
+        let mut first = 0;
         for (o, osts) in system.oss.iter().enumerate() {
-            let mut dirs = vec![];
-            for t in 0..*osts {
-                let d = self
-                    .dir
-                    .join(format!(
-                        "{name}-oss{o}{}",
-                        if t == 0 {
-                            String::new()
-                        } else {
-                            format!(".{t}")
-                        }
-                    ))
-                    .display()
-                    .to_string();
-                self.coral(&[
-                    "format",
-                    "--ost",
-                    &index.to_string(),
-                    "--fsname",
-                    name,
-                    "--mgsnode",
-                    &mgs,
-                    &d,
-                ])?;
-                dirs.push(d);
-                index += 1;
-            }
-            let nid = format!("127.0.{}.{}@{net}", 10 + i, o + 2);
-            self.serve(&format!("{name}-oss{o}"), &dirs, &nid, i)?;
+            let server = format!("{name}-oss{o}");
+            let dirs = self.format(&server, *osts, |t| {
+                let index = (first + t).to_string();
+                ["--ost", &index, "--mgsnode", &mgs].map(str::to_owned).to_vec()
+            })?;
+            first += osts;
+            let nid = format!("127.0.{}.{}@{net}", 10 + i, system.mds.len() + o + 1);
+            self.serve(&server, &dirs, &nid, i)?;
         }
         Ok(())
+    }
+
+    /// Formats `count` targets of a server, each with the arguments for it; their directories.
+    fn format(
+        &self,
+        server: &str,
+        count: u32,
+        args: impl Fn(u32) -> Vec<String>,
+    ) -> Result<Vec<String>, String> {
+        let fsname = server.split('-').next().unwrap_or(server);
+        let of = |t| {
+            let name = match t {
+                0 => server.to_owned(),
+                t => format!("{server}.{t}"),
+            };
+            let dir = self.dir.join(name).display().to_string();
+            let args = args(t);
+            let mut words = vec!["format", "--fsname", fsname];
+            words.extend(args.iter().map(String::as_str));
+            words.push(&dir);
+            self.coral(&words)?;
+            Ok(dir)
+        };
+        (0..count).map(of).collect()
     }
 
     fn serve(
@@ -322,6 +330,15 @@ impl Rig {
             .iter()
             .map(|(n, m)| (n.clone(), m.iter().map(|m| m.dir.clone()).collect()))
             .collect()
+    }
+
+    /// The arguments by which a load generator mounts a file system through the library, and the first NID of such mounts.
+    pub(crate) fn library(&self, name: &str) -> Option<String> {
+        let i = self.spec.systems.iter().position(|s| s.name == name)?;
+        let (net, to) = (self.net(i), 10 + i);
+        Some(format!(
+            "--coral-fs 127.0.{to}.1@{net}:/{name} --coral-nid 127.{to}.0.1@{net}"
+        ))
     }
 
     /// Directories at which the servers and the router can be asked, by name.

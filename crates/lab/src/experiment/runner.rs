@@ -106,6 +106,13 @@ fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), String> {
         }
     }
     let wanted = wanted_systems(plan);
+    let through_library = |w: &String| w.contains(".library}");
+    if !s.mounts.is_empty() && plan.spec.roles.iter().any(|r| r.command.iter().any(through_library)) {
+        return Err(
+            "the experiment mounts its file systems through the library, many times: leave --mount out, and it starts them itself"
+                .into(),
+        );
+    }
     if !s.mounts.is_empty() || (plan.spec.rig.is_none() && !wanted.is_empty()) {
         check_mounts(&wanted, &s.mounts)?;
     }

@@ -102,7 +102,7 @@ impl Runner<'_> {
         let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids));
         if let Some(s) = sampler {
             let samples: Samples = s.stop();
-            record.verdict = self.verdict(&samples);
+            record.verdict = self.verdict(&samples, raw);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
             record.samples = Some(name);
@@ -145,7 +145,7 @@ impl Runner<'_> {
         let spec = fill_table(table, point)
             .and_then(|t| RigSpec::of(&t))
             .map_err(|e| e.to_string())?;
-        if self.rig.as_ref().is_some_and(|r| r.spec == spec) {
+        if !spec.fresh && self.rig.as_ref().is_some_and(|r| r.spec == spec) {
             return Ok(());
         }
         if let Some(mut old) = self.rig.take() {
@@ -185,7 +185,10 @@ impl Runner<'_> {
                     .display()
                     .to_string(),
             ),
-            _ => mount_value(&mounts, name),
+            _ => match (name.strip_suffix(".library"), &self.rig) {
+                (Some(system), Some(rig)) => rig.library(system),
+                _ => mount_value(&mounts, name),
+            },
         };
         let mut words: Vec<String> = c
             .command
@@ -341,9 +344,12 @@ impl Runner<'_> {
     }
 
     /// What limited the commands that have just ended; None: no Coral processes are known here. All records go into the run, for
-    /// `coral explain`: those of the last step stay.
-    fn verdict(&self, samples: &Samples) -> Option<String> {
+    /// `coral explain`: those of the last step stay. Of commands that mounted file systems through the library and wrote down what
+    /// their stopwatches saw, these count, and the mounts do not.
+    fn verdict(&self, samples: &Samples, raw: &str) -> Option<String> {
+        let own = taken_stopwatches(&self.run.path().join(raw));
         let mounts = match &self.rig {
+            _ if !own.is_empty() => BTreeMap::new(),
             Some(r) => r.mounts(),
             None => self.settings.mounts.clone(),
         };
@@ -351,11 +357,14 @@ impl Runner<'_> {
         if let Some(rig) = &self.rig {
             places.extend(rig.servers().iter().map(|(_, dir)| dir.clone()));
         }
-        if places.is_empty() {
+        if places.is_empty() && own.is_empty() {
             return None;
         }
         let seen = (self.settings.trace)(&places).and_then(|mut seen| {
             seen.hosts.push(host_of(samples));
+            for answer in &own {
+                seen.take(answer)?;
+            }
             let kept = self.run.write(STOPWATCHES, &seen);
             kept.map(|()| seen).map_err(|e| e.to_string())
         });
@@ -411,6 +420,23 @@ fn host_of(samples: &Samples) -> crate::verdict::Host {
     }
 }
 
+/// What commands wrote down of their stopwatches, in files `stopwatches-*.json` of a step, which are large and go with it.
+fn taken_stopwatches(dir: &Path) -> Vec<serde_json::Value> {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_one = |p: &PathBuf| {
+        let name = p.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("stopwatches-") && name.ends_with(".json")
+    };
+    let mut files: Vec<PathBuf> = files.map(|e| e.path()).filter(is_one).collect();
+    files.sort();
+    let take = |p: &PathBuf| {
+        let text = std::fs::read(p).ok()?;
+        let _ = std::fs::remove_file(p);
+        serde_json::from_slice(&text).ok()
+    };
+    files.iter().filter_map(take).collect()
+}
+
 fn read_head(file: &Path) -> String {
     use std::io::Read;
     let mut bytes = vec![];
@@ -425,7 +451,13 @@ fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Vec<Measure> {
     wanted
         .iter()
         .filter_map(|(name, parts)| {
-            let found: Vec<&Measure> = parts.iter().map(|p| r.measure(p)).collect::<Option<_>>()?;
+            let found: Vec<&Measure> = parts
+                .iter()
+                .filter_map(|p| match p.strip_suffix('?') {
+                    Some(optional) => r.measure(optional).map(Some),
+                    None => Some(r.measure(p)),
+                })
+                .collect::<Option<_>>()?;
             Some(Measure {
                 name: name.clone(),
                 unit: found.first()?.unit.clone(),
