@@ -22,7 +22,7 @@ const SMALL_BYTES: f64 = 65_536.0;
 /// RPCs in flight that Lustre has by default.
 const IN_FLIGHT_DEFAULT: u32 = 8;
 /// Locks given back in an operation, from which on clients take them from each other.
-const CALLBACKS_LEAST: f64 = 0.2;
+pub(super) const CALLBACKS_LEAST: f64 = 0.2;
 /// A core so busy has no room.
 const CORE_BUSY: f64 = 0.95;
 /// Pages from swap in a second that tell of too little memory.
@@ -82,6 +82,8 @@ pub struct Cause {
     pub kind: CauseKind,
     /// Where: a target, a router, a machine or a file.
     pub subject: String,
+    /// The file, where it is one.
+    pub fid: Option<(u64, u32, u32)>,
     /// Share of the operations' time that it accounts for, 0 to 1.
     pub share: f64,
     /// The figure.
@@ -154,6 +156,7 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     (is_slow && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowStorage,
         subject: p.target.clone(),
+        fid: None,
         share,
         figure: format!("storage takes {} an RPC, {against}", ms(mean)),
         ceiling: None,
@@ -176,6 +179,7 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
     ((far || slow) && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowLink,
         subject: p.target.clone(),
+        fid: None,
         share,
         figure: format!(
             "{} on the way an RPC, {} at least there and back; {}",
@@ -228,6 +232,7 @@ fn window(f: &Facts) -> Option<Cause> {
     (share >= SHARE_LEAST && is_few && is_full).then(|| Cause {
         kind: CauseKind::Window,
         subject: p.target.clone(),
+        fid: None,
         share,
         figure: format!(
             "{:.1} RPCs{size} in flight, {} may be; {} waiting for a slot an RPC",
@@ -264,6 +269,7 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
     (share >= 0.5 && is_far && size <= SMALL_BYTES).then(|| Cause {
         kind: CauseKind::FixedConcurrency,
         subject: "the programs".to_owned(),
+        fid: None,
         share,
         figure: format!(
             "{n:.1} operations under way, {} each, of which there and back {}",
@@ -288,6 +294,7 @@ fn lock_ping_pong(f: &Facts) -> Option<Cause> {
     named.then(|| Cause {
         kind: CauseKind::LockPingPong,
         subject: format!("[{seq:#x}:{oid:#x}:{ver:#x}]"),
+        fid: Some(worst.fid),
         share: share.min(1.0),
         figure: format!(
             "{clients} clients gave {asked} locks back, {per_op:.2} an operation; {} waited for its lock {} times, {} each",
@@ -323,6 +330,7 @@ fn hosts(f: &Facts) -> Vec<Cause> {
             out.push(Cause {
                 kind: CauseKind::Swap,
                 subject: h.name.clone(),
+                fid: None,
                 share,
                 figure: format!("{:.0} pages/s come back from swap", h.swap_in_per_s),
                 ceiling: None,
@@ -333,6 +341,7 @@ fn hosts(f: &Facts) -> Vec<Cause> {
             out.push(Cause {
                 kind: CauseKind::BusyCore,
                 subject: h.name.clone(),
+                fid: None,
                 share,
                 figure: format!(
                     "its busiest core {:.0}% busy, {} cores {:.0}% in the mean",
@@ -358,6 +367,7 @@ fn router_buffers(f: &Facts) -> Vec<Cause> {
         (r.least_free == 0 && share >= SHARE_LEAST).then(|| Cause {
             kind: CauseKind::RouterBuffers,
             subject: r.name.clone(),
+            fid: None,
             share,
             figure: format!("all of its {} large buffers were taken", r.buffers),
             ceiling: Some(format!("{} messages of up to 1 MiB at once", r.buffers)),
@@ -379,6 +389,7 @@ fn grants(f: &Facts) -> Option<Cause> {
     (part >= GRANTLESS_SHARE && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::Grants,
         subject: "the OSTs".to_owned(),
+        fid: None,
         share,
         figure: format!("{without} of {all} writes had no grant and went out at once"),
         ceiling: None,
@@ -401,6 +412,7 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
     (2 * warm.len() > osts && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::ColdCache,
         subject: "the servers".to_owned(),
+        fid: None,
         share,
         figure: format!(
             "storage took {} an RPC in the first half, {} in the second",

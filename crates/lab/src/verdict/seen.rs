@@ -1,5 +1,7 @@
 //! What running processes give out, as it is kept in a file.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -41,6 +43,32 @@ impl Seen {
         self.hosts.extend(more.hosts);
         self.grants.extend(more.grants);
         Ok(())
+    }
+
+    /// What began in the last `seconds` before each dump was made.
+    pub fn last(&self, seconds: f64) -> Seen {
+        let mut seen = self.clone();
+        for d in &mut seen.dumps {
+            let from = d.now - (seconds * 1e9) as i64;
+            d.ops.retain(|o| o.span.0 >= from);
+            d.rpcs.retain(|r| r.span.0 >= from);
+            d.served.retain(|s| s.arrived >= from);
+            d.passages.retain(|p| p.arrived >= from);
+        }
+        seen
+    }
+
+    /// Those operations and what belongs to them; what servers and routers kept stays.
+    pub fn only(&self, is_meant: impl Fn(&coral_stopwatch::Op) -> bool) -> Seen {
+        let mut seen = self.clone();
+        for d in &mut seen.dumps {
+            d.ops.retain(&is_meant);
+            let ids: BTreeSet<u64> = d.ops.iter().map(|o| o.id).collect();
+            let fids: BTreeSet<(u64, u32, u32)> = d.ops.iter().map(|o| o.fid).collect();
+            let behind = |r: &coral_stopwatch::Rpc| r.op == 0 && fids.contains(&r.fid);
+            d.rpcs.retain(|r| ids.contains(&r.op) || behind(r));
+        }
+        seen
     }
 
     /// The stopwatches joined.
@@ -103,6 +131,18 @@ mod tests {
         let refused = seen.take(&serde_json::json!({ "error": "no such node" }));
         assert_eq!(refused, Err("no such node".to_owned()));
         assert!(seen.take(&serde_json::json!({ "dumps": 3 })).is_err());
+        let op = |id, begun| coral_stopwatch::Op {
+            id,
+            op: "READ".into(),
+            fid: (id, 0, 0),
+            span: (begun, begun + 1),
+            run_ns: 0,
+            waits: vec![],
+        };
+        seen.dumps[0].ops = vec![op(1, -3_000_000_000), op(2, -500_000_000)];
+        let ids = |s: &Seen| s.dumps[0].ops.iter().map(|o| o.id).collect::<Vec<_>>();
+        assert_eq!(ids(&seen.last(1.0)), [2]);
+        assert_eq!(ids(&seen.only(|o| o.fid.0 == 1)), [1]);
         let host = this_host(|| {});
         assert!(host.core_count > 0 && host.swap_in_per_s >= 0.0);
     }
