@@ -8,7 +8,8 @@
 //! Without a router all are on one network. It needs a network and a mount namespace of its own ([`super::needs_namespace`]), in which the
 //! loopback device is the network, so that nothing meets what else runs here and nothing outlives it.
 //!
-//! Delay is a rule of LNet at the clients, because many kernels have no netem; a rate limit is a token bucket on the loopback device.
+//! Delay is a rule of LNet at the clients, because many kernels have no netem; a rate limit is a token bucket on the loopback device,
+//! and a client's slice of it a class of its own.
 
 use super::nearest::unknown;
 use super::process::output;
@@ -30,6 +31,8 @@ const LONGEST_NAME: usize = 28;
 struct Mount {
     dir: PathBuf,
     args: Vec<String>,
+    /// The core on which its process has to stay.
+    core: Option<u64>,
     /// The process that serves it.
     pid: Option<u32>,
 }
@@ -71,14 +74,7 @@ impl Rig {
             std::os::unix::fs::PermissionsExt::from_mode(0o700),
         )
         .map_err(|e| format!("'{}': {e}", dir.display()))?;
-        if !spec.rate.is_empty() {
-            // The burst holds the largest segment that the loopback device passes at once.
-            output(Command::new("tc").args([
-                "qdisc", "replace", "dev", "lo", "root", "tbf", "rate", &spec.rate, "burst", "1mb",
-                "latency", "400ms",
-            ]))?;
-            rig.limited = true;
-        }
+        rig.limit()?;
         if let Some(buffers) = spec.router_buffers {
             rig.start_router(buffers)?;
         }
@@ -89,6 +85,35 @@ impl Rig {
             rig.start_clients(i)?;
         }
         Ok(rig)
+    }
+
+    /// Limits the loopback device: all traffic together, or that of each client, both ways.
+    fn limit(&mut self) -> Result<(), String> {
+        let (rate, slice) = (self.spec.rate.clone(), self.spec.slice_rate.clone());
+        if !rate.is_empty() {
+            // The burst holds the largest segment that the loopback device passes at once.
+            let tbf = format!("qdisc replace dev lo root tbf rate {rate} burst 1mb latency 400ms");
+            self.limited = true;
+            return tc(&tbf);
+        }
+        if slice.is_empty() {
+            return Ok(());
+        }
+        self.limited = true;
+        tc("qdisc replace dev lo root handle 1: htb")?;
+        for c in 1..=self.spec.clients {
+            let class = format!("rate {slice} ceil {slice} burst 1mb cburst 1mb quantum 60000");
+            tc(&format!("class add dev lo parent 1: classid 1:{c:x} htb {class}"))?;
+            for i in 0..self.spec.systems.len() {
+                for way in ["src", "dst"] {
+                    tc(&format!(
+                        "filter add dev lo parent 1: protocol ip prio 1 u32 match ip {way} 127.0.{}.{c}/32 flowid 1:{c:x}",
+                        100 + i
+                    ))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn mkdir(&self, name: &str) -> Result<PathBuf, String> {
@@ -233,6 +258,7 @@ impl Rig {
         let route = self.route(&self.net(i), self.client_net(), 100);
         let source = format!("127.0.{}.1@{}:/{name}", 10 + i, self.net(i));
         let mut mounts = vec![];
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         for c in 0..self.spec.clients {
             let dir = self.mkdir(&format!("mnt/{name}.{c}"))?;
             let mut args = vec![
@@ -247,6 +273,7 @@ impl Rig {
             mounts.push(Mount {
                 dir,
                 args,
+                core: self.spec.slice_cores.then(|| c % cores),
                 pid: None,
             });
         }
@@ -261,7 +288,16 @@ impl Rig {
     }
 
     fn mount(&self, m: &Mount) -> Result<(), String> {
-        self.coral(&m.args.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let mut command = match m.core {
+            None => Command::new(&self.coral),
+            Some(core) => {
+                let mut c = Command::new("taskset");
+                c.args(["-c", &core.to_string()]).arg(&self.coral);
+                c
+            }
+        };
+        command.args(&m.args);
+        output(command.env("XDG_RUNTIME_DIR", self.dir.join("run")))?;
         if self.spec.rtt_ms > 0.0 {
             // The rule sees what leaves and what arrives, each by half of the round trip.
             let (dir, half) = (
@@ -380,9 +416,7 @@ impl Rig {
             );
         }
         if std::mem::take(&mut self.limited) {
-            note(
-                output(Command::new("tc").args(["qdisc", "del", "dev", "lo", "root"])).map(|_| ()),
-            );
+            note(tc("qdisc del dev lo root"));
         }
         if let Err(e) = std::fs::remove_dir_all(&self.dir)
             && e.kind() != std::io::ErrorKind::NotFound
@@ -397,6 +431,10 @@ impl Drop for Rig {
     fn drop(&mut self) {
         let _ = self.stop();
     }
+}
+
+fn tc(words: &str) -> Result<(), String> {
+    output(Command::new("tc").args(words.split_whitespace())).map(drop)
 }
 
 fn unmount(dir: &Path) -> Result<(), String> {

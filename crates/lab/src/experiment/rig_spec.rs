@@ -15,6 +15,8 @@ pub(crate) const RIG_KEYS: &[&str] = &[
     "rate",
     "stripe_count",
     "fresh",
+    "slice_cores",
+    "slice_rate",
 ];
 const SYSTEM_KEYS: &[&str] = &["name", "mds", "oss"];
 /// Most of each: addresses are numbered in one byte.
@@ -54,6 +56,10 @@ pub struct RigSpec {
     pub stripe_count: i64,
     /// It is made anew for each measurement.
     pub fresh: bool,
+    /// Each client has one core; they are dealt round where clients are more.
+    pub slice_cores: bool,
+    /// Rate of each client's traffic, as tc(8) takes it; empty: none.
+    pub slice_rate: String,
 }
 
 impl System {
@@ -126,6 +132,13 @@ impl RigSpec {
             )));
         }
         let router = yes_or_no(t, "router")?;
+        let rate_of = |key| t.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+        let (rate, slice_rate): (String, String) = (rate_of("rate"), rate_of("slice_rate"));
+        if !rate.is_empty() && !slice_rate.is_empty() {
+            return Err(SpecError::Wrong(
+                "[rig] rate and slice_rate: give one of them".into(),
+            ));
+        }
         Ok(RigSpec {
             systems,
             router_buffers: if router {
@@ -138,11 +151,9 @@ impl RigSpec {
             rtt_ms: Some(number(t, "rtt_ms", 0.0)?)
                 .filter(|r| (0.0..=10_000.0).contains(r))
                 .ok_or_else(|| SpecError::Wrong("[rig] rtt_ms: give 0 to 10000".into()))?,
-            rate: t
-                .get("rate")
-                .and_then(Value::as_str)
-                .unwrap_or("")
-                .to_owned(),
+            rate,
+            slice_rate,
+            slice_cores: yes_or_no(t, "slice_cores")?,
             stripe_count: number(t, "stripe_count", 1.0)? as i64,
             fresh: yes_or_no(t, "fresh")?,
         })
@@ -251,6 +262,10 @@ mod tests {
             ("systems = [{name='a', mds='none'}]", "different names"),
             ("systems = [{name='a', mds=[33]}]", "MDTs of each MDS"),
             ("systems = [{name='a'}]\nfresh = 3", "true or false"),
+            (
+                "systems = [{name='a'}]\nrate = '1gbit'\nslice_rate = '1gbit'",
+                "one of them",
+            ),
             ("systems = []", "different names"),
             ("systems = [{name='a'}, {name='a'}]", "different names"),
             ("systems = [{name='a', ost=1}]", "did you mean 'oss'"),
