@@ -162,6 +162,9 @@ pub struct Dump {
     pub now: i64,
     /// Records that the rings no longer had.
     pub lost: u64,
+    /// Operations that needed no RPC and waited for nothing: they are counted, and not kept.
+    #[serde(default)]
+    pub brief: u64,
     /// Operations.
     pub ops: Vec<Op>,
     /// RPCs of its clients.
