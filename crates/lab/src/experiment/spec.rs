@@ -172,6 +172,8 @@ pub enum FigureKind {
     Bars,
     /// A sampled series over the time of each measurement.
     Time,
+    /// How the latency of operations is distributed (`y`: ROLE/OPERATION), from the records of load generators.
+    Cdf,
 }
 
 /// A figure of the report.
@@ -182,7 +184,7 @@ pub struct Figure {
     pub title: String,
     /// How it is drawn.
     pub kind: FigureKind,
-    /// Parameter along the x axis (not of `time`).
+    /// Parameter along the x axis (not of `time` and `cdf`).
     #[serde(default)]
     pub x: String,
     /// Measures (ROLE/MEASURE), or sampled series (SOURCE/COUNTER) of `time`.
@@ -493,7 +495,7 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
     }
     check_zip(spec, &parameter)?;
     for f in &spec.figures {
-        if f.kind != FigureKind::Time {
+        if !matches!(f.kind, FigureKind::Time | FigureKind::Cdf) {
             parameter("[[figures]] x", &f.x)?;
         }
         for s in &f.series {

@@ -226,6 +226,7 @@ impl Runner<'_> {
                 command: self.command(point, step, c)?,
                 stdout: dir.join(format!("{prefix}{}.out", c.name)),
                 stderr: dir.join(format!("{prefix}{}.err", c.name)),
+                record: prefix.is_empty().then(|| dir.join(record_name(&c.name))),
             });
             out.1.push(c.parser.clone());
         }
@@ -257,6 +258,7 @@ impl Runner<'_> {
             command: self.command(point, step, c)?,
             stdout: dir.join(format!("{name}.out")),
             stderr: dir.join(format!("{name}.err")),
+            record: None,
         };
         let ended = self.timed(std::slice::from_ref(&role), |_| ())?;
         self.role_record(&role, "none", &ended[0])
@@ -418,6 +420,11 @@ fn host_of(samples: &Samples) -> crate::verdict::Host {
         core_count: cores as u32,
         swap_in_per_s: mean("host/swap_in"),
     }
+}
+
+/// The file of a step in which a load generator leaves its record.
+pub(crate) fn record_name(role: &str) -> String {
+    format!("{role}.record.json")
 }
 
 /// What commands wrote down of their stopwatches, in files `stopwatches-*.json` of a step, which are large and go with it.

@@ -9,6 +9,7 @@ mod place;
 mod start;
 
 pub use own::{HELP as OWN_HELP, Own, Ranks};
+pub(crate) use place::RECORD;
 pub use place::{Environment, Place};
 
 use super::clock::{Clock, wall_s};

@@ -1,7 +1,7 @@
 //! The ranks are started, meet and are waited for.
 
 use super::own::{Own, Ranks};
-use super::place::{Foreign, HOST, Launched, MEET, RANKS};
+use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
 use super::{Ended, Failed, Local, Run, Tool};
 use parking_lot::Mutex;
@@ -63,11 +63,12 @@ fn finish(
             })
         }),
     };
-    if let (Some(path), Some(record)) = (&own.json, &record)
-        && !matches!(done, Err(Failed::Said(_)))
-    {
-        let text = serde_json::to_string_pretty(record).unwrap_or_default();
-        fs::write(path, text + "\n").map_err(Failed::file(path))?;
+    let asked = own.json.as_deref();
+    for path in asked.into_iter().chain(run.env.var(RECORD)) {
+        if let Some(record) = record.as_ref().filter(|_| !matches!(done, Err(Failed::Said(_)))) {
+            let text = serde_json::to_string_pretty(record).unwrap_or_default();
+            fs::write(path, text + "\n").map_err(Failed::file(path))?;
+        }
     }
     done.map(|code| Ended { code, record })
 }
