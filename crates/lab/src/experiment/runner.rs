@@ -146,10 +146,7 @@ fn wanted_systems(plan: &Plan) -> Vec<String> {
     }
     let spec = &plan.spec;
     let words = spec
-        .prepare
-        .iter()
-        .chain(&spec.roles)
-        .chain(&spec.cleanup)
+        .commands()
         .flat_map(|c| &c.command);
     let values = spec.parameters.values().flat_map(|v| &v.0);
     let mut names: Vec<String> = words

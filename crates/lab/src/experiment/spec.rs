@@ -330,12 +330,23 @@ pub struct Spec {
     /// After each measurement.
     #[serde(default)]
     pub cleanup: Vec<Command>,
+    /// After each measurement: commands that print sar's data as `sadf -j` does. What is of its time stands beside our samples.
+    #[serde(default)]
+    pub sar: Vec<Command>,
     /// Figures of the report.
     #[serde(default)]
     pub figures: Vec<Figure>,
     /// Published figures.
     #[serde(default)]
     pub published: Vec<Published>,
+}
+
+impl Spec {
+    /// All commands.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = &Command> {
+        let around = self.prepare.iter().chain(&self.cleanup);
+        around.chain(&self.roles).chain(&self.sar)
+    }
 }
 
 const SPEC_KEYS: &[&str] = &[
@@ -355,6 +366,7 @@ const SPEC_KEYS: &[&str] = &[
     "prepare",
     "roles",
     "cleanup",
+    "sar",
     "figures",
     "published",
     "profile",
@@ -424,6 +436,7 @@ fn check_keys(table: &Table) -> Result<(), SpecError> {
         ("prepare", COMMAND_KEYS),
         ("roles", COMMAND_KEYS),
         ("cleanup", COMMAND_KEYS),
+        ("sar", COMMAND_KEYS),
         ("figures", FIGURE_KEYS),
         ("published", PUBLISHED_KEYS),
     ] {
@@ -512,7 +525,7 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
             ));
         }
     }
-    for c in spec.prepare.iter().chain(&spec.roles).chain(&spec.cleanup) {
+    for c in spec.commands() {
         if c.command.is_empty() {
             return wrong("a command is empty: give the program and its arguments");
         }
@@ -520,10 +533,8 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
             return wrong(unknown("parser", &c.parser, super::parse::PARSERS));
         }
     }
-    if let Some(c) = spec
-        .roles
-        .iter()
-        .find(|c| c.name.is_empty() || !c.name.chars().all(word))
+    let mut named = spec.roles.iter().chain(&spec.sar);
+    if let Some(c) = named.find(|c| c.name.is_empty() || !c.name.chars().all(word))
     {
         return wrong(format!(
             "a role is called '{}': give letters, digits, '-' or '_'",
@@ -539,6 +550,7 @@ fn whens(spec: &Spec) -> impl Iterator<Item = (&'static str, &BTreeMap<String, O
         ("[[prepare]] when", &spec.prepare),
         ("[[roles]] when", &spec.roles),
         ("[[cleanup]] when", &spec.cleanup),
+        ("[[sar]] when", &spec.sar),
     ];
     commands
         .into_iter()

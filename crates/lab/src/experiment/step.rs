@@ -9,7 +9,9 @@ use super::runner::Settings;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use crate::clock;
-use crate::collect::{Host, KernelLustre, Node, Processes, Sampler, Samples, Source};
+use crate::collect::{
+    Host, KernelLustre, Node, Processes, Sampler, Samples, Source, read_sadf,
+};
 use crate::verdict::{STOPWATCHES, explain};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -101,7 +103,8 @@ impl Runner<'_> {
         record.started_ms = clock::unix_ms();
         let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids));
         if let Some(s) = sampler {
-            let samples: Samples = s.stop();
+            let mut samples: Samples = s.stop();
+            self.sar(&point, step, raw, &mut samples);
             record.verdict = self.verdict(&samples, raw);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
@@ -163,6 +166,28 @@ impl Runner<'_> {
                 .map_err(|e| format!("starting the file systems: {e}"))?,
         );
         Ok(())
+    }
+
+    /// What sar saw meanwhile, here or elsewhere; what cannot be had is said among what is missing.
+    fn sar(&self, point: &Point, step: &Step, raw: &str, samples: &mut Samples) {
+        let until = clock::unix_ms();
+        let commands = self.plan.spec.sar.iter();
+        for c in commands.filter(|c| applies(&c.when, &point.params)) {
+            let name = format!("sar-{}", c.name);
+            let had = self
+                .untimed(point, step, c, raw, &name)
+                .and_then(|()| {
+                    let out = self.run.path().join(raw).join(format!("{name}.out"));
+                    read_sadf(&read_head(&out))
+                })
+                .and_then(|sar| match samples.take(&c.name, &sar, until) {
+                    true => Ok(()),
+                    false => Err("nothing in it is of this step's time".to_owned()),
+                });
+            if let Err(why) = had {
+                samples.missing.push(format!("{}/sar: {why}", c.name));
+            }
+        }
     }
 
     fn command(&self, point: &Point, step: &Step, c: &SpecCommand) -> Result<Vec<String>, String> {
