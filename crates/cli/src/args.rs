@@ -219,7 +219,12 @@ pub(crate) struct Explain {
     #[arg(long = "try")]
     pub trial: bool,
     /// With --try: watch for so long before a change, with it, and after it was put back.
-    #[arg(long = "for", value_name = "SECONDS", default_value_t = 5.0, requires = "trial")]
+    #[arg(
+        long = "for",
+        value_name = "SECONDS",
+        default_value_t = 5.0,
+        requires = "trial"
+    )]
     pub window: f64,
     /// Puts back what a trial changed, when standard input ends.
     #[arg(long, hide = true)]

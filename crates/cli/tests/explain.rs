@@ -50,8 +50,14 @@ impl Drop for Load {
 fn writers(programs: usize, dirs: Vec<PathBuf>) -> Load {
     Load::start(programs, move |p, round| {
         let file = dirs[p % dirs.len()].join(format!("w{p}"));
-        let file = std::fs::File::options().create(true).truncate(false).write(true).open(file).expect("opened");
-        file.write_all_at(&[7; 65_536], round % 64 * 65_536).expect("written");
+        let file = std::fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(file)
+            .expect("opened");
+        file.write_all_at(&[7; 65_536], round % 64 * 65_536)
+            .expect("written");
         file.sync_all().expect("synced");
     })
 }
@@ -71,7 +77,16 @@ impl Two {
         let (mds, ost0, ost1) = (name("mds"), name("ost0"), name("ost1"));
         ok(coral().args(["format", "--mgs", "--mdt", "0", "--fsname", "fs", &mds]));
         for (i, ost) in [("0", &ost0), ("1", &ost1)] {
-            ok(coral().args(["format", "--ost", i, "--fsname", "fs", "--mgsnode", mgs, ost]));
+            ok(coral().args([
+                "format",
+                "--ost",
+                i,
+                "--fsname",
+                "fs",
+                "--mgsnode",
+                mgs,
+                ost,
+            ]));
         }
         let serve = |dirs: &[&str], nid: &str| {
             let mut args = vec!["serve"];
@@ -82,13 +97,30 @@ impl Two {
         };
         let servers = vec![serve(&[&mds, &ost0], mgs), serve(&[&ost1], "127.0.0.3@tcp")];
         let mnt = place.make("mnt");
-        let (m, nid) = (mnt.to_string_lossy().into_owned(), format!("127.0.0.4@{net}"));
-        let mut args = vec!["mount", "127.0.0.2@tcp:/fs", &m, "--nid", &nid, "--port", &port];
-        let back = more.iter().map(|w| w.replace("tcp1 127.0.9.1@tcp", "tcp 127.0.9.2@tcp1"));
+        let (m, nid) = (
+            mnt.to_string_lossy().into_owned(),
+            format!("127.0.0.4@{net}"),
+        );
+        let mut args = vec![
+            "mount",
+            "127.0.0.2@tcp:/fs",
+            &m,
+            "--nid",
+            &nid,
+            "--port",
+            &port,
+        ];
+        let back = more
+            .iter()
+            .map(|w| w.replace("tcp1 127.0.9.1@tcp", "tcp 127.0.9.2@tcp1"));
         let back: Vec<String> = back.collect();
         args.extend(back.iter().map(String::as_str));
         let client = Running::start(&args, &place.path("client"), &[&mnt]);
-        Two { mnt, client, servers }
+        Two {
+            mnt,
+            client,
+            servers,
+        }
     }
 
     fn stop(self) {
@@ -100,7 +132,9 @@ impl Two {
     fn on_ost(&self, index: &str) -> PathBuf {
         let dir = self.mnt.join(format!("on{index}"));
         std::fs::create_dir(&dir).expect("made");
-        ok(coral().args(["lfs", "setstripe", "-c", "1", "-i", index]).arg(&dir));
+        ok(coral()
+            .args(["lfs", "setstripe", "-c", "1", "-i", index])
+            .arg(&dir));
         dir
     }
 
@@ -121,7 +155,10 @@ impl Two {
             true => ("set_param", set),
             false => ("get_param", set),
         };
-        ok(coral().args(["lctl", "--dir"]).arg(&self.mnt).args([verb, "-n", word]))
+        ok(coral()
+            .args(["lctl", "--dir"])
+            .arg(&self.mnt)
+            .args([verb, "-n", word]))
     }
 
     fn explain(&self, more: &[&Path]) -> Command {
@@ -147,13 +184,29 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
         until("every program has a file", || {
             std::fs::read_dir(two.mnt.join("on1")).is_ok_and(|d| d.count() == 12)
         });
-        let out = two.explain(&[&place.path("mds"), &place.path("ost1")]).args(["--try", "--for", "2"]).output().unwrap();
+        let out = two
+            .explain(&[&place.path("mds"), &place.path("ost1")])
+            .args(["--try", "--for", "2"])
+            .output()
+            .unwrap();
         let said = text(&out);
         println!("{said}");
         assert!(out.status.success(), "{said}");
-        assert!(said.contains("verdict: RPCs in flight (fs-OST0001)"), "{said}");
-        assert!(said.contains("trying: osc.fs-OST0001-") && said.contains("max_rpcs_in_flight = 8 for 2 s (it is 1, and that is put back)"), "{said}");
-        for line in ["put back: osc.fs-OST0001-", "before: ", "with it: ", "put back: "] {
+        assert!(
+            said.contains("verdict: RPCs in flight (fs-OST0001)"),
+            "{said}"
+        );
+        assert!(
+            said.contains("trying: osc.fs-OST0001-")
+                && said.contains("max_rpcs_in_flight = 8 for 2 s (it is 1, and that is put back)"),
+            "{said}"
+        );
+        for line in [
+            "put back: osc.fs-OST0001-",
+            "before: ",
+            "with it: ",
+            "put back: ",
+        ] {
             assert!(said.contains(line), "{line}: {said}");
         }
         assert!(!said.contains("it is not RPCs in flight"), "{said}");
@@ -214,7 +267,10 @@ fn a_router_with_two_buffers_is_named() {
     in_network_namespace("a_router_with_two_buffers_is_named", || {
         let place = Place::new();
         let router_dir = place.make("router");
-        let (d, port) = (router_dir.to_string_lossy().into_owned(), place.port.to_string());
+        let (d, port) = (
+            router_dir.to_string_lossy().into_owned(),
+            place.port.to_string(),
+        );
         let nids = ["--nid", "127.0.9.1@tcp", "--nid", "127.0.9.2@tcp1"];
         let mut args = vec!["router", "--dir", &d, "--port", &port, "--large", "2"];
         args.extend(nids);
@@ -232,7 +288,10 @@ fn a_router_with_two_buffers_is_named() {
         let said = ok(explain.args(["--watch", "2"]));
         println!("{said}");
         assert!(said.contains("verdict: router buffers (127.0.9."), "{said}");
-        assert!(said.contains("all of its 2 large buffers were taken"), "{said}");
+        assert!(
+            said.contains("all of its 2 large buffers were taken"),
+            "{said}"
+        );
         drop(load);
         two.stop();
         router.stop();

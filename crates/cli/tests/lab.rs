@@ -346,7 +346,9 @@ fn many_mounts_in_one_process_use_several_mdts() {
     }
     // every mount had two ranks of 20 files each
     let joined = seen.joined();
-    let targets: BTreeSet<&String> = (joined.rpcs.iter()).map(|r| &joined.names[r.target]).collect();
+    let targets: BTreeSet<&String> = (joined.rpcs.iter())
+        .map(|r| &joined.names[r.target])
+        .collect();
     for target in ["fs1-MDT0000", "fs1-MDT0001", "fs1-MDT0002"] {
         assert!(targets.contains(&target.to_owned()), "{targets:?}");
     }

@@ -178,7 +178,11 @@ pub struct Dump {
 impl Dump {
     /// Leaves out what was over before the last `most` RPCs, with the operations that they are part of, began.
     pub fn keep_last(dumps: &mut [Dump], most: usize) {
-        let mut begun: Vec<i64> = dumps.iter().flat_map(|d| &d.rpcs).map(|r| r.span.0).collect();
+        let mut begun: Vec<i64> = dumps
+            .iter()
+            .flat_map(|d| &d.rpcs)
+            .map(|r| r.span.0)
+            .collect();
         let Some(left_out) = begun.len().checked_sub(most + 1) else {
             return;
         };

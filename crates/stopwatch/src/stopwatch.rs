@@ -354,7 +354,8 @@ mod tests {
             let now = Instant::now();
             let watch = s.part().unwrap();
             s.rpc_ended(&watch, rpc(i, now));
-            s.operation("getattr", Fid::ZERO, async { drop(s.part()) }).await;
+            s.operation("getattr", Fid::ZERO, async { drop(s.part()) })
+                .await;
         }
         let mut all = dumps([(&a, &[][..]), (&b, &[][..])]);
         assert_eq!(all[0].clock, all[1].clock);
@@ -402,7 +403,8 @@ mod tests {
         s.operation("getattr", Fid::ZERO, async {}).await;
         let dump = s.dump("here", base);
         assert_eq!((dump.ops.len(), dump.brief), (1, 1), "it needed nobody");
-        s.operation("getattr", Fid::ZERO, async { drop(s.part()) }).await;
+        s.operation("getattr", Fid::ZERO, async { drop(s.part()) })
+            .await;
         assert_eq!(s.dump("here", base).ops.len(), 2, "it sent an RPC");
         s.turn(false);
         s.operation("getattr", Fid::ZERO, async {}).await;

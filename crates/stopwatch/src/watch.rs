@@ -136,7 +136,9 @@ impl Entered {
         if let Some(watch) = watch.as_ref().filter(|_| !silent) {
             // One poll at a time: it needs no locked instruction.
             let polls = watch.polls.load(Ordering::Relaxed);
-            watch.polls.store(polls.saturating_add(1), Ordering::Relaxed);
+            watch
+                .polls
+                .store(polls.saturating_add(1), Ordering::Relaxed);
         }
         Entered {
             outer: CURRENT.replace(watch),

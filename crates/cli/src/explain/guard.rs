@@ -53,7 +53,9 @@ impl Undo {
     fn apply(&self) -> Result<(), String> {
         let ask = |socket: &Path, what| {
             let answer = find::ask(socket, &what)?;
-            answer["error"].as_str().map_or(Ok(()), |e| Err(e.to_owned()))
+            answer["error"]
+                .as_str()
+                .map_or(Ok(()), |e| Err(e.to_owned()))
         };
         match self {
             Undo::Parameter {
@@ -124,7 +126,8 @@ impl Guard {
 
     /// Tells how a change is put back, before it is made.
     pub(super) fn note(&mut self, undo: &Undo) -> Result<(), String> {
-        let gone = || "the process that puts changes back has ended: nothing was changed".to_owned();
+        let gone =
+            || "the process that puts changes back has ended: nothing was changed".to_owned();
         let mut to = self.to.as_ref().ok_or_else(gone)?;
         writeln!(to, "{}", json!(undo)).map_err(|_| gone())?;
         match self.from.next() {
@@ -188,7 +191,11 @@ mod tests {
         let undo = |dir: &PathBuf| Undo::Remove { dir: dir.clone() }.apply();
         assert_eq!(undo(&own), Ok(()));
         assert_eq!(undo(&own), Ok(()), "it is gone already");
-        assert!(undo(&other).unwrap_err().contains("no directory of a trial"));
+        assert!(
+            undo(&other)
+                .unwrap_err()
+                .contains("no directory of a trial")
+        );
         assert!(other.join("f").exists());
         let undo = Undo::Parameter {
             socket: "/s".into(),

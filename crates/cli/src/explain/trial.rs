@@ -32,7 +32,10 @@ struct Maker<'a> {
 /// Entry of `coral explain --try`.
 pub(super) fn run(e: &Explain) -> Result<(), String> {
     if e.window < WINDOW_LEAST_S {
-        return Err(format!("--for {}: give {WINDOW_LEAST_S} s at least", e.window));
+        return Err(format!(
+            "--for {}: give {WINDOW_LEAST_S} s at least",
+            e.window
+        ));
     }
     let sockets = find::sockets(&e.places, HOW)?;
     let (seen, before) = looked(e)?;
@@ -105,13 +108,17 @@ impl Maker<'_> {
             Trial::ClearCache => self.clear_cache(),
             Trial::Probe => self.probe(v),
             Trial::Concurrency => {
-                let probe = self.directory("files are written by one program, then by two at once")?;
+                let probe =
+                    self.directory("files are written by one program, then by two at once")?;
                 let half = Duration::from_secs_f64(self.e.window / 2.0);
                 Ok(two_at_once(probe.rate(1, half)?, probe.rate(2, half)?))
             }
             Trial::CountLocks => self.count_locks(v),
             Trial::WatchThreads => {
-                self.say(&format!("trying: threads are watched for {} s", self.e.window));
+                self.say(&format!(
+                    "trying: threads are watched for {} s",
+                    self.e.window
+                ));
                 Ok(threads(&busiest(self.e.window)))
             }
             Trial::LookAgain => {
@@ -150,8 +157,11 @@ impl Maker<'_> {
     /// Parameters of mounts that match, each with the socket of its process.
     fn matching(&self, pattern: &str) -> Vec<(PathBuf, String, String)> {
         let of = |s: &PathBuf| {
-            let answer = self.ask(s, &json!(Ask::GetParam(pattern.to_owned()))).ok()?;
-            let all: Vec<(String, String)> = serde_json::from_value(answer["params"].clone()).ok()?;
+            let answer = self
+                .ask(s, &json!(Ask::GetParam(pattern.to_owned())))
+                .ok()?;
+            let all: Vec<(String, String)> =
+                serde_json::from_value(answer["params"].clone()).ok()?;
             let with = |(name, value): (String, String)| (s.clone(), name, value);
             Some(all.into_iter().map(with).collect::<Vec<_>>())
         };
@@ -234,7 +244,10 @@ impl Maker<'_> {
         let begun = tokio::time::Instant::now();
         let mut probe = self.directory("files are made and written on each target in turn")?;
         all.iter().for_each(|name| probe.target(name));
-        probe.left_out.iter().for_each(|w| self.say(&format!("left out: {w}")));
+        probe
+            .left_out
+            .iter()
+            .for_each(|w| self.say(&format!("left out: {w}")));
         let seen = ask_all(&self.e.places)?.last(begun.elapsed().as_secs_f64() + 1.0);
         let own = seen.only(|o| probe.fids.contains(&o.fid));
         let facts = own.facts(&own.joined());

@@ -98,7 +98,6 @@ impl Samples {
     }
 }
 
-
 /// A running sampler.
 #[derive(Debug)]
 pub struct Sampler {

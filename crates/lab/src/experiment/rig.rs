@@ -103,7 +103,9 @@ impl Rig {
         tc("qdisc replace dev lo root handle 1: htb")?;
         for c in 1..=self.spec.clients {
             let class = format!("rate {slice} ceil {slice} burst 1mb cburst 1mb quantum 60000");
-            tc(&format!("class add dev lo parent 1: classid 1:{c:x} htb {class}"))?;
+            tc(&format!(
+                "class add dev lo parent 1: classid 1:{c:x} htb {class}"
+            ))?;
             for i in 0..self.spec.systems.len() {
                 for way in ["src", "dst"] {
                     tc(&format!(
@@ -195,14 +197,21 @@ impl Rig {
                 args
             })?;
             first += mdts;
-            self.serve(&server, &dirs, &format!("127.0.{}.{}@{net}", 10 + i, m + 1), i)?;
+            self.serve(
+                &server,
+                &dirs,
+                &format!("127.0.{}.{}@{net}", 10 + i, m + 1),
+                i,
+            )?;
         }
         let mut first = 0;
         for (o, osts) in system.oss.iter().enumerate() {
             let server = format!("{name}-oss{o}");
             let dirs = self.format(&server, *osts, |t| {
                 let index = (first + t).to_string();
-                ["--ost", &index, "--mgsnode", &mgs].map(str::to_owned).to_vec()
+                ["--ost", &index, "--mgsnode", &mgs]
+                    .map(str::to_owned)
+                    .to_vec()
             })?;
             first += osts;
             let nid = format!("127.0.{}.{}@{net}", 10 + i, system.mds.len() + o + 1);

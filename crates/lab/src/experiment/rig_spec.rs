@@ -255,7 +255,8 @@ mod tests {
             rig("systems = [{name='a', oss='1,1'}]").unwrap().systems[0].oss,
             [1, 1]
         );
-        let several = rig("systems = [{name='a', mds='2,2'}, {name='b', mds='none'}]\nfresh = true").unwrap();
+        let several =
+            rig("systems = [{name='a', mds='2,2'}, {name='b', mds='none'}]\nfresh = true").unwrap();
         assert_eq!((several.systems.len(), several.systems[0].mdts()), (1, 4));
         assert!(several.fresh);
         for (text, says) in [

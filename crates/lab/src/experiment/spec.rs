@@ -534,8 +534,7 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
         }
     }
     let mut named = spec.roles.iter().chain(&spec.sar);
-    if let Some(c) = named.find(|c| c.name.is_empty() || !c.name.chars().all(word))
-    {
+    if let Some(c) = named.find(|c| c.name.is_empty() || !c.name.chars().all(word)) {
         return wrong(format!(
             "a role is called '{}': give letters, digits, '-' or '_'",
             c.name

@@ -9,9 +9,7 @@ use super::runner::Settings;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use crate::clock;
-use crate::collect::{
-    Host, KernelLustre, Node, Processes, Sampler, Samples, Source, read_sadf,
-};
+use crate::collect::{Host, KernelLustre, Node, Processes, Sampler, Samples, Source, read_sadf};
 use crate::verdict::{STOPWATCHES, explain};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

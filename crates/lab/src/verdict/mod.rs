@@ -22,4 +22,6 @@ pub use explain::{Little, Verdict, explain};
 pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers};
 pub use rules::{Cause, CauseKind};
 pub use seen::{Seen, this_host};
-pub use trial::{Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial, two_at_once};
+pub use trial::{
+    Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial, two_at_once,
+};

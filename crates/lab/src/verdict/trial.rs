@@ -443,7 +443,13 @@ mod tests {
             Some(Trial::RouterBuffers("10.0.0.1@tcp".into(), 1024))
         );
         for kind in [
-            SlowStorage, SlowLink, LockPingPong, BusyCore, FixedConcurrency, Swap, Grants,
+            SlowStorage,
+            SlowLink,
+            LockPingPong,
+            BusyCore,
+            FixedConcurrency,
+            Swap,
+            Grants,
             ColdCache,
         ] {
             assert!(of(kind, "x").is_some());
@@ -479,10 +485,7 @@ mod tests {
         assert_eq!(threads(&[("a".into(), 0.5)]).was, Was::Second);
         let cold = cause(CauseKind::ColdCache, "the servers", 0.5);
         assert_eq!(again(&verdict(vec![]), &cold).was, Was::First);
-        assert_eq!(
-            again(&verdict(vec![cold.clone()]), &cold).was,
-            Was::Second
-        );
+        assert_eq!(again(&verdict(vec![cold.clone()]), &cold).was, Was::Second);
         let v = verdict(vec![cause(CauseKind::LockPingPong, "[0x1:0x2:0x0]", 0.5)]);
         let ops = |count| OpKind {
             op: String::new(),

@@ -132,7 +132,9 @@ impl Own {
     /// The NIDs of the mounts; none is given: the one by which the servers are reached.
     pub(super) fn nids(&self) -> Vec<Nid> {
         let count = self.mounts.unwrap_or(1);
-        let of = |first: Nid| (0..count).map(move |i| Nid::new(first.net(), first.addr().wrapping_add(i)));
+        let of = |first: Nid| {
+            (0..count).map(move |i| Nid::new(first.net(), first.addr().wrapping_add(i)))
+        };
         self.nid.into_iter().flat_map(of).collect()
     }
 }

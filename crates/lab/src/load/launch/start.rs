@@ -65,7 +65,10 @@ fn finish(
     };
     let asked = own.json.as_deref();
     for path in asked.into_iter().chain(run.env.var(RECORD)) {
-        if let Some(record) = record.as_ref().filter(|_| !matches!(done, Err(Failed::Said(_)))) {
+        if let Some(record) = record
+            .as_ref()
+            .filter(|_| !matches!(done, Err(Failed::Said(_))))
+        {
             let text = serde_json::to_string_pretty(record).unwrap_or_default();
             fs::write(path, text + "\n").map_err(Failed::file(path))?;
         }

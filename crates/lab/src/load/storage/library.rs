@@ -27,8 +27,9 @@ impl Library {
     /// Mounts it once at each of `nids`.
     pub fn mount_many(source: &str, nids: &[Nid]) -> Result<Vec<Library>, Failed> {
         let mounted = FileSystem::mount_many(source, nids);
-        let mounted = mounted
-            .map_err(|e| Failed::Refused(format!("cannot mount {source} {} times: {e}", nids.len())))?;
+        let mounted = mounted.map_err(|e| {
+            Failed::Refused(format!("cannot mount {source} {} times: {e}", nids.len()))
+        })?;
         Ok(mounted.into_iter().map(Library).collect())
     }
 
