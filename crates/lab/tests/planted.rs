@@ -268,6 +268,7 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
         cores: 0.3,
         core_count: 8,
         swap_in_per_s: 0.0,
+        cpu_wait: 0.0,
     };
     f.hosts = ["client0", "client1", "mds", "oss0", "oss1"]
         .map(quiet)

@@ -9,8 +9,8 @@ use crate::control::Ask;
 use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, print};
 use coral_lab::verdict::{
-    Facts, OpKind, Outcome, Seen, Trial, Verdict, Window, Windows, again, alone, locks, swap,
-    this_host, threads, trial, two_at_once,
+    Facts, LEAST_COUNT, OpKind, Outcome, Seen, Trial, Verdict, Window, Windows, again, alone,
+    locks, swap, this_host, threads, trial, two_at_once,
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -41,9 +41,10 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
     let (seen, before) = looked(e)?;
     let facts = seen.facts(&seen.joined());
     let verdict = judge(&facts);
-    if facts.count() == 0 {
+    if facts.count() < LEAST_COUNT {
         return Err(format!(
-            "no operation began in the last {} s: put the load on it that is to be explained, and try again",
+            "{} operations began in the last {} s: put the load on it that is to be explained, and try again",
+            facts.count(),
             e.window
         ));
     }
@@ -119,7 +120,9 @@ impl Maker<'_> {
                     "trying: threads are watched for {} s",
                     self.e.window
                 ));
-                Ok(threads(&busiest(self.e.window)))
+                let mut all = Vec::new();
+                let machine = this_host(|| all = busiest(self.e.window));
+                Ok(threads(&all, machine.cpu_wait))
             }
             Trial::LookAgain => {
                 self.say(&format!(

@@ -442,6 +442,7 @@ fn host_of(samples: &Samples) -> crate::verdict::Host {
         cores: mean("host/cpu_busy") / cores as f64,
         core_count: cores as u32,
         swap_in_per_s: mean("host/swap_in"),
+        cpu_wait: 0.0,
     }
 }
 

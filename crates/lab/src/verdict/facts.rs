@@ -81,6 +81,9 @@ pub struct Host {
     pub core_count: u32,
     /// Pages read from swap in a second.
     pub swap_in_per_s: f64,
+    /// Seconds in a second that threads of Coral's processes waited for a processor.
+    #[serde(default)]
+    pub cpu_wait: f64,
 }
 
 /// Large buffers of a router.

@@ -23,5 +23,6 @@ pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers};
 pub use rules::{Cause, CauseKind};
 pub use seen::{Seen, this_host};
 pub use trial::{
-    Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial, two_at_once,
+    LEAST_COUNT, Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial,
+    two_at_once,
 };

@@ -25,6 +25,8 @@ const IN_FLIGHT_DEFAULT: u32 = 8;
 pub(super) const CALLBACKS_LEAST: f64 = 0.2;
 /// A core so busy has no room.
 const CORE_BUSY: f64 = 0.95;
+/// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
+pub(super) const CPU_WAIT: f64 = 0.2;
 /// Pages from swap in a second that tell of too little memory.
 const SWAP_LEAST: f64 = 100.0;
 /// Share of the writes without a grant.
@@ -321,8 +323,15 @@ fn of_processors(f: &Facts) -> f64 {
     all.iter().map(|s| f.share(*s, None)).sum()
 }
 
+/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first.
+fn unread(f: &Facts) -> f64 {
+    let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
+    f.paths.iter().map(beyond).sum::<f64>() / f.op_s().max(1e-12)
+}
+
 fn hosts(f: &Facts) -> Vec<Cause> {
-    let share = of_processors(f);
+    let waits = f.hosts.iter().any(|h| h.cpu_wait >= CPU_WAIT);
+    let share = of_processors(f) + if waits { unread(f) } else { 0.0 };
     let mut out = Vec::new();
     for h in &f.hosts {
         let swaps = h.swap_in_per_s >= SWAP_LEAST;
@@ -344,10 +353,11 @@ fn hosts(f: &Facts) -> Vec<Cause> {
                 fid: None,
                 share,
                 figure: format!(
-                    "its busiest core {:.0}% busy, {} cores {:.0}% in the mean",
+                    "its busiest core {:.0}% busy, {} cores {:.0}% in the mean; threads waited {:.2} s for one in a second",
                     100.0 * h.busiest_core,
                     h.core_count,
-                    100.0 * h.cores
+                    100.0 * h.cores,
+                    h.cpu_wait
                 ),
                 ceiling: Some(format!(
                     "{:.0} operations/s, as long as one core does it",

@@ -1,6 +1,6 @@
 //! What running processes give out, as it is kept in a file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -100,7 +100,11 @@ pub fn this_host(wait: impl FnOnce()) -> Host {
     let mut missing = Vec::new();
     let begun = crate::clock::now();
     let before = machine.read(&mut missing);
+    let waited = cpu_waits_ns();
     wait();
+    let waited: u64 = (cpu_waits_ns().iter())
+        .map(|(thread, ns)| ns - waited.get(thread).unwrap_or(ns).min(ns))
+        .sum();
     let after = machine.read(&mut missing);
     let s = crate::clock::now().duration_since(begun).as_secs_f64();
     let value = |of: &[crate::collect::Reading], name: &str| {
@@ -114,7 +118,29 @@ pub fn this_host(wait: impl FnOnce()) -> Host {
         cores: rate("cpu_busy") / count as f64,
         core_count: count as u32,
         swap_in_per_s: rate("swap_in"),
+        cpu_wait: waited as f64 / 1e9 / s.max(1e-9),
     }
+}
+
+/// Nanoseconds that each thread of a Coral process of this user has waited for a processor.
+fn cpu_waits_ns() -> BTreeMap<(u32, u32), u64> {
+    let numbers = |dir: String| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let is_coral = |pid: &u32| {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_ok_and(|p| p.file_name().is_some_and(|n| n == "coral"))
+    };
+    let mut all = BTreeMap::new();
+    for pid in numbers("/proc".to_owned()).filter(is_coral) {
+        for tid in numbers(format!("/proc/{pid}/task")) {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"));
+            let waited = text.ok().and_then(|t| t.split(' ').nth(1)?.parse().ok());
+            all.insert((pid, tid), waited.unwrap_or(0));
+        }
+    }
+    all
 }
 
 #[cfg(test)]

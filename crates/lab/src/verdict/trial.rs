@@ -17,7 +17,7 @@ use super::rules::{Cause, CauseKind, ms};
 use super::seen::Seen;
 
 /// Operations in a window below which nothing is said.
-const LEAST_COUNT: u64 = 10;
+pub const LEAST_COUNT: u64 = 10;
 /// Share of what is predicted from which on a change was the right one.
 const ENOUGH: f64 = 0.5;
 /// Share of what is predicted below which it was not.
@@ -324,13 +324,18 @@ pub fn swap(before: f64, after: f64) -> Outcome {
     }
 }
 
-/// The busiest threads, each with its share of a core.
-pub fn threads(busiest: &[(String, f64)]) -> Outcome {
+/// The busiest threads, each with its share of a core, and seconds in a second that Coral's threads waited for one.
+pub fn threads(busiest: &[(String, f64)], waited: f64) -> Outcome {
     let text = |(name, share): &(String, f64)| format!("{name}: {:.0}% of a core", 100.0 * share);
-    let figures: Vec<String> = busiest.iter().take(3).map(text).collect();
+    let mut figures: Vec<String> = busiest.iter().take(3).map(text).collect();
+    figures.push(format!(
+        "Coral's threads waited {waited:.2} s for a core in a second"
+    ));
     match busiest.first() {
         None => Outcome::open(figures, "no thread was seen".to_owned()),
-        Some((_, share)) if *share >= THREAD_BUSY => Outcome::of(Was::First, figures),
+        Some((_, share)) if *share >= THREAD_BUSY || waited >= super::rules::CPU_WAIT => {
+            Outcome::of(Was::First, figures)
+        }
         Some(_) => Outcome::of(Was::Second, figures),
     }
 }
@@ -481,8 +486,9 @@ mod tests {
         assert_eq!(two_at_once(50.0, 55.0).was, Was::Second);
         assert_eq!(swap(1000.0, 10.0).was, Was::First);
         assert_eq!(swap(1000.0, 900.0).was, Was::Second);
-        assert_eq!(threads(&[("a".into(), 0.97)]).was, Was::First);
-        assert_eq!(threads(&[("a".into(), 0.5)]).was, Was::Second);
+        assert_eq!(threads(&[("a".into(), 0.97)], 0.0).was, Was::First);
+        assert_eq!(threads(&[("a".into(), 0.5)], 0.4).was, Was::First);
+        assert_eq!(threads(&[("a".into(), 0.5)], 0.0).was, Was::Second);
         let cold = cause(CauseKind::ColdCache, "the servers", 0.5);
         assert_eq!(again(&verdict(vec![]), &cold).was, Was::First);
         assert_eq!(again(&verdict(vec![cold.clone()]), &cold).was, Was::Second);
