@@ -8,10 +8,10 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Writes of a file, each on disk before the next, and their size.
-const WRITES: usize = 24;
+const WRITES: usize = 12;
 const WRITE_BYTES: usize = 64 << 10;
 /// Files that are made in a directory of an MDT.
-const FILES: usize = 24;
+const FILES: usize = 12;
 /// Size of the writes of one program beside those of two.
 const SMALL_BYTES: usize = 4096;
 
