@@ -14,7 +14,7 @@ use coral_lab::verdict::{
 };
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Shortest window: ten operations should be in it.
@@ -149,7 +149,7 @@ impl Maker<'_> {
         })
     }
 
-    fn ask(&self, socket: &PathBuf, what: &Value) -> Result<Value, String> {
+    fn ask(&self, socket: &Path, what: &Value) -> Result<Value, String> {
         let answer = find::ask(socket, what)?;
         match answer["error"].as_str() {
             Some(e) => Err(e.to_owned()),

@@ -62,9 +62,9 @@ fn found(a: &Analysis, f: &Figure, p: &Point, y: &str) -> Option<Found> {
         let dir = a.dir.join(&role.stdout);
         let file = dir.parent()?.join(record_name(&role.name));
         let record: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-        let phases = record["phases"].as_array()?.iter();
-        let named = phases.filter(|p| p["name"] == operation);
-        named.last().map(|p| p["latency_ns"].clone())
+        let mut phases = record["phases"].as_array()?.iter().rev();
+        let named = phases.find(|p| p["name"] == operation);
+        named.map(|p| p["latency_ns"].clone())
     })?;
     let of = |s: &String| Some(format!("{s}={}", p.param(s)?));
     let mut name: Vec<String> = f.series.iter().filter_map(of).collect();

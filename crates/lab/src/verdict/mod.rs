@@ -19,7 +19,7 @@ mod seen;
 mod trial;
 
 pub use explain::{Little, Verdict, explain};
-pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers};
+pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers, Shared};
 pub use rules::{Cause, CauseKind};
 pub use seen::{Seen, this_host};
 pub use trial::{

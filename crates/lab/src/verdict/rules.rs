@@ -105,7 +105,7 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     }
     out.extend(window(f));
     out.extend(fixed_concurrency(f));
-    out.extend(lock_ping_pong(f));
+    out.extend(lock_ping_pong(f).or_else(|| shared_file(f)));
     out.extend(hosts(f));
     out.extend(router_buffers(f));
     out.extend(grants(f));
@@ -306,6 +306,29 @@ fn lock_ping_pong(f: &Facts) -> Option<Cause> {
         ),
         ceiling: None,
         change: "give each client a file or a directory of its own".to_owned(),
+    })
+}
+
+/// Several clients write one file: the servers take its locks for them, and every write and read goes out at once.
+fn shared_file(f: &Facts) -> Option<Cause> {
+    let waits = |fid| f.contended.iter().find(|c| c.fid == fid && c.clients > 1);
+    let (s, waits) = (f.shared.iter()).find_map(|s| Some((s, waits(s.fid)?)))?;
+    let share = s.seconds / f.op_s().max(1e-12);
+    let (seq, oid, ver) = s.fid;
+    (share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::LockPingPong,
+        subject: format!("[{seq:#x}:{oid:#x}:{ver:#x}]"),
+        fid: Some(s.fid),
+        share: share.min(1.0),
+        figure: format!(
+            "{} clients write it; {} writes and reads went past their caches, and {} waited for its lock, {} each",
+            s.writers,
+            s.at_once,
+            waits.waits,
+            ms(waits.wait_s / waits.waits.max(1) as f64)
+        ),
+        ceiling: None,
+        change: "give each client a file of its own".to_owned(),
     })
 }
 
