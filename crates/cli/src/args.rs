@@ -215,6 +215,20 @@ pub(crate) struct Explain {
     /// Watch this machine's processors and memory for so long.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub watch: f64,
+    /// Also make the one trial that tells the first two causes apart. It says what it changes before it does, and puts that back.
+    #[arg(long = "try")]
+    pub trial: bool,
+    /// With --try: watch for so long before a change, with it, and after it was put back.
+    #[arg(
+        long = "for",
+        value_name = "SECONDS",
+        default_value_t = 5.0,
+        requires = "trial"
+    )]
+    pub window: f64,
+    /// Puts back what a trial changed, when standard input ends.
+    #[arg(long, hide = true)]
+    pub put_back: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

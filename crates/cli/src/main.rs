@@ -9,6 +9,7 @@ mod client;
 mod control;
 mod daemon;
 mod descriptors;
+mod explain;
 mod format;
 mod history;
 mod holder;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         daemon::end_with_closed_pipe();
     }
     if let Some(name) = called.as_deref().filter(|c| load::NAMES.contains(c)) {
+        let _ = descriptors::raise_limit();
         // A process of the run that has ended is an error to report, not a signal to end by.
         return load::main(name, args);
     }
@@ -121,7 +123,7 @@ fn main() -> ExitCode {
         Command::Lab(a) => lab::run(a),
         Command::Metrics(a) => metrics::run(a),
         Command::Trace(a) => trace::run(a),
-        Command::Explain(a) => trace::explain(a),
+        Command::Explain(a) => explain::run(&a),
         Command::Lfs { args } => return lfs::main(args),
         Command::Lst { .. } => Ok(()),
         Command::Lnetctl { args } => return lnetctl::main(args, false),

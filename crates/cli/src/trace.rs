@@ -1,19 +1,16 @@
-//! `coral trace` and `coral explain`: where the time of operations went, and what limits them.
+//! `coral trace`: where the time of operations went; and how it is asked for.
 
-use crate::args::{Explain, Trace};
+use crate::args::Trace;
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
 use coral_lab::attribution::{Filter, perfetto, text};
-use coral_lab::verdict::{STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host};
+use coral_lab::verdict::Seen;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// How the user says which processes.
-const HOW: &str = "`coral trace DIR ...`, mount points or pids";
-/// Longest that this machine is watched.
-const WATCH_MAX_S: f64 = 3600.0;
+pub(crate) const HOW: &str = "`coral trace DIR ...`, mount points or pids";
 
 /// Entry of `coral trace`.
 pub(crate) fn run(t: Trace) -> Result<(), String> {
@@ -35,57 +32,9 @@ pub(crate) fn run(t: Trace) -> Result<(), String> {
     print(&text(&joined, &filter, t.most))
 }
 
-/// Entry of `coral explain`.
-pub(crate) fn explain(e: Explain) -> Result<(), String> {
-    if !(0.0..=WATCH_MAX_S).contains(&e.watch) {
-        return Err(format!(
-            "--watch {}: give 0 to {WATCH_MAX_S} seconds",
-            e.watch
-        ));
-    }
-    let seen = match &e.places[..] {
-        [one] if kept(one).is_some() => read(&kept(one).unwrap_or_default())?,
-        places => {
-            let machine = this_host(|| wait(e.watch));
-            let mut seen = ask_all(places)?;
-            seen.hosts.push(machine);
-            seen
-        }
-    };
-    let verdict = judge(&seen.facts(&seen.joined()));
-    match e.json {
-        true => print(&format!("{:#}\n", as_json(&verdict))),
-        false => print(&verdict.to_string()),
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a command of one thread that watches a real machine"
-)]
-fn wait(s: f64) {
-    std::thread::sleep(Duration::from_secs_f64(s));
-}
-
-fn print(text: &str) -> Result<(), String> {
+pub(crate) fn print(text: &str) -> Result<(), String> {
     let written = std::io::stdout().lock().write_all(text.as_bytes());
     written.map_err(|e| format!("cannot print: {e}"))
-}
-
-/// The file of a run, or a file itself.
-fn kept(place: &Path) -> Option<PathBuf> {
-    let inside = place.join(IN_RUN);
-    match place.is_file() {
-        true => Some(place.to_owned()),
-        false => inside.is_file().then_some(inside),
-    }
-}
-
-fn read(file: &Path) -> Result<Seen, String> {
-    let text = std::fs::read_to_string(file);
-    let text = text.map_err(|e| format!("cannot read '{}': {e}", file.display()))?;
-    serde_json::from_str(&text)
-        .map_err(|e| format!("'{}' is none of `coral trace --json`: {e}", file.display()))
 }
 
 /// What the processes tell together.
@@ -120,24 +69,6 @@ fn grants(metrics: &Value) -> Vec<(String, u64)> {
         .collect()
 }
 
-fn as_json(v: &Verdict) -> Value {
-    let causes = v.causes.iter().map(|c| {
-        json!({
-            "cause": c.kind.name(), "subject": c.subject, "share": c.share, "figure": c.figure,
-            "ceiling": c.ceiling, "change": c.change,
-        })
-    });
-    let shares = v.shares.iter().map(|(s, share)| json!([s.name(), share]));
-    json!({
-        "little": {
-            "holds": v.little.holds(), "operations_per_s": v.little.rate, "seconds": v.little.time_s,
-            "expected": v.little.expected(), "counted": v.little.counted,
-        },
-        "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
-        "next": v.next,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,16 +79,5 @@ mod tests {
             { "labels": { "target": "coral-OST0000" }, "value": 7 } ] }, { "name": "other" }]);
         assert_eq!(grants(&metrics), [("coral-OST0000".to_owned(), 7)]);
         assert!(grants(&json!({ "error": "x" })).is_empty());
-    }
-
-    #[test]
-    fn what_is_kept_is_found_in_a_run() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(kept(dir.path()), None);
-        let file = dir.path().join(IN_RUN);
-        std::fs::write(&file, "{}").unwrap();
-        assert_eq!(kept(dir.path()), Some(file.clone()));
-        assert_eq!(kept(&file), Some(file.clone()));
-        assert!(read(&file).unwrap_err().contains("coral trace --json"));
     }
 }

@@ -293,6 +293,75 @@ fn file_systems_behind_a_router_are_measured_and_gone() {
     assert!(page.contains("class=\"panel\"") && !page.contains("Incomplete"));
 }
 
+/// Several MDSs, a directory striped over their MDTs, and mounts of the library: all work, each measurement has file systems of
+/// its own, and the verdict is about the operations of those mounts.
+#[test]
+fn many_mounts_in_one_process_use_several_mdts() {
+    let tmp = tempfile::tempdir().unwrap();
+    let spec = tmp.path().join("many.toml");
+    let text = r#"
+        name = "many"
+        [run]
+        repeats = 2
+        sample = "100ms"
+        [rig]
+        systems = [{ name = "fs1", mds = "1,2" }, { name = "fs2", mds = "none" }]
+        clients = 1
+        cache_mb = 16
+        fresh = true
+        [[prepare]]
+        name = "directory"
+        command = ["coral", "lfs", "mkdir", "-c", "3", "{fs1}/d0"]
+        [[roles]]
+        name = "m"
+        parser = "mdsrate"
+        command = ["sh", "-c", "exec {coral} mdsrate {fs1.library} --coral-mounts 5 --coral-stopwatches {scratch}/stopwatches-m.json --np 10 --create --nfiles 200 --ndirs 1 --dirfmt /d%d --filefmt 'f%%d'"]
+        [[cleanup]]
+        name = "count"
+        command = ["sh", "-c", "test $(ls {fs1}/d0 | wc -l) = 200"]
+    "#;
+    std::fs::write(&spec, text).unwrap();
+    let run = tmp.path().join("run");
+    ok(coral()
+        .args(["lab", "run"])
+        .arg(&spec)
+        .arg("--dir")
+        .arg(&run));
+    let records: Vec<Value> = lines(&run.join("points.jsonl"))
+        .iter()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(records.len(), 2);
+    for r in &records {
+        let verdict = r["verdict"].as_str().unwrap();
+        assert!(verdict.starts_with("Little's law "), "{verdict}");
+        assert!(!verdict.contains("no operation was seen"), "{verdict}");
+    }
+    let text = std::fs::read_to_string(run.join("stopwatches.json")).unwrap();
+    let seen: coral_lab::verdict::Seen = serde_json::from_str(&text).unwrap();
+    let mounts: BTreeSet<&String> = seen.dumps.iter().flat_map(|d| &d.names).collect();
+    for n in 1..=5 {
+        let nid = format!("127.10.0.{n}@tcp");
+        assert!(mounts.contains(&nid), "{nid}: {mounts:?}");
+    }
+    // every mount had two ranks of 20 files each
+    let joined = seen.joined();
+    let targets: BTreeSet<&String> = (joined.rpcs.iter())
+        .map(|r| &joined.names[r.target])
+        .collect();
+    for target in ["fs1-MDT0000", "fs1-MDT0001", "fs1-MDT0002"] {
+        assert!(targets.contains(&target.to_owned()), "{targets:?}");
+    }
+    let (_, said) = fails(
+        coral()
+            .args(["lab", "run"])
+            .arg(&spec)
+            .args(["--mount", "fs1=/tmp", "--dir"])
+            .arg(tmp.path().join("other")),
+    );
+    assert!(said.contains("leave --mount out"), "{said}");
+}
+
 /// A signal outside reaches the run in its namespaces; it ends in order, and its file systems with it.
 #[test]
 fn a_signal_ends_what_runs_in_namespaces() {

@@ -30,6 +30,9 @@ const OSTS: u32 = 3;
 const WRITES: u64 = 8;
 const WRITE_BYTES: usize = 65_536;
 
+/// Kinds of [`Plant`].
+const KINDS: u32 = 11;
+
 /// What is made slow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Plant {
@@ -42,6 +45,8 @@ enum Plant {
     InFlight,
     /// Clients change the mode of one file in turns, and look at it.
     PingPong,
+    /// Clients write into one file in turns, and read it.
+    Writers,
     /// 4 KiB at a time, one program, so far there and back.
     Distance(Duration),
     /// The disk of the MDT.
@@ -63,7 +68,7 @@ impl Plant {
             Plant::Disk(i, _) => Some((CauseKind::SlowStorage, ost(i))),
             Plant::Link(i, _) => Some((CauseKind::SlowLink, ost(i))),
             Plant::InFlight => Some((CauseKind::Window, "coral-OST".into())),
-            Plant::PingPong => Some((CauseKind::LockPingPong, "[0x".into())),
+            Plant::PingPong | Plant::Writers => Some((CauseKind::LockPingPong, "[0x".into())),
             Plant::Distance(_) => Some((CauseKind::FixedConcurrency, "the programs".into())),
             Plant::MdtSync(_) => Some((CauseKind::SlowStorage, "coral-MDT0000".into())),
             Plant::Core(_) => Some((CauseKind::BusyCore, "oss1".into())),
@@ -74,14 +79,14 @@ impl Plant {
 
     fn clients(self) -> usize {
         match self {
-            Plant::PingPong => 3,
+            Plant::PingPong | Plant::Writers => 3,
             _ => 2,
         }
     }
 
-    /// Each kind twice, in any order, of any size.
+    /// Each kind at least once, in any order, of any size.
     fn twenty(rng: &mut ChaCha8Rng) -> Vec<Plant> {
-        let mut kinds: Vec<u32> = (0..20).map(|i| i % 10).collect();
+        let mut kinds: Vec<u32> = (0..20).map(|i| i % KINDS).collect();
         kinds.shuffle(rng);
         kinds.into_iter().map(|k| Plant::random(k, rng)).collect()
     }
@@ -99,6 +104,7 @@ impl Plant {
             6 => Plant::MdtSync(ms),
             7 => Plant::Core(rng.random_range(0.95..1.0)),
             8 => Plant::Router(rng.random_range(1..4)),
+            9 => Plant::Writers,
             _ => Plant::Swap(rng.random_range(200.0..20_000.0)),
         }
     }
@@ -185,6 +191,22 @@ async fn shared(fs: Arc<Llite>, rounds: u32) -> TestResult {
     Ok(())
 }
 
+/// Writes into a file as others do, each a part of its own, and reads the first part.
+async fn shared_writes(fs: Arc<Llite>, part: u64, rounds: u64) -> TestResult {
+    let (me, node) = (Cred::root(), fs.node().clone());
+    let w = node.stopwatch();
+    let fid = fs.lookup(&me, fs.root(), b"shared").await?.attr.fid;
+    let file = fs.open(&me, fid, O_RDWR).await?;
+    for i in 0..rounds {
+        let data = Bytes::from(vec![i as u8; 4096]);
+        let written = fs.write(&me, &file, (1000 * part + i) * 4096, data.into());
+        w.operation("write", fid, written).await?;
+        let read = fs.read(&file, 0, 4096);
+        w.operation("read", fid, read).await?;
+    }
+    Ok(fs.release(&file).await?)
+}
+
 async fn load(plant: Plant, clients: &[Client]) -> TestResult {
     let mut programs = tokio::task::JoinSet::new();
     let failed = |e: Box<dyn std::error::Error>| e.to_string();
@@ -193,13 +215,19 @@ async fn load(plant: Plant, clients: &[Client]) -> TestResult {
             let fs = clients[0].llite().clone();
             programs.spawn(async move { small(fs, "small".into(), 40).await.map_err(failed) });
         }
-        Plant::PingPong => {
+        Plant::PingPong | Plant::Writers => {
             let (me, fs) = (Cred::root(), &clients[0]);
             let (_, file) = fs.create(&me, fs.root(), b"shared", 0o644, O_RDWR).await?;
             fs.release(&file).await?;
-            for c in clients {
+            for (i, c) in clients.iter().enumerate() {
                 let fs = c.llite().clone();
-                programs.spawn(async move { shared(fs, 60).await.map_err(failed) });
+                programs.spawn(async move {
+                    let done = match plant {
+                        Plant::PingPong => shared(fs, 60).await,
+                        _ => shared_writes(fs, i as u64, 60).await,
+                    };
+                    done.map_err(failed)
+                });
             }
         }
         _ => {
@@ -240,6 +268,7 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
         cores: 0.3,
         core_count: 8,
         swap_in_per_s: 0.0,
+        cpu_wait: 0.0,
     };
     f.hosts = ["client0", "client1", "mds", "oss0", "oss1"]
         .map(quiet)
@@ -350,6 +379,7 @@ async fn what_is_planted_is_named_first() -> TestResult {
         (Plant::Link(2, ms(10)), "an RPC,", 20.0, 1.1),
         (Plant::InFlight, "in flight,", 1.0, 1.0),
         (Plant::PingPong, "", 3.0, 1.0),
+        (Plant::Writers, "", 3.0, 1.0),
         (Plant::Distance(ms(20)), "there and back", 20.0, 1.1),
         (Plant::MdtSync(ms(30)), "storage takes", 30.0, 2.0),
         (Plant::Core(0.99), "busiest core", 99.0, 1.0),

@@ -20,5 +20,5 @@ mod watch;
 
 pub use record::{Dump, Kind, Op, Passage, Rpc, Served, Wait, Waited, Waits};
 pub use ring::KEPT;
-pub use stopwatch::{Passing, RpcEnd, ServedEnd, Stopwatch};
+pub use stopwatch::{Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
 pub use watch::{Ran, WAITS_KEPT, Watch, carried, current, first_poll, waits, watched};

@@ -162,6 +162,9 @@ pub struct Dump {
     pub now: i64,
     /// Records that the rings no longer had.
     pub lost: u64,
+    /// Operations that needed no RPC and waited for nothing: they are counted, and not kept.
+    #[serde(default)]
+    pub brief: u64,
     /// Operations.
     pub ops: Vec<Op>,
     /// RPCs of its clients.
@@ -170,4 +173,26 @@ pub struct Dump {
     pub served: Vec<Served>,
     /// Messages it has passed on.
     pub passages: Vec<Passage>,
+}
+
+impl Dump {
+    /// Leaves out what was over before the last `most` RPCs, with the operations that they are part of, began.
+    pub fn keep_last(dumps: &mut [Dump], most: usize) {
+        let mut begun: Vec<i64> = dumps
+            .iter()
+            .flat_map(|d| &d.rpcs)
+            .map(|r| r.span.0)
+            .collect();
+        let Some(left_out) = begun.len().checked_sub(most + 1) else {
+            return;
+        };
+        begun.sort_unstable();
+        let from = begun[left_out];
+        for d in dumps {
+            let before = d.ops.len() + d.rpcs.len();
+            d.ops.retain(|o| o.span.0 > from);
+            d.rpcs.retain(|r| r.span.0 > from);
+            d.lost += (before - d.ops.len() - d.rpcs.len()) as u64;
+        }
+    }
 }

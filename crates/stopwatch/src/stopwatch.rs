@@ -3,14 +3,19 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use coral_wire::fid::Fid;
+use coral_wire::nid::Nid;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Wait, Waits};
 use crate::ring::Ring;
-use crate::watch::{Interval, Ran, Watch, current, watched};
+use crate::watch::{Interval, Ran, Watch, current, timed};
+
+/// An operation that took longer is kept, whatever it needed.
+const BRIEF: Duration = Duration::from_micros(100);
 
 /// A moment in a ring: nanoseconds since the node's start.
 type Ns = u64;
@@ -110,6 +115,8 @@ pub struct Stopwatch {
     epoch: Instant,
     on: AtomicBool,
     last_op: AtomicU64,
+    /// Operations that needed no RPC and waited for nothing.
+    brief: AtomicU64,
     ops: Ring<KeptOp>,
     rpcs: Ring<(u64, RpcEnd, Kept)>,
     served: Ring<(ServedEnd, u64, Kept)>,
@@ -122,6 +129,7 @@ impl Default for Stopwatch {
             epoch: Instant::now(),
             on: AtomicBool::new(true),
             last_op: AtomicU64::new(0),
+            brief: AtomicU64::new(0),
             ops: Ring::default(),
             rpcs: Ring::default(),
             served: Ring::default(),
@@ -149,8 +157,13 @@ impl Stopwatch {
 
     /// The watch of an RPC, part of the operation that is current; None: it is off.
     pub fn part(&self) -> Option<Arc<Watch>> {
-        self.is_on()
-            .then(|| Watch::new(0, current().map_or(0, |w| w.id())))
+        self.is_on().then(|| {
+            let parent = current().map_or(0, |w| {
+                w.sends();
+                w.id()
+            });
+            Watch::new(0, parent)
+        })
     }
 
     /// The watch of a request being handled; None: it is off.
@@ -164,12 +177,12 @@ impl Stopwatch {
             return fut.await;
         };
         let begun = Instant::now();
-        let out = watched(watch.clone(), fut).await;
-        self.operation_ended(&watch, op, fid, (begun, Instant::now()));
+        let (out, ended) = timed(&watch, begun, fut).await;
+        self.operation_ended(&watch, op, fid, (begun, ended));
         out
     }
 
-    /// An operation has ended.
+    /// An operation has ended. One that needed no RPC and waited for nothing is counted only: there is nothing to take apart.
     pub fn operation_ended(
         &self,
         watch: &Watch,
@@ -177,6 +190,10 @@ impl Stopwatch {
         fid: Fid,
         (begun, ended): (Instant, Instant),
     ) {
+        if watch.is_brief() && ended.saturating_duration_since(begun) < BRIEF {
+            self.brief.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         let Ran { run_ns, waits } = watch.take();
         self.ops.push(KeptOp {
             id: watch.id(),
@@ -233,6 +250,7 @@ impl Stopwatch {
         let mut dump = Dump {
             clock: clock.to_owned(),
             now: at(Instant::now()),
+            brief: self.brief.load(Ordering::Relaxed),
             lost: [
                 self.ops.lost(),
                 self.rpcs.lost(),
@@ -309,10 +327,65 @@ impl Stopwatch {
     }
 }
 
+/// What the stopwatches of this process's nodes keep, each with the NIDs of its node, all on the one clock of the process.
+pub fn dumps<'a>(nodes: impl IntoIterator<Item = (&'a Stopwatch, &'a [Nid])>) -> Vec<Dump> {
+    let base = Instant::now();
+    // A pid alone may be another process's in another namespace.
+    let clock = format!("{}-{base:?}", std::process::id());
+    let dump = |(watch, nids): (&Stopwatch, &[Nid])| {
+        let mut dump = watch.dump(&clock, base);
+        dump.nids = nids.iter().map(|n| n.0).collect();
+        dump.names = nids.iter().map(Nid::to_string).collect();
+        dump
+    };
+    nodes.into_iter().map(dump).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_records_of_several_nodes_are_kept_together() {
+        let (a, b) = (Stopwatch::default(), Stopwatch::default());
+        for i in 0..10 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let s = if i % 2 == 0 { &a } else { &b };
+            let now = Instant::now();
+            let watch = s.part().unwrap();
+            s.rpc_ended(&watch, rpc(i, now));
+            s.operation("getattr", Fid::ZERO, async { drop(s.part()) })
+                .await;
+        }
+        let mut all = dumps([(&a, &[][..]), (&b, &[][..])]);
+        assert_eq!(all[0].clock, all[1].clock);
+        Dump::keep_last(&mut all, 100);
+        assert_eq!((all[0].rpcs.len(), all[1].rpcs.len()), (5, 5));
+        Dump::keep_last(&mut all, 3);
+        let xids = |d: &Dump| d.rpcs.iter().map(|r| r.xid).collect::<Vec<_>>();
+        assert_eq!((xids(&all[0]), xids(&all[1])), (vec![8], vec![7, 9]));
+        assert_eq!((all[0].ops.len(), all[1].ops.len()), (1, 2));
+        assert_eq!((all[0].lost, all[1].lost), (8, 6));
+    }
+
+    fn rpc(xid: u64, at: Instant) -> RpcEnd {
+        RpcEnd {
+            peer: 0,
+            target: "t".into(),
+            xid,
+            reply_mbits: 0,
+            opc: 0,
+            fid: Fid::ZERO,
+            begun: at,
+            sending: at,
+            sent: at,
+            reply: at,
+            ended: at,
+            attempts: 1,
+            bulk_bytes: 0,
+            in_flight: (1, 8),
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_operation_is_dumped_and_read_again() {
@@ -327,8 +400,15 @@ mod tests {
         assert_eq!(op.waits, [(Wait::Lock, 1_000_000, 3_000_000)]);
         let text = serde_json::to_string(&dump).unwrap();
         assert_eq!(serde_json::from_str::<Dump>(&text).unwrap(), dump);
+        s.operation("getattr", Fid::ZERO, async {}).await;
+        let dump = s.dump("here", base);
+        assert_eq!((dump.ops.len(), dump.brief), (1, 1), "it needed nobody");
+        s.operation("getattr", Fid::ZERO, async { drop(s.part()) })
+            .await;
+        assert_eq!(s.dump("here", base).ops.len(), 2, "it sent an RPC");
         s.turn(false);
         s.operation("getattr", Fid::ZERO, async {}).await;
-        assert_eq!(s.dump("here", base).ops.len(), 1, "it is off");
+        let dump = s.dump("here", base);
+        assert_eq!((dump.ops.len(), dump.brief), (2, 1), "it is off");
     }
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,6 +26,10 @@ pub struct Watch {
     /// The operation it is part of; 0: none.
     parent: u64,
     run_ns: AtomicU64,
+    /// Polls of its future.
+    polls: AtomicU32,
+    /// An RPC is part of it.
+    has_rpc: AtomicBool,
     waits: Mutex<Vec<Interval>>,
 }
 
@@ -62,6 +66,16 @@ impl Watch {
     /// Number of the operation it is part of; 0: none.
     pub fn parent(&self) -> u64 {
         self.parent
+    }
+
+    /// An RPC is part of it.
+    pub(crate) fn sends(&self) {
+        self.has_rpc.store(true, Ordering::Relaxed);
+    }
+
+    /// It was answered without an RPC and without a wait.
+    pub(crate) fn is_brief(&self) -> bool {
+        self.polls.load(Ordering::Relaxed) <= 1 && !self.has_rpc.load(Ordering::Relaxed)
     }
 
     /// It waited from one moment to the other.
@@ -119,6 +133,13 @@ struct Entered {
 
 impl Entered {
     fn new(watch: Option<Arc<Watch>>, begun: Instant, silent: bool) -> Entered {
+        if let Some(watch) = watch.as_ref().filter(|_| !silent) {
+            // One poll at a time: it needs no locked instruction.
+            let polls = watch.polls.load(Ordering::Relaxed);
+            watch
+                .polls
+                .store(polls.saturating_add(1), Ordering::Relaxed);
+        }
         Entered {
             outer: CURRENT.replace(watch),
             outer_inside_ns: INSIDE_NS.replace(0),
@@ -169,8 +190,22 @@ pub fn first_poll<F: Future + ?Sized>(
 
 /// `fut` under `watch`: each poll is time of its own.
 pub async fn watched<F: Future>(watch: Arc<Watch>, fut: F) -> F::Output {
+    timed(&watch, Instant::now(), fut).await.0
+}
+
+/// The same of what began at `begun`, with the moment of its end.
+pub(crate) async fn timed<F: Future>(
+    watch: &Arc<Watch>,
+    begun: Instant,
+    fut: F,
+) -> (F::Output, Instant) {
     let mut fut = pin!(fut);
-    poll_fn(|cx| first_poll(&watch, Instant::now(), fut.as_mut(), cx).map(|(out, _)| out)).await
+    let mut first = Some(begun);
+    poll_fn(|cx| {
+        let begun = first.take().unwrap_or_else(Instant::now);
+        first_poll(watch, begun, fut.as_mut(), cx)
+    })
+    .await
 }
 
 /// `fut` with the watch that is current now, for a task of its own that is part of an operation. Its polls are no time of the

@@ -258,25 +258,23 @@ fn metrics<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>, json: bool) -> Value 
 
 /// The stopwatches of nodes, on the one clock of this process, with their routers' buffers.
 fn stopwatches<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Value {
-    let base = tokio::time::Instant::now();
-    // A pid alone may be another process's in another namespace.
-    let clock = format!("{}-{:?}", std::process::id(), base);
-    let mut seen = Seen::default();
-    for node in nodes {
-        let mut dump = node.stopwatch().dump(&clock, base);
-        dump.nids = node.nids().iter().map(|n| n.0).collect();
-        dump.names = node.nids().iter().map(Nid::to_string).collect();
-        seen.dumps.push(dump);
-        let routing = node.routing();
-        if routing.enabled {
-            seen.routers.push(RouterBuffers {
-                name: node.nid().to_string(),
-                buffers: routing.large.nbuffers as u64,
-                least_free: routing.large.mincredits as u64,
-                wait_s: 0.0,
-            });
+    let nodes: Vec<&Arc<Node>> = nodes.collect();
+    let routes = |node: &&&Arc<Node>| node.routing().enabled;
+    let buffers = |node: &&Arc<Node>| {
+        let large = node.routing().large;
+        RouterBuffers {
+            name: node.nid().to_string(),
+            buffers: large.nbuffers as u64,
+            least_free: large.mincredits as u64,
+            wait_s: 0.0,
         }
-    }
+    };
+    let watches = nodes.iter().map(|n| (&**n.stopwatch(), n.nids()));
+    let seen = Seen {
+        dumps: coral_stopwatch::dumps(watches),
+        routers: nodes.iter().filter(routes).map(buffers).collect(),
+        ..Seen::default()
+    };
     json!(seen)
 }
 

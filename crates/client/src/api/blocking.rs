@@ -17,12 +17,15 @@
 //! ```
 
 use std::io;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use coral_lnet::Node;
+use coral_wire::nid::Nid;
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
 
 use super::error::PathError;
 use super::file::{self, OpenOptions};
@@ -38,10 +41,13 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// How often that is looked at.
 const END_LOOK: Duration = Duration::from_millis(10);
 
-/// The runtime of a mount. After the last handle it goes on until the mount has ended.
+/// Mounts that [`FileSystem::mount_many`] begins at a time.
+const MOUNTING: usize = 16;
+
+/// The runtime of one mount or several. After the last handle it goes on until they have ended.
 struct Engine {
     runtime: Option<Runtime>,
-    mount: OnceLock<Weak<Llite>>,
+    mounts: Mutex<Vec<Weak<Llite>>>,
 }
 
 impl Engine {
@@ -53,7 +59,7 @@ impl Engine {
             .build()?;
         Ok(Arc::new(Self {
             runtime: Some(runtime),
-            mount: OnceLock::new(),
+            mounts: Mutex::default(),
         }))
     }
 
@@ -68,8 +74,12 @@ impl Engine {
         mounting: impl Future<Output = Result<file_system::FileSystem, ConnectError>>,
     ) -> Result<FileSystem, ConnectError> {
         let fs = self.run(mounting)?;
-        let _ = self.mount.set(Arc::downgrade(fs.llite()));
-        Ok(FileSystem { fs, engine: self })
+        Ok(self.holding(fs))
+    }
+
+    fn holding(self: Arc<Self>, fs: file_system::FileSystem) -> FileSystem {
+        self.mounts.lock().push(Arc::downgrade(fs.llite()));
+        FileSystem { fs, engine: self }
     }
 }
 
@@ -79,13 +89,14 @@ impl Drop for Engine {
         let Some(runtime) = self.runtime.take() else {
             return;
         };
-        let mount = self.mount.take().unwrap_or_default();
-        if mount.strong_count() == 0 {
+        let mounts = std::mem::take(self.mounts.get_mut());
+        let is_mounted = move || mounts.iter().any(|m| m.strong_count() > 0);
+        if !is_mounted() {
             return runtime.shutdown_background();
         }
         std::thread::spawn(move || {
             let ended = async {
-                while mount.strong_count() > 0 {
+                while is_mounted() {
                     tokio::time::sleep(END_LOOK).await;
                 }
             };
@@ -110,9 +121,22 @@ impl FileSystem {
         Engine::start()?.mount(file_system::FileSystem::mount(source))
     }
 
+    /// Mounts the same file system once at each of `nids`, all on one runtime ([`super::FileSystem::mount_at`]).
+    pub fn mount_many(source: &str, nids: &[Nid]) -> Result<Vec<Self>, ConnectError> {
+        let engine = Engine::start()?;
+        let mounted = engine.run(mount_all(source.to_owned(), nids.to_vec()))?;
+        let holding = |fs| engine.clone().holding(fs);
+        Ok(mounted.into_iter().map(holding).collect())
+    }
+
     /// Mounts on `node` ([`super::FileSystem::mount_on`]).
     pub fn mount_on(node: Arc<Node>, options: MountOptions) -> Result<Self, ConnectError> {
         Engine::start()?.mount(file_system::FileSystem::mount_on(node, options))
+    }
+
+    /// The node that it is mounted on.
+    pub fn node(&self) -> &Arc<Node> {
+        self.fs.llite().node()
     }
 
     /// The same mount as another user ([`super::FileSystem::as_user`]).
@@ -244,6 +268,35 @@ impl FileSystem {
         let Self { fs, engine } = self;
         engine.run(fs.unmount());
     }
+}
+
+/// A mount at each NID, in their order.
+async fn mount_all(
+    source: String,
+    nids: Vec<Nid>,
+) -> Result<Vec<file_system::FileSystem>, ConnectError> {
+    let source: Arc<str> = source.into();
+    let mut to_do = nids.into_iter().enumerate();
+    let mut mounting = JoinSet::new();
+    let mut done = Vec::new();
+    loop {
+        while mounting.len() < MOUNTING
+            && let Some((i, nid)) = to_do.next()
+        {
+            let source = source.clone();
+            mounting.spawn(async move {
+                let fs = file_system::FileSystem::mount_at(&source, nid).await;
+                fs.map(|fs| (i, fs))
+            });
+        }
+        match mounting.join_next().await {
+            None => break,
+            Some(Ok(mounted)) => done.push(mounted?),
+            Some(Err(gone)) => return Err(ConnectError::Threads(io::Error::other(gone))),
+        }
+    }
+    done.sort_by_key(|(i, _)| *i);
+    Ok(done.into_iter().map(|(_, fs)| fs).collect())
 }
 
 /// An open file. Dropped, it is closed in the background; [`File::close`] waits for that and tells errors.

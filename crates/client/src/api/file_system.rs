@@ -76,6 +76,15 @@ impl FileSystem {
         let mgs = source.nids[0];
         let nid =
             local_nid_on(mgs, PORT).map_err(|source| ConnectError::Address { nid: mgs, source })?;
+        Self::mount_from(source, nid).await
+    }
+
+    /// The same at an address of this machine that is given. Mounts of one process, as of several, need different ones.
+    pub async fn mount_at(source: &str, nid: Nid) -> Result<Self, ConnectError> {
+        Self::mount_from(source.parse()?, nid).await
+    }
+
+    async fn mount_from(source: Source, nid: Nid) -> Result<Self, ConnectError> {
         let config = NodeConfig {
             nids: vec![nid],
             seed: rand::rngs::OsRng.try_next_u64()?,

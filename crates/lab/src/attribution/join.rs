@@ -76,6 +76,8 @@ pub struct Joined {
     pub callbacks: Vec<(usize, i64)>,
     /// Records that had left the rings.
     pub lost: u64,
+    /// Operations that needed no RPC and waited for nothing, which are not kept.
+    pub brief: u64,
 }
 
 impl Joined {
@@ -156,6 +158,7 @@ pub fn join(dumps: &[Dump]) -> Joined {
     let index = Index::new(dumps);
     let mut out = Joined {
         lost: dumps.iter().map(|d| d.lost).sum(),
+        brief: dumps.iter().map(|d| d.brief).sum(),
         ..Joined::default()
     };
     for (c, dump) in dumps.iter().enumerate() {

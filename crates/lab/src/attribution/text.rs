@@ -114,6 +114,13 @@ pub fn text(j: &Joined, filter: &Filter, most: usize) -> String {
     if j.lost > 0 {
         let _ = writeln!(out, "{} older records had left the rings", j.lost);
     }
+    if j.brief > 0 {
+        let _ = writeln!(
+            out,
+            "{} operations were answered at once, without an RPC or a wait: they are not kept",
+            j.brief
+        );
+    }
     if j.conflict_ns > 0 {
         let by = time(j.conflict_ns);
         let _ = writeln!(out, "stamps contradict each other by up to {by}");

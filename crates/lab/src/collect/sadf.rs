@@ -134,6 +134,15 @@ mod tests {
         ] {
             assert!(s.series.contains_key(name), "{name}: {:?}", s.series.keys());
         }
+        let mut beside = Samples {
+            started_ms: s.started_ms + 10_000,
+            interval_ms: 1000,
+            ..Samples::default()
+        };
+        assert!(!beside.take("oss1", &s, s.started_ms + 12_000));
+        assert!(beside.take("oss1", &s, s.started_ms + 20_000));
+        let idle = &beside.series["oss1/sar/cpu-load/all/idle"];
+        assert_eq!((idle.points().len(), idle.max()), (1, Some(50.0)));
         for bad in [
             "",
             "{}",

@@ -76,6 +76,28 @@ pub struct Samples {
     pub own_cpu_s: f64,
 }
 
+impl Samples {
+    /// Takes in what another collector saw from the beginning of these samples up to `until_ms` (since 1970), each series under
+    /// `name`. Whether any of it was in that time.
+    pub fn take(&mut self, name: &str, other: &Samples, until_ms: u64) -> bool {
+        let (from, width) = (self.started_ms, self.interval_ms);
+        let mut any = false;
+        for (series, data) in &other.series {
+            let at = |s: f64| other.started_ms + (s * 1000.0) as u64;
+            for (second, value) in data.points() {
+                let at_ms = at(second);
+                if (from..=until_ms).contains(&at_ms) && self.series.len() < MAX_SERIES_COUNT {
+                    let to = self.series.entry(format!("{name}/{series}"));
+                    to.or_insert_with(|| Series::new(&data.unit, width))
+                        .add(at_ms - from, value);
+                    any = true;
+                }
+            }
+        }
+        any
+    }
+}
+
 /// A running sampler.
 #[derive(Debug)]
 pub struct Sampler {

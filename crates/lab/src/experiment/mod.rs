@@ -32,4 +32,5 @@ pub use spec::{
     Cache, Command, Figure, FigureKind, Order, Profile, Published, Spec, SpecError, load,
     merge_profile,
 };
+pub(crate) use step::record_name;
 pub use store::{Did, Event, Measure, Record, RoleRecord, RunDir, StoreError};

@@ -82,7 +82,7 @@ impl Plan {
     pub fn of(spec: &Spec) -> Result<Plan, SpecError> {
         let points = points(spec)?;
         for p in &points {
-            for c in spec.prepare.iter().chain(&spec.roles).chain(&spec.cleanup) {
+            for c in spec.commands() {
                 for word in &c.command {
                     check_names(spec, p, word)?;
                 }
@@ -221,7 +221,7 @@ fn point(spec: &Spec, mut params: Vec<(String, String)>, shown: &BTreeSet<&Strin
         .map(|(n, v)| format!("{n}={v}"))
         .collect();
     let mut hashed = format!("{params:?}");
-    for c in spec.prepare.iter().chain(&spec.roles).chain(&spec.cleanup) {
+    for c in spec.commands() {
         hashed += &format!("{:?}", c.command);
     }
     Point {

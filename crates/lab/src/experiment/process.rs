@@ -4,6 +4,7 @@
 //! closing it releases all of them at once, after the time that starting processes takes.
 
 use crate::clock;
+use crate::load::launch::RECORD;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
 use std::io;
@@ -32,6 +33,8 @@ pub struct Role {
     pub stdout: PathBuf,
     /// Where its errors go.
     pub stderr: PathBuf,
+    /// Where a load generator leaves its record.
+    pub record: Option<PathBuf>,
 }
 
 /// How a command ended.
@@ -158,6 +161,7 @@ fn spawn(r: &Role, gate: io::PipeReader) -> io::Result<Child> {
         .stdin(gate)
         .stdout(File::create(&r.stdout)?)
         .stderr(File::create(&r.stderr)?)
+        .envs(r.record.iter().map(|p| (RECORD, p)))
         .process_group(0)
         .spawn()
 }
@@ -228,6 +232,7 @@ mod tests {
             command: vec!["sh".into(), "-c".into(), script.into()],
             stdout: dir.join(format!("{name}.out")),
             stderr: dir.join(format!("{name}.err")),
+            record: None,
         }
     }
 

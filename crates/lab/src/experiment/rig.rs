@@ -1,13 +1,15 @@
 //! File systems that the laboratory starts itself: servers, a router, clients, each a process on this machine.
 //!
 //! ```text
-//! system N: MDS and OSSs on 127.0.(10+N).x, network tcpN ── router 127.0.9.x ── clients on 127.0.(100+N).x, network tcp9
+//! system N: MDSs and OSSs on 127.0.(10+N).x, network tcpN ── router 127.0.9.x ── clients on 127.0.(100+N).x, network tcp9
+//!                                                                     mounts of the library from 127.(10+N).0.1 on
 //! ```
 //!
 //! Without a router all are on one network. It needs a network and a mount namespace of its own ([`super::needs_namespace`]), in which the
 //! loopback device is the network, so that nothing meets what else runs here and nothing outlives it.
 //!
-//! Delay is a rule of LNet at the clients, because many kernels have no netem; a rate limit is a token bucket on the loopback device.
+//! Delay is a rule of LNet at the clients, because many kernels have no netem; a rate limit is a token bucket on the loopback device,
+//! and a client's slice of it a class of its own.
 
 use super::nearest::unknown;
 use super::process::output;
@@ -29,6 +31,8 @@ const LONGEST_NAME: usize = 28;
 struct Mount {
     dir: PathBuf,
     args: Vec<String>,
+    /// The core on which its process has to stay.
+    core: Option<u64>,
     /// The process that serves it.
     pid: Option<u32>,
 }
@@ -70,14 +74,7 @@ impl Rig {
             std::os::unix::fs::PermissionsExt::from_mode(0o700),
         )
         .map_err(|e| format!("'{}': {e}", dir.display()))?;
-        if !spec.rate.is_empty() {
-            // The burst holds the largest segment that the loopback device passes at once.
-            output(Command::new("tc").args([
-                "qdisc", "replace", "dev", "lo", "root", "tbf", "rate", &spec.rate, "burst", "1mb",
-                "latency", "400ms",
-            ]))?;
-            rig.limited = true;
-        }
+        rig.limit()?;
         if let Some(buffers) = spec.router_buffers {
             rig.start_router(buffers)?;
         }
@@ -88,6 +85,37 @@ impl Rig {
             rig.start_clients(i)?;
         }
         Ok(rig)
+    }
+
+    /// Limits the loopback device: all traffic together, or that of each client, both ways.
+    fn limit(&mut self) -> Result<(), String> {
+        let (rate, slice) = (self.spec.rate.clone(), self.spec.slice_rate.clone());
+        if !rate.is_empty() {
+            // The burst holds the largest segment that the loopback device passes at once.
+            let tbf = format!("qdisc replace dev lo root tbf rate {rate} burst 1mb latency 400ms");
+            self.limited = true;
+            return tc(&tbf);
+        }
+        if slice.is_empty() {
+            return Ok(());
+        }
+        self.limited = true;
+        tc("qdisc replace dev lo root handle 1: htb")?;
+        for c in 1..=self.spec.clients {
+            let class = format!("rate {slice} ceil {slice} burst 1mb cburst 1mb quantum 60000");
+            tc(&format!(
+                "class add dev lo parent 1: classid 1:{c:x} htb {class}"
+            ))?;
+            for i in 0..self.spec.systems.len() {
+                for way in ["src", "dst"] {
+                    tc(&format!(
+                        "filter add dev lo parent 1: protocol ip prio 1 u32 match ip {way} 127.0.{}.{c}/32 flowid 1:{c:x}",
+                        100 + i
+                    ))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn mkdir(&self, name: &str) -> Result<PathBuf, String> {
@@ -153,53 +181,67 @@ impl Rig {
         let (net, name) = (self.net(i), system.name.as_str());
         let mgs = format!("127.0.{}.1@{net}", 10 + i);
         let stripes = self.spec.stripe_count.to_string();
-        let dir = self.dir.join(format!("{name}-mds"));
-        let d = dir.display().to_string();
-        self.coral(&[
-            "format",
-            "--mgs",
-            "--mdt",
-            "0",
-            "--fsname",
-            name,
-            "--stripe-count",
-            &stripes,
-            &d,
-        ])?;
-        self.serve(&format!("{name}-mds"), &[d], &mgs, i)?;
-        let mut index = 0;
+        let mut first = 0;
+        for (m, mdts) in system.mds.iter().enumerate() {
+            let server = match m {
+                0 => format!("{name}-mds"),
+                m => format!("{name}-mds{m}"),
+            };
+            let dirs = self.format(&server, *mdts, |t| {
+                let (index, mut args) = (first + t, vec!["--mdt".to_owned()]);
+                args.extend([index.to_string(), "--stripe-count".into(), stripes.clone()]);
+                match index {
+                    0 => args.push("--mgs".into()),
+                    _ => args.extend(["--mgsnode".into(), mgs.clone()]),
+                }
+                args
+            })?;
+            first += mdts;
+            self.serve(
+                &server,
+                &dirs,
+                &format!("127.0.{}.{}@{net}", 10 + i, m + 1),
+                i,
+            )?;
+        }
+        let mut first = 0;
         for (o, osts) in system.oss.iter().enumerate() {
-            let mut dirs = vec![];
-            for t in 0..*osts {
-                let d = self
-                    .dir
-                    .join(format!(
-                        "{name}-oss{o}{}",
-                        if t == 0 {
-                            String::new()
-                        } else {
-                            format!(".{t}")
-                        }
-                    ))
-                    .display()
-                    .to_string();
-                self.coral(&[
-                    "format",
-                    "--ost",
-                    &index.to_string(),
-                    "--fsname",
-                    name,
-                    "--mgsnode",
-                    &mgs,
-                    &d,
-                ])?;
-                dirs.push(d);
-                index += 1;
-            }
-            let nid = format!("127.0.{}.{}@{net}", 10 + i, o + 2);
-            self.serve(&format!("{name}-oss{o}"), &dirs, &nid, i)?;
+            let server = format!("{name}-oss{o}");
+            let dirs = self.format(&server, *osts, |t| {
+                let index = (first + t).to_string();
+                ["--ost", &index, "--mgsnode", &mgs]
+                    .map(str::to_owned)
+                    .to_vec()
+            })?;
+            first += osts;
+            let nid = format!("127.0.{}.{}@{net}", 10 + i, system.mds.len() + o + 1);
+            self.serve(&server, &dirs, &nid, i)?;
         }
         Ok(())
+    }
+
+    /// Formats `count` targets of a server, each with the arguments for it; their directories.
+    fn format(
+        &self,
+        server: &str,
+        count: u32,
+        args: impl Fn(u32) -> Vec<String>,
+    ) -> Result<Vec<String>, String> {
+        let fsname = server.split('-').next().unwrap_or(server);
+        let of = |t| {
+            let name = match t {
+                0 => server.to_owned(),
+                t => format!("{server}.{t}"),
+            };
+            let dir = self.dir.join(name).display().to_string();
+            let args = args(t);
+            let mut words = vec!["format", "--fsname", fsname];
+            words.extend(args.iter().map(String::as_str));
+            words.push(&dir);
+            self.coral(&words)?;
+            Ok(dir)
+        };
+        (0..count).map(of).collect()
     }
 
     fn serve(
@@ -225,6 +267,7 @@ impl Rig {
         let route = self.route(&self.net(i), self.client_net(), 100);
         let source = format!("127.0.{}.1@{}:/{name}", 10 + i, self.net(i));
         let mut mounts = vec![];
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         for c in 0..self.spec.clients {
             let dir = self.mkdir(&format!("mnt/{name}.{c}"))?;
             let mut args = vec![
@@ -239,6 +282,7 @@ impl Rig {
             mounts.push(Mount {
                 dir,
                 args,
+                core: self.spec.slice_cores.then(|| c % cores),
                 pid: None,
             });
         }
@@ -253,7 +297,16 @@ impl Rig {
     }
 
     fn mount(&self, m: &Mount) -> Result<(), String> {
-        self.coral(&m.args.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let mut command = match m.core {
+            None => Command::new(&self.coral),
+            Some(core) => {
+                let mut c = Command::new("taskset");
+                c.args(["-c", &core.to_string()]).arg(&self.coral);
+                c
+            }
+        };
+        command.args(&m.args);
+        output(command.env("XDG_RUNTIME_DIR", self.dir.join("run")))?;
         if self.spec.rtt_ms > 0.0 {
             // The rule sees what leaves and what arrives, each by half of the round trip.
             let (dir, half) = (
@@ -324,6 +377,15 @@ impl Rig {
             .collect()
     }
 
+    /// The arguments by which a load generator mounts a file system through the library, and the first NID of such mounts.
+    pub(crate) fn library(&self, name: &str) -> Option<String> {
+        let i = self.spec.systems.iter().position(|s| s.name == name)?;
+        let (net, to) = (self.net(i), 10 + i);
+        Some(format!(
+            "--coral-fs 127.0.{to}.1@{net}:/{name} --coral-nid 127.{to}.0.1@{net}"
+        ))
+    }
+
     /// Directories at which the servers and the router can be asked, by name.
     pub(crate) fn servers(&self) -> &[(String, PathBuf)] {
         &self.servers
@@ -363,9 +425,7 @@ impl Rig {
             );
         }
         if std::mem::take(&mut self.limited) {
-            note(
-                output(Command::new("tc").args(["qdisc", "del", "dev", "lo", "root"])).map(|_| ()),
-            );
+            note(tc("qdisc del dev lo root"));
         }
         if let Err(e) = std::fs::remove_dir_all(&self.dir)
             && e.kind() != std::io::ErrorKind::NotFound
@@ -380,6 +440,10 @@ impl Drop for Rig {
     fn drop(&mut self) {
         let _ = self.stop();
     }
+}
+
+fn tc(words: &str) -> Result<(), String> {
+    output(Command::new("tc").args(words.split_whitespace())).map(drop)
 }
 
 fn unmount(dir: &Path) -> Result<(), String> {

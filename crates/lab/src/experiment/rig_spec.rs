@@ -14,18 +14,25 @@ pub(crate) const RIG_KEYS: &[&str] = &[
     "rtt_ms",
     "rate",
     "stripe_count",
+    "fresh",
+    "slice_cores",
+    "slice_rate",
 ];
-const SYSTEM_KEYS: &[&str] = &["name", "oss"];
+const SYSTEM_KEYS: &[&str] = &["name", "mds", "oss"];
 /// Most of each: addresses are numbered in one byte.
 const MAX_SYSTEMS: usize = 8;
 const MAX_OSS: usize = 64;
 const MAX_OSTS: u64 = 64;
+const MAX_MDS: usize = 32;
+const MAX_MDTS: u64 = 32;
 const MAX_CLIENTS: u64 = 200;
 /// One file system of a rig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
     /// Its name.
     pub name: String,
+    /// MDTs of each MDS; the first has the MGS too.
+    pub mds: Vec<u32>,
     /// OSTs of each OSS.
     pub oss: Vec<u32>,
 }
@@ -47,6 +54,19 @@ pub struct RigSpec {
     pub rate: String,
     /// Stripes of new files.
     pub stripe_count: i64,
+    /// It is made anew for each measurement.
+    pub fresh: bool,
+    /// Each client has one core; they are dealt round where clients are more.
+    pub slice_cores: bool,
+    /// Rate of each client's traffic, as tc(8) takes it; empty: none.
+    pub slice_rate: String,
+}
+
+impl System {
+    /// MDTs of all its servers together.
+    pub fn mdts(&self) -> u32 {
+        self.mds.iter().sum()
+    }
 }
 
 /// Names of a rig's file systems, as commands may use them.
@@ -99,12 +119,10 @@ impl RigSpec {
     /// Of a `[rig]` whose texts are filled in.
     pub fn of(t: &Table) -> Result<RigSpec, SpecError> {
         known_keys("[rig]", t, RIG_KEYS)?;
-        let systems: Vec<System> = t
-            .get("systems")
-            .and_then(Value::as_array)
-            .into_iter()
+        let systems = t.get("systems").and_then(Value::as_array).into_iter();
+        let systems: Vec<System> = systems
             .flatten()
-            .map(system)
+            .filter_map(|v| system(v).transpose())
             .collect::<Result<_, _>>()?;
         let names: std::collections::BTreeSet<&str> =
             systems.iter().map(|s| s.name.as_str()).collect();
@@ -113,17 +131,14 @@ impl RigSpec {
                 "[rig] systems: give 1 to {MAX_SYSTEMS} with different names"
             )));
         }
-        let router = match t.get("router") {
-            None | Some(Value::Boolean(false)) => false,
-            Some(Value::Boolean(true)) => true,
-            Some(Value::String(s)) if s == "true" || s == "false" => s == "true",
-            Some(v) => {
-                return Err(SpecError::Wrong(format!(
-                    "[rig] router = {}: give true or false",
-                    text(v)
-                )));
-            }
-        };
+        let router = yes_or_no(t, "router")?;
+        let rate_of = |key| t.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+        let (rate, slice_rate): (String, String) = (rate_of("rate"), rate_of("slice_rate"));
+        if !rate.is_empty() && !slice_rate.is_empty() {
+            return Err(SpecError::Wrong(
+                "[rig] rate and slice_rate: give one of them".into(),
+            ));
+        }
         Ok(RigSpec {
             systems,
             router_buffers: if router {
@@ -136,20 +151,33 @@ impl RigSpec {
             rtt_ms: Some(number(t, "rtt_ms", 0.0)?)
                 .filter(|r| (0.0..=10_000.0).contains(r))
                 .ok_or_else(|| SpecError::Wrong("[rig] rtt_ms: give 0 to 10000".into()))?,
-            rate: t
-                .get("rate")
-                .and_then(Value::as_str)
-                .unwrap_or("")
-                .to_owned(),
+            rate,
+            slice_rate,
+            slice_cores: yes_or_no(t, "slice_cores")?,
             stripe_count: number(t, "stripe_count", 1.0)? as i64,
+            fresh: yes_or_no(t, "fresh")?,
         })
     }
 }
 
-fn system(v: &Value) -> Result<System, SpecError> {
+/// True or false, also as a text that was filled in; false where there is nothing.
+fn yes_or_no(t: &Table, key: &str) -> Result<bool, SpecError> {
+    match t.get(key) {
+        None => Ok(false),
+        Some(Value::Boolean(yes)) => Ok(*yes),
+        Some(Value::String(s)) if s == "true" || s == "false" => Ok(s == "true"),
+        Some(v) => Err(SpecError::Wrong(format!(
+            "[rig] {key} = {}: give true or false",
+            text(v)
+        ))),
+    }
+}
+
+/// One file system; None: it is left out of this point.
+fn system(v: &Value) -> Result<Option<System>, SpecError> {
     let Value::Table(t) = v else {
         return Err(SpecError::Wrong(
-            "[rig] systems: give tables with name and oss".into(),
+            "[rig] systems: give tables with name, mds and oss".into(),
         ));
     };
     known_keys("[rig] systems", t, SYSTEM_KEYS)?;
@@ -159,27 +187,38 @@ fn system(v: &Value) -> Result<System, SpecError> {
             "[rig] systems: name '{name}': give 1 to 8 letters or digits"
         )));
     }
-    let texts: Vec<String> = match t.get("oss") {
+    if t.get("mds").is_some_and(|v| text(v) == "none") {
+        return Ok(None);
+    }
+    Ok(Some(System {
+        name: name.to_owned(),
+        mds: targets(t, "mds", "MDTs of each MDS", (MAX_MDS, MAX_MDTS))?,
+        oss: targets(t, "oss", "OSTs of each OSS", (MAX_OSS, MAX_OSTS))?,
+    }))
+}
+
+/// Numbers of targets of each server: a list, or a text with commas; one of one unless said.
+fn targets(
+    t: &Table,
+    key: &str,
+    what: &str,
+    (most, most_targets): (usize, u64),
+) -> Result<Vec<u32>, SpecError> {
+    let texts: Vec<String> = match t.get(key) {
         None => vec!["1".into()],
         Some(Value::Array(a)) => a.iter().map(text).collect(),
         Some(Value::String(s)) => s.split(',').map(|w| w.trim().to_owned()).collect(),
         Some(v) => vec![text(v)],
     };
-    let oss: Vec<u32> = texts
-        .iter()
-        .filter_map(|w| w.parse().ok())
-        .filter(|n| *n > 0)
-        .collect();
-    let osts: u64 = oss.iter().map(|n| u64::from(*n)).sum();
-    if oss.len() != texts.len() || oss.is_empty() || oss.len() > MAX_OSS || osts > MAX_OSTS {
+    let numbers = texts.iter().filter_map(|w| w.parse().ok());
+    let all: Vec<u32> = numbers.filter(|n| *n > 0).collect();
+    let together: u64 = all.iter().map(|n| u64::from(*n)).sum();
+    if all.len() != texts.len() || all.is_empty() || all.len() > most || together > most_targets {
         return Err(SpecError::Wrong(format!(
-            "[rig] systems: oss = {texts:?}: give the number of OSTs of each OSS, together 1 to {MAX_OSTS}"
+            "[rig] systems: {key} = {texts:?}: give the number of {what}, together 1 to {most_targets}"
         )));
     }
-    Ok(System {
-        name: name.to_owned(),
-        oss,
-    })
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -198,10 +237,12 @@ mod tests {
             [
                 System {
                     name: "fs1".into(),
+                    mds: vec![1],
                     oss: vec![2, 1]
                 },
                 System {
                     name: "fs2".into(),
+                    mds: vec![1],
                     oss: vec![1]
                 }
             ]
@@ -214,7 +255,18 @@ mod tests {
             rig("systems = [{name='a', oss='1,1'}]").unwrap().systems[0].oss,
             [1, 1]
         );
+        let several =
+            rig("systems = [{name='a', mds='2,2'}, {name='b', mds='none'}]\nfresh = true").unwrap();
+        assert_eq!((several.systems.len(), several.systems[0].mdts()), (1, 4));
+        assert!(several.fresh);
         for (text, says) in [
+            ("systems = [{name='a', mds='none'}]", "different names"),
+            ("systems = [{name='a', mds=[33]}]", "MDTs of each MDS"),
+            ("systems = [{name='a'}]\nfresh = 3", "true or false"),
+            (
+                "systems = [{name='a'}]\nrate = '1gbit'\nslice_rate = '1gbit'",
+                "one of them",
+            ),
             ("systems = []", "different names"),
             ("systems = [{name='a'}, {name='a'}]", "different names"),
             ("systems = [{name='a', ost=1}]", "did you mean 'oss'"),

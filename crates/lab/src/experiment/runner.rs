@@ -106,6 +106,19 @@ fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), String> {
         }
     }
     let wanted = wanted_systems(plan);
+    let through_library = |w: &String| w.contains(".library}");
+    if !s.mounts.is_empty()
+        && plan
+            .spec
+            .roles
+            .iter()
+            .any(|r| r.command.iter().any(through_library))
+    {
+        return Err(
+            "the experiment mounts its file systems through the library, many times: leave --mount out, and it starts them itself"
+                .into(),
+        );
+    }
     if !s.mounts.is_empty() || (plan.spec.rig.is_none() && !wanted.is_empty()) {
         check_mounts(&wanted, &s.mounts)?;
     }
@@ -138,12 +151,7 @@ fn wanted_systems(plan: &Plan) -> Vec<String> {
         return system_names(rig);
     }
     let spec = &plan.spec;
-    let words = spec
-        .prepare
-        .iter()
-        .chain(&spec.roles)
-        .chain(&spec.cleanup)
-        .flat_map(|c| &c.command);
+    let words = spec.commands().flat_map(|c| &c.command);
     let values = spec.parameters.values().flat_map(|v| &v.0);
     let mut names: Vec<String> = words
         .chain(values)

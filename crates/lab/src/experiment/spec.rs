@@ -172,6 +172,8 @@ pub enum FigureKind {
     Bars,
     /// A sampled series over the time of each measurement.
     Time,
+    /// How the latency of operations is distributed (`y`: ROLE/OPERATION), from the records of load generators.
+    Cdf,
 }
 
 /// A figure of the report.
@@ -182,7 +184,7 @@ pub struct Figure {
     pub title: String,
     /// How it is drawn.
     pub kind: FigureKind,
-    /// Parameter along the x axis (not of `time`).
+    /// Parameter along the x axis (not of `time` and `cdf`).
     #[serde(default)]
     pub x: String,
     /// Measures (ROLE/MEASURE), or sampled series (SOURCE/COUNTER) of `time`.
@@ -328,12 +330,23 @@ pub struct Spec {
     /// After each measurement.
     #[serde(default)]
     pub cleanup: Vec<Command>,
+    /// After each measurement: commands that print sar's data as `sadf -j` does. What is of its time stands beside our samples.
+    #[serde(default)]
+    pub sar: Vec<Command>,
     /// Figures of the report.
     #[serde(default)]
     pub figures: Vec<Figure>,
     /// Published figures.
     #[serde(default)]
     pub published: Vec<Published>,
+}
+
+impl Spec {
+    /// All commands.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = &Command> {
+        let around = self.prepare.iter().chain(&self.cleanup);
+        around.chain(&self.roles).chain(&self.sar)
+    }
 }
 
 const SPEC_KEYS: &[&str] = &[
@@ -353,6 +366,7 @@ const SPEC_KEYS: &[&str] = &[
     "prepare",
     "roles",
     "cleanup",
+    "sar",
     "figures",
     "published",
     "profile",
@@ -422,6 +436,7 @@ fn check_keys(table: &Table) -> Result<(), SpecError> {
         ("prepare", COMMAND_KEYS),
         ("roles", COMMAND_KEYS),
         ("cleanup", COMMAND_KEYS),
+        ("sar", COMMAND_KEYS),
         ("figures", FIGURE_KEYS),
         ("published", PUBLISHED_KEYS),
     ] {
@@ -493,7 +508,7 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
     }
     check_zip(spec, &parameter)?;
     for f in &spec.figures {
-        if f.kind != FigureKind::Time {
+        if !matches!(f.kind, FigureKind::Time | FigureKind::Cdf) {
             parameter("[[figures]] x", &f.x)?;
         }
         for s in &f.series {
@@ -510,7 +525,7 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
             ));
         }
     }
-    for c in spec.prepare.iter().chain(&spec.roles).chain(&spec.cleanup) {
+    for c in spec.commands() {
         if c.command.is_empty() {
             return wrong("a command is empty: give the program and its arguments");
         }
@@ -518,11 +533,8 @@ fn check(spec: &Spec) -> Result<(), SpecError> {
             return wrong(unknown("parser", &c.parser, super::parse::PARSERS));
         }
     }
-    if let Some(c) = spec
-        .roles
-        .iter()
-        .find(|c| c.name.is_empty() || !c.name.chars().all(word))
-    {
+    let mut named = spec.roles.iter().chain(&spec.sar);
+    if let Some(c) = named.find(|c| c.name.is_empty() || !c.name.chars().all(word)) {
         return wrong(format!(
             "a role is called '{}': give letters, digits, '-' or '_'",
             c.name
@@ -537,6 +549,7 @@ fn whens(spec: &Spec) -> impl Iterator<Item = (&'static str, &BTreeMap<String, O
         ("[[prepare]] when", &spec.prepare),
         ("[[roles]] when", &spec.roles),
         ("[[cleanup]] when", &spec.cleanup),
+        ("[[sar]] when", &spec.sar),
     ];
     commands
         .into_iter()

@@ -9,7 +9,7 @@ use super::runner::Settings;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use crate::clock;
-use crate::collect::{Host, KernelLustre, Node, Processes, Sampler, Samples, Source};
+use crate::collect::{Host, KernelLustre, Node, Processes, Sampler, Samples, Source, read_sadf};
 use crate::verdict::{STOPWATCHES, explain};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -101,8 +101,9 @@ impl Runner<'_> {
         record.started_ms = clock::unix_ms();
         let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids));
         if let Some(s) = sampler {
-            let samples: Samples = s.stop();
-            record.verdict = self.verdict(&samples);
+            let mut samples: Samples = s.stop();
+            self.sar(&point, step, raw, &mut samples);
+            record.verdict = self.verdict(&samples, raw);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
             record.samples = Some(name);
@@ -145,7 +146,7 @@ impl Runner<'_> {
         let spec = fill_table(table, point)
             .and_then(|t| RigSpec::of(&t))
             .map_err(|e| e.to_string())?;
-        if self.rig.as_ref().is_some_and(|r| r.spec == spec) {
+        if !spec.fresh && self.rig.as_ref().is_some_and(|r| r.spec == spec) {
             return Ok(());
         }
         if let Some(mut old) = self.rig.take() {
@@ -163,6 +164,28 @@ impl Runner<'_> {
                 .map_err(|e| format!("starting the file systems: {e}"))?,
         );
         Ok(())
+    }
+
+    /// What sar saw meanwhile, here or elsewhere; what cannot be had is said among what is missing.
+    fn sar(&self, point: &Point, step: &Step, raw: &str, samples: &mut Samples) {
+        let until = clock::unix_ms();
+        let commands = self.plan.spec.sar.iter();
+        for c in commands.filter(|c| applies(&c.when, &point.params)) {
+            let name = format!("sar-{}", c.name);
+            let had = self
+                .untimed(point, step, c, raw, &name)
+                .and_then(|()| {
+                    let out = self.run.path().join(raw).join(format!("{name}.out"));
+                    read_sadf(&read_head(&out))
+                })
+                .and_then(|sar| match samples.take(&c.name, &sar, until) {
+                    true => Ok(()),
+                    false => Err("nothing in it is of this step's time".to_owned()),
+                });
+            if let Err(why) = had {
+                samples.missing.push(format!("{}/sar: {why}", c.name));
+            }
+        }
     }
 
     fn command(&self, point: &Point, step: &Step, c: &SpecCommand) -> Result<Vec<String>, String> {
@@ -185,7 +208,10 @@ impl Runner<'_> {
                     .display()
                     .to_string(),
             ),
-            _ => mount_value(&mounts, name),
+            _ => match (name.strip_suffix(".library"), &self.rig) {
+                (Some(system), Some(rig)) => rig.library(system),
+                _ => mount_value(&mounts, name),
+            },
         };
         let mut words: Vec<String> = c
             .command
@@ -223,6 +249,7 @@ impl Runner<'_> {
                 command: self.command(point, step, c)?,
                 stdout: dir.join(format!("{prefix}{}.out", c.name)),
                 stderr: dir.join(format!("{prefix}{}.err", c.name)),
+                record: prefix.is_empty().then(|| dir.join(record_name(&c.name))),
             });
             out.1.push(c.parser.clone());
         }
@@ -254,6 +281,7 @@ impl Runner<'_> {
             command: self.command(point, step, c)?,
             stdout: dir.join(format!("{name}.out")),
             stderr: dir.join(format!("{name}.err")),
+            record: None,
         };
         let ended = self.timed(std::slice::from_ref(&role), |_| ())?;
         self.role_record(&role, "none", &ended[0])
@@ -341,9 +369,12 @@ impl Runner<'_> {
     }
 
     /// What limited the commands that have just ended; None: no Coral processes are known here. All records go into the run, for
-    /// `coral explain`: those of the last step stay.
-    fn verdict(&self, samples: &Samples) -> Option<String> {
+    /// `coral explain`: those of the last step stay. Of commands that mounted file systems through the library and wrote down what
+    /// their stopwatches saw, these count, and the mounts do not.
+    fn verdict(&self, samples: &Samples, raw: &str) -> Option<String> {
+        let own = taken_stopwatches(&self.run.path().join(raw));
         let mounts = match &self.rig {
+            _ if !own.is_empty() => BTreeMap::new(),
             Some(r) => r.mounts(),
             None => self.settings.mounts.clone(),
         };
@@ -351,11 +382,14 @@ impl Runner<'_> {
         if let Some(rig) = &self.rig {
             places.extend(rig.servers().iter().map(|(_, dir)| dir.clone()));
         }
-        if places.is_empty() {
+        if places.is_empty() && own.is_empty() {
             return None;
         }
         let seen = (self.settings.trace)(&places).and_then(|mut seen| {
             seen.hosts.push(host_of(samples));
+            for answer in &own {
+                seen.take(answer)?;
+            }
             let kept = self.run.write(STOPWATCHES, &seen);
             kept.map(|()| seen).map_err(|e| e.to_string())
         });
@@ -408,7 +442,30 @@ fn host_of(samples: &Samples) -> crate::verdict::Host {
         cores: mean("host/cpu_busy") / cores as f64,
         core_count: cores as u32,
         swap_in_per_s: mean("host/swap_in"),
+        cpu_wait: 0.0,
     }
+}
+
+/// The file of a step in which a load generator leaves its record.
+pub(crate) fn record_name(role: &str) -> String {
+    format!("{role}.record.json")
+}
+
+/// What commands wrote down of their stopwatches, in files `stopwatches-*.json` of a step, which are large and go with it.
+fn taken_stopwatches(dir: &Path) -> Vec<serde_json::Value> {
+    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_one = |p: &PathBuf| {
+        let name = p.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("stopwatches-") && name.ends_with(".json")
+    };
+    let mut files: Vec<PathBuf> = files.map(|e| e.path()).filter(is_one).collect();
+    files.sort();
+    let take = |p: &PathBuf| {
+        let text = std::fs::read(p).ok()?;
+        let _ = std::fs::remove_file(p);
+        serde_json::from_slice(&text).ok()
+    };
+    files.iter().filter_map(take).collect()
 }
 
 fn read_head(file: &Path) -> String {
@@ -425,7 +482,13 @@ fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Vec<Measure> {
     wanted
         .iter()
         .filter_map(|(name, parts)| {
-            let found: Vec<&Measure> = parts.iter().map(|p| r.measure(p)).collect::<Option<_>>()?;
+            let found: Vec<&Measure> = parts
+                .iter()
+                .filter_map(|p| match p.strip_suffix('?') {
+                    Some(optional) => r.measure(optional).map(Some),
+                    None => Some(r.measure(p)),
+                })
+                .collect::<Option<_>>()?;
             Some(Measure {
                 name: name.clone(),
                 unit: found.first()?.unit.clone(),

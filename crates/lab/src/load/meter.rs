@@ -14,6 +14,11 @@ use std::io::{BufWriter, Write};
 
 /// Longest latency that is told from longer ones, nanoseconds: an hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
+/// Shares at which a distribution is written down.
+const CDF: [f64; 22] = [
+    0.0001, 0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95,
+    0.975, 0.99, 0.995, 0.999, 0.9999, 1.0,
+];
 /// Digits of a latency that are right.
 const DIGITS: u8 = 3;
 
@@ -158,6 +163,7 @@ impl Latency {
             p99: at(0.99),
             p999: at(0.999),
             p9999: at(0.9999),
+            cdf: CDF.iter().map(|q| (at(*q), *q)).collect(),
         }
     }
 }
@@ -185,6 +191,8 @@ pub struct LatencySummary {
     pub p999: u64,
     /// 99.99% took at most this.
     pub p9999: u64,
+    /// The distribution: nanoseconds, and the share of operations that took at most so long.
+    pub cdf: Vec<(u64, f64)>,
 }
 
 /// A line for each operation in a file of IOR's form: start, duration, bytes per second.

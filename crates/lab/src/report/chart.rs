@@ -72,6 +72,8 @@ pub enum XAxis {
     Numbers,
     /// Numbers, each tick twice the one before.
     Doubling,
+    /// Numbers, with ticks at powers of ten.
+    Tens,
 }
 
 /// A stretch of the x axis that is shaded, with its name.
@@ -118,6 +120,13 @@ pub(crate) fn ticks(most: f64) -> Vec<f64> {
         .unwrap_or(power * 10.0);
     let n = (most / step).ceil() as usize;
     (0..=n.max(1)).map(|i| i as f64 * step).collect()
+}
+
+/// Powers of ten between two numbers.
+fn powers_of_ten((least, most): (f64, f64)) -> Vec<f64> {
+    let power = |v: f64| v.max(1e-12).log10();
+    let (from, to) = (power(least).ceil() as i32, power(most).floor() as i32);
+    (from..=to).map(|p| 10f64.powi(p)).collect()
 }
 
 /// Where the plotted area is, and what it spans.
@@ -201,7 +210,7 @@ impl Chart {
                     .fold(0.0, f64::max)
                     .max(1e-9),
             ),
-            XAxis::Doubling => {
+            XAxis::Doubling | XAxis::Tens => {
                 let least = marks().map(|m| m.x).fold(f64::INFINITY, f64::min);
                 let most = marks().map(|m| m.x).fold(0.0, f64::max);
                 if least < most {
@@ -216,7 +225,7 @@ impl Chart {
             height: self.size.1 - TOP - BOTTOM - rows * LEGEND_ROW,
             x,
             top: ticks(most).last().copied().unwrap_or(1.0),
-            doubling: self.x == XAxis::Doubling,
+            doubling: matches!(self.x, XAxis::Doubling | XAxis::Tens),
         }
     }
 
@@ -285,6 +294,9 @@ impl Chart {
                 .iter()
                 .filter(|t| **t <= f.x.1 * 1.0001)
                 .for_each(|t| tick(f.x(*t), &trim(*t))),
+            XAxis::Tens => powers_of_ten(f.x)
+                .into_iter()
+                .for_each(|x| tick(f.x(x), &trim(x))),
             XAxis::Doubling => {
                 let mut at: Vec<f64> = self
                     .lines

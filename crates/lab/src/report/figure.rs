@@ -10,18 +10,19 @@ use std::fmt::Write as _;
 
 /// Most panels of a figure over time; the rest is in the run directory.
 const MAX_PANELS: usize = 24;
-const WIDE: (f64, f64) = (800.0, 380.0);
+pub(super) const WIDE: (f64, f64) = (800.0, 380.0);
 const PANEL: (f64, f64) = (400.0, 230.0);
 
 /// A figure in HTML.
 pub(crate) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
     match f.kind {
         FigureKind::Time => over_time(a, f, id),
+        FigureKind::Cdf => super::cdf::html(a, f, id),
         FigureKind::Lines | FigureKind::Bars => over_parameter(a, f, id),
     }
 }
 
-fn points<'a>(a: &'a Analysis, f: &'a Figure) -> impl Iterator<Item = &'a Point> {
+pub(super) fn points<'a>(a: &'a Analysis, f: &'a Figure) -> impl Iterator<Item = &'a Point> {
     a.plan.points.iter().filter(|p| applies(&f.when, &p.params))
 }
 
@@ -361,7 +362,7 @@ fn time_row(p: &Point, f: &Figure, name: &str, series: &Series) -> String {
     )
 }
 
-fn wrap(title: &str, picture: &str, finding: &str, table: &str) -> String {
+pub(super) fn wrap(title: &str, picture: &str, finding: &str, table: &str) -> String {
     format!(
         "<figure>\n<h3>{}</h3>\n{picture}<figcaption>{}</figcaption>\n<div class=\"wide\">{table}</div></figure>\n",
         escape(title),

@@ -4,6 +4,7 @@
 //! by dashes, markers and hatches as well as by colour. Nothing is fetched, and without JavaScript only zooming is missing.
 
 mod analysis;
+mod cdf;
 mod chart;
 mod figure;
 mod page;

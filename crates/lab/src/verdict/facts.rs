@@ -81,6 +81,9 @@ pub struct Host {
     pub core_count: u32,
     /// Pages read from swap in a second.
     pub swap_in_per_s: f64,
+    /// Seconds in a second that threads of Coral's processes waited for a processor.
+    #[serde(default)]
+    pub cpu_wait: f64,
 }
 
 /// Large buffers of a router.
@@ -110,6 +113,19 @@ pub struct Contended {
     pub waits: u64,
 }
 
+/// A file that several clients write, past their caches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shared {
+    /// It.
+    pub fid: (u64, u32, u32),
+    /// Clients that wrote.
+    pub writers: u32,
+    /// Writes and reads that went to a server at once.
+    pub at_once: u64,
+    /// Seconds of these.
+    pub seconds: f64,
+}
+
 /// What was seen of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
@@ -125,6 +141,8 @@ pub struct Facts {
     pub paths: Vec<Path>,
     /// Files whose locks were waited for, the worst first.
     pub contended: Vec<Contended>,
+    /// Files that several clients write, past their caches, the worst first.
+    pub shared: Vec<Shared>,
     /// Locks that clients were asked to give back, and clients that were.
     pub callbacks: (u64, u32),
     /// LDLM_ENQUEUEs within operations, and their seconds.
@@ -179,6 +197,7 @@ impl Facts {
         f.under_way = moments.map(is_on).sum::<usize>() as f64 / SAMPLES as f64;
         f.paths = paths(j, (from, to));
         f.contended = contended(j);
+        f.shared = shared(j);
         let clients: BTreeSet<usize> = j.ops.iter().map(|o| o.client).collect();
         let counts = |(c, at): &&(usize, i64)| clients.contains(c) && (from..to).contains(at);
         let asked = j.callbacks.iter().filter(counts);
@@ -297,5 +316,35 @@ fn contended(j: &Joined) -> Vec<Contended> {
         })
         .collect();
     all.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
+    all
+}
+
+/// Files that more than one client wrote with an RPC within the operation.
+fn shared(j: &Joined) -> Vec<Shared> {
+    let mut all: BTreeMap<(u64, u32, u32), (Shared, BTreeSet<usize>)> = BTreeMap::new();
+    for o in j.ops.iter().filter(|o| o.op.fid.0 != 0) {
+        let own = o.rpcs.iter().map(|i| &j.rpcs[*i].rpc);
+        let sent: Vec<u32> = own.filter(|r| r.op == o.op.id).map(|r| r.opc).collect();
+        if sent
+            .iter()
+            .any(|o| [opc::OST_WRITE, opc::OST_READ].contains(o))
+        {
+            let (s, writers) = all.entry(o.op.fid).or_default();
+            s.at_once += 1;
+            s.seconds += seconds(o.ns());
+            if sent.contains(&opc::OST_WRITE) {
+                writers.insert(o.client);
+            }
+        }
+    }
+    let mut all: Vec<Shared> = (all.into_iter())
+        .filter(|(_, (_, writers))| writers.len() > 1)
+        .map(|(fid, (s, writers))| Shared {
+            fid,
+            writers: writers.len() as u32,
+            ..s
+        })
+        .collect();
+    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     all
 }

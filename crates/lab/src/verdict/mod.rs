@@ -2,6 +2,7 @@
 //!
 //! - [`Facts`]: what was seen. [`Facts::of`] reads most of it off joined stopwatches.
 //! - [`explain`]: Little's law first, then the causes that account for a share of the operations' time, with figures.
+//! - [`trial`]: what tells the first two causes apart, and what came out of it.
 //!
 //! # Invariants
 //! - A cause is named only with a share of the time, a figure and a rule that this figure breaks; what is merely the largest
@@ -15,8 +16,13 @@ mod explain;
 mod facts;
 mod rules;
 mod seen;
+mod trial;
 
 pub use explain::{Little, Verdict, explain};
-pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers};
+pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers, Shared};
 pub use rules::{Cause, CauseKind};
 pub use seen::{Seen, this_host};
+pub use trial::{
+    LEAST_COUNT, Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial,
+    two_at_once,
+};

@@ -22,9 +22,11 @@ const SMALL_BYTES: f64 = 65_536.0;
 /// RPCs in flight that Lustre has by default.
 const IN_FLIGHT_DEFAULT: u32 = 8;
 /// Locks given back in an operation, from which on clients take them from each other.
-const CALLBACKS_LEAST: f64 = 0.2;
+pub(super) const CALLBACKS_LEAST: f64 = 0.2;
 /// A core so busy has no room.
 const CORE_BUSY: f64 = 0.95;
+/// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
+pub(super) const CPU_WAIT: f64 = 0.2;
 /// Pages from swap in a second that tell of too little memory.
 const SWAP_LEAST: f64 = 100.0;
 /// Share of the writes without a grant.
@@ -82,6 +84,8 @@ pub struct Cause {
     pub kind: CauseKind,
     /// Where: a target, a router, a machine or a file.
     pub subject: String,
+    /// The file, where it is one.
+    pub fid: Option<(u64, u32, u32)>,
     /// Share of the operations' time that it accounts for, 0 to 1.
     pub share: f64,
     /// The figure.
@@ -101,7 +105,7 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     }
     out.extend(window(f));
     out.extend(fixed_concurrency(f));
-    out.extend(lock_ping_pong(f));
+    out.extend(lock_ping_pong(f).or_else(|| shared_file(f)));
     out.extend(hosts(f));
     out.extend(router_buffers(f));
     out.extend(grants(f));
@@ -154,6 +158,7 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     (is_slow && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowStorage,
         subject: p.target.clone(),
+        fid: None,
         share,
         figure: format!("storage takes {} an RPC, {against}", ms(mean)),
         ceiling: None,
@@ -176,6 +181,7 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
     ((far || slow) && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowLink,
         subject: p.target.clone(),
+        fid: None,
         share,
         figure: format!(
             "{} on the way an RPC, {} at least there and back; {}",
@@ -228,6 +234,7 @@ fn window(f: &Facts) -> Option<Cause> {
     (share >= SHARE_LEAST && is_few && is_full).then(|| Cause {
         kind: CauseKind::Window,
         subject: p.target.clone(),
+        fid: None,
         share,
         figure: format!(
             "{:.1} RPCs{size} in flight, {} may be; {} waiting for a slot an RPC",
@@ -264,6 +271,7 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
     (share >= 0.5 && is_far && size <= SMALL_BYTES).then(|| Cause {
         kind: CauseKind::FixedConcurrency,
         subject: "the programs".to_owned(),
+        fid: None,
         share,
         figure: format!(
             "{n:.1} operations under way, {} each, of which there and back {}",
@@ -288,6 +296,7 @@ fn lock_ping_pong(f: &Facts) -> Option<Cause> {
     named.then(|| Cause {
         kind: CauseKind::LockPingPong,
         subject: format!("[{seq:#x}:{oid:#x}:{ver:#x}]"),
+        fid: Some(worst.fid),
         share: share.min(1.0),
         figure: format!(
             "{clients} clients gave {asked} locks back, {per_op:.2} an operation; {} waited for its lock {} times, {} each",
@@ -297,6 +306,29 @@ fn lock_ping_pong(f: &Facts) -> Option<Cause> {
         ),
         ceiling: None,
         change: "give each client a file or a directory of its own".to_owned(),
+    })
+}
+
+/// Several clients write one file: the servers take its locks for them, and every write and read goes out at once.
+fn shared_file(f: &Facts) -> Option<Cause> {
+    let waits = |fid| f.contended.iter().find(|c| c.fid == fid && c.clients > 1);
+    let (s, waits) = (f.shared.iter()).find_map(|s| Some((s, waits(s.fid)?)))?;
+    let share = s.seconds / f.op_s().max(1e-12);
+    let (seq, oid, ver) = s.fid;
+    (share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::LockPingPong,
+        subject: format!("[{seq:#x}:{oid:#x}:{ver:#x}]"),
+        fid: Some(s.fid),
+        share: share.min(1.0),
+        figure: format!(
+            "{} clients write it; {} writes and reads went past their caches, and {} waited for its lock, {} each",
+            s.writers,
+            s.at_once,
+            waits.waits,
+            ms(waits.wait_s / waits.waits.max(1) as f64)
+        ),
+        ceiling: None,
+        change: "give each client a file of its own".to_owned(),
     })
 }
 
@@ -314,8 +346,15 @@ fn of_processors(f: &Facts) -> f64 {
     all.iter().map(|s| f.share(*s, None)).sum()
 }
 
+/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first.
+fn unread(f: &Facts) -> f64 {
+    let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
+    f.paths.iter().map(beyond).sum::<f64>() / f.op_s().max(1e-12)
+}
+
 fn hosts(f: &Facts) -> Vec<Cause> {
-    let share = of_processors(f);
+    let waits = f.hosts.iter().any(|h| h.cpu_wait >= CPU_WAIT);
+    let share = of_processors(f) + if waits { unread(f) } else { 0.0 };
     let mut out = Vec::new();
     for h in &f.hosts {
         let swaps = h.swap_in_per_s >= SWAP_LEAST;
@@ -323,6 +362,7 @@ fn hosts(f: &Facts) -> Vec<Cause> {
             out.push(Cause {
                 kind: CauseKind::Swap,
                 subject: h.name.clone(),
+                fid: None,
                 share,
                 figure: format!("{:.0} pages/s come back from swap", h.swap_in_per_s),
                 ceiling: None,
@@ -333,12 +373,14 @@ fn hosts(f: &Facts) -> Vec<Cause> {
             out.push(Cause {
                 kind: CauseKind::BusyCore,
                 subject: h.name.clone(),
+                fid: None,
                 share,
                 figure: format!(
-                    "its busiest core {:.0}% busy, {} cores {:.0}% in the mean",
+                    "its busiest core {:.0}% busy, {} cores {:.0}% in the mean; threads waited {:.2} s for one in a second",
                     100.0 * h.busiest_core,
                     h.core_count,
-                    100.0 * h.cores
+                    100.0 * h.cores,
+                    h.cpu_wait
                 ),
                 ceiling: Some(format!(
                     "{:.0} operations/s, as long as one core does it",
@@ -358,6 +400,7 @@ fn router_buffers(f: &Facts) -> Vec<Cause> {
         (r.least_free == 0 && share >= SHARE_LEAST).then(|| Cause {
             kind: CauseKind::RouterBuffers,
             subject: r.name.clone(),
+            fid: None,
             share,
             figure: format!("all of its {} large buffers were taken", r.buffers),
             ceiling: Some(format!("{} messages of up to 1 MiB at once", r.buffers)),
@@ -379,6 +422,7 @@ fn grants(f: &Facts) -> Option<Cause> {
     (part >= GRANTLESS_SHARE && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::Grants,
         subject: "the OSTs".to_owned(),
+        fid: None,
         share,
         figure: format!("{without} of {all} writes had no grant and went out at once"),
         ceiling: None,
@@ -401,6 +445,7 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
     (2 * warm.len() > osts && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::ColdCache,
         subject: "the servers".to_owned(),
+        fid: None,
         share,
         figure: format!(
             "storage took {} an RPC in the first half, {} in the second",

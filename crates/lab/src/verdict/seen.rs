@@ -1,5 +1,7 @@
 //! What running processes give out, as it is kept in a file.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -43,6 +45,32 @@ impl Seen {
         Ok(())
     }
 
+    /// What began in the last `seconds` before each dump was made.
+    pub fn last(&self, seconds: f64) -> Seen {
+        let mut seen = self.clone();
+        for d in &mut seen.dumps {
+            let from = d.now - (seconds * 1e9) as i64;
+            d.ops.retain(|o| o.span.0 >= from);
+            d.rpcs.retain(|r| r.span.0 >= from);
+            d.served.retain(|s| s.arrived >= from);
+            d.passages.retain(|p| p.arrived >= from);
+        }
+        seen
+    }
+
+    /// Those operations and what belongs to them; what servers and routers kept stays.
+    pub fn only(&self, is_meant: impl Fn(&coral_stopwatch::Op) -> bool) -> Seen {
+        let mut seen = self.clone();
+        for d in &mut seen.dumps {
+            d.ops.retain(&is_meant);
+            let ids: BTreeSet<u64> = d.ops.iter().map(|o| o.id).collect();
+            let fids: BTreeSet<(u64, u32, u32)> = d.ops.iter().map(|o| o.fid).collect();
+            let behind = |r: &coral_stopwatch::Rpc| r.op == 0 && fids.contains(&r.fid);
+            d.rpcs.retain(|r| ids.contains(&r.op) || behind(r));
+        }
+        seen
+    }
+
     /// The stopwatches joined.
     pub fn joined(&self) -> Joined {
         join(&self.dumps)
@@ -72,7 +100,11 @@ pub fn this_host(wait: impl FnOnce()) -> Host {
     let mut missing = Vec::new();
     let begun = crate::clock::now();
     let before = machine.read(&mut missing);
+    let waited = cpu_waits_ns();
     wait();
+    let waited: u64 = (cpu_waits_ns().iter())
+        .map(|(thread, ns)| ns - waited.get(thread).unwrap_or(ns).min(ns))
+        .sum();
     let after = machine.read(&mut missing);
     let s = crate::clock::now().duration_since(begun).as_secs_f64();
     let value = |of: &[crate::collect::Reading], name: &str| {
@@ -86,7 +118,29 @@ pub fn this_host(wait: impl FnOnce()) -> Host {
         cores: rate("cpu_busy") / count as f64,
         core_count: count as u32,
         swap_in_per_s: rate("swap_in"),
+        cpu_wait: waited as f64 / 1e9 / s.max(1e-9),
     }
+}
+
+/// Nanoseconds that each thread of a Coral process of this user has waited for a processor.
+fn cpu_waits_ns() -> BTreeMap<(u32, u32), u64> {
+    let numbers = |dir: String| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let is_coral = |pid: &u32| {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_ok_and(|p| p.file_name().is_some_and(|n| n == "coral"))
+    };
+    let mut all = BTreeMap::new();
+    for pid in numbers("/proc".to_owned()).filter(is_coral) {
+        for tid in numbers(format!("/proc/{pid}/task")) {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"));
+            let waited = text.ok().and_then(|t| t.split(' ').nth(1)?.parse().ok());
+            all.insert((pid, tid), waited.unwrap_or(0));
+        }
+    }
+    all
 }
 
 #[cfg(test)]
@@ -103,6 +157,18 @@ mod tests {
         let refused = seen.take(&serde_json::json!({ "error": "no such node" }));
         assert_eq!(refused, Err("no such node".to_owned()));
         assert!(seen.take(&serde_json::json!({ "dumps": 3 })).is_err());
+        let op = |id, begun| coral_stopwatch::Op {
+            id,
+            op: "READ".into(),
+            fid: (id, 0, 0),
+            span: (begun, begun + 1),
+            run_ns: 0,
+            waits: vec![],
+        };
+        seen.dumps[0].ops = vec![op(1, -3_000_000_000), op(2, -500_000_000)];
+        let ids = |s: &Seen| s.dumps[0].ops.iter().map(|o| o.id).collect::<Vec<_>>();
+        assert_eq!(ids(&seen.last(1.0)), [2]);
+        assert_eq!(ids(&seen.only(|o| o.fid.0 == 1)), [1]);
         let host = this_host(|| {});
         assert!(host.core_count > 0 && host.swap_in_per_s >= 0.0);
     }

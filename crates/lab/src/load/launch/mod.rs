@@ -9,6 +9,7 @@ mod place;
 mod start;
 
 pub use own::{HELP as OWN_HELP, Own, Ranks};
+pub(crate) use place::RECORD;
 pub use place::{Environment, Place};
 
 use super::clock::{Clock, wall_s};
@@ -20,6 +21,7 @@ use super::progress::Board;
 use super::ranks::{Group, Rank};
 use super::record::{FORMAT, Record};
 use super::storage::{Dummy, Library, Posix, Storage};
+use crate::verdict::Seen;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -156,7 +158,11 @@ pub fn run(run: Run) -> Result<Ended, Failed> {
 struct Local<'r> {
     run: &'r Run,
     tool: &'r dyn Tool,
-    storage: Arc<dyn Storage>,
+    /// Mounts of the library, or one storage that all ranks share.
+    storage: Vec<Arc<dyn Storage>>,
+    /// Of these, those that this process has mounted.
+    libraries: Vec<Library>,
+    ranks: std::ops::Range<u32>,
     board: Arc<Board>,
     host: String,
     clock: Clock,
@@ -170,16 +176,19 @@ impl<'r> Local<'r> {
         ranks: std::ops::Range<u32>,
         host: Option<&str>,
     ) -> Result<Local<'r>, Failed> {
-        let storage: Arc<dyn Storage> = match (tool.storage(), &own.fs, &run.library) {
-            (Some("DUMMY"), ..) => Arc::new(Dummy),
-            (_, _, Some(library)) => Arc::new(library.clone()),
-            (_, Some(source), None) => Arc::new(Library::mount(source)?),
-            (Some("CORAL"), None, None) => {
+        let libraries = libraries(run, own, tool)?;
+        let storage = match (tool.storage(), &libraries[..]) {
+            (Some("DUMMY"), _) => vec![Arc::new(Dummy) as Arc<dyn Storage>],
+            (Some("CORAL"), []) => {
                 return Err(Failed::Refused(
                     "the interface CORAL needs --coral-fs NID:/fsname".into(),
                 ));
             }
-            (_, None, None) => Arc::new(Posix),
+            (_, []) => vec![Arc::new(Posix) as Arc<dyn Storage>],
+            (_, mounts) => mounts
+                .iter()
+                .map(|m| Arc::new(m.clone()) as Arc<dyn Storage>)
+                .collect(),
         };
         let board = Arc::new(Board::new(ranks.start, ranks.len() as u32));
         if let Some(watch) = &run.watch {
@@ -190,10 +199,36 @@ impl<'r> Local<'r> {
             run,
             tool,
             storage,
+            libraries,
+            ranks,
             board,
             host,
             clock: Clock::start(),
         })
+    }
+
+    /// What a rank works on: mounts are dealt in blocks of neighbours, or spread where they are more than ranks.
+    fn storage_of(&self, id: u32) -> Arc<dyn Storage> {
+        let at = u64::from(id - self.ranks.start) * self.storage.len() as u64;
+        self.storage[(at / self.ranks.len() as u64) as usize].clone()
+    }
+
+    /// Writes down where the time of the mounts went, if that is asked for, and ends the mounts. After a failure they end with the
+    /// process: servers that are gone would be waited for.
+    fn end(&self, own: &Own, done: Result<u8, Failed>) -> Result<u8, Failed> {
+        let code = done?;
+        let written = own.stopwatches.as_ref().map_or(Ok(()), |path| {
+            let seen = Seen {
+                dumps: Library::stopwatches(&self.libraries),
+                ..Seen::default()
+            };
+            let text = serde_json::to_string(&seen).unwrap_or_default();
+            std::fs::write(path, text).map_err(Failed::file(path))
+        });
+        if self.run.library.is_none() {
+            self.libraries.iter().cloned().for_each(Library::unmount);
+        }
+        written.map(|()| code)
     }
 
     /// Runs one rank to its end. A rank that fails ends the run for the others.
@@ -206,7 +241,7 @@ impl<'r> Local<'r> {
             &self.host,
             self.run.out.clone(),
             self.board.line(id),
-            self.storage.clone(),
+            self.storage_of(id),
         )?;
         if id == 0 {
             rank.record = Some(self.new_record(&rank));
@@ -244,7 +279,7 @@ impl<'r> Local<'r> {
             ended_unix_s: 0,
             complete: false,
             why_incomplete: None,
-            storage: self.storage.name(),
+            storage: self.storage[0].name(),
             ranks: rank.size,
             hosts: rank.nodes.hosts.clone(),
             clock_uncertainty_ns: rank.uncertainty_ns.clone(),
@@ -253,6 +288,19 @@ impl<'r> Local<'r> {
             summary: serde_json::Map::new(),
             notes: self.tool.notes(),
         }
+    }
+}
+
+/// The mounts of the library that a run works on.
+fn libraries(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Vec<Library>, Failed> {
+    match (&run.library, &own.fs) {
+        _ if tool.storage() == Some("DUMMY") => Ok(Vec::new()),
+        (Some(library), _) => Ok(vec![library.clone()]),
+        (None, None) => Ok(Vec::new()),
+        (None, Some(source)) => match &own.nids()[..] {
+            [] => Ok(vec![Library::mount(source)?]),
+            nids => Library::mount_many(source, nids),
+        },
     }
 }
 

@@ -2,9 +2,13 @@
 //! before the original's rules apply to the rest.
 
 use crate::load::Failed;
+use coral_wire::nid::Nid;
 
 /// Ranks that one run may have.
 pub const MAX_RANKS: u32 = 4096;
+
+/// Mounts that one process may have.
+pub const MAX_MOUNTS: u32 = 4096;
 
 /// Where the ranks of a run are, when we start them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +39,12 @@ pub struct Own {
     pub json: Option<String>,
     /// `--coral-fs NID:/fsname`: through the library, without a mount.
     pub fs: Option<String>,
+    /// `--coral-mounts N`: mounts of it in this process.
+    pub mounts: Option<u32>,
+    /// `--coral-nid NID`: of the first of them; the others count upwards.
+    pub nid: Option<Nid>,
+    /// `--coral-stopwatches FILE`: what the stopwatches of the mounts have seen.
+    pub stopwatches: Option<String>,
 }
 
 /// The options that take a value, for help.
@@ -47,6 +57,9 @@ Options of Coral's, before or between the others:
   --meet ADDRESS      where the hosts reach this machine
   --program PATH      this program on the hosts
   --coral-fs SOURCE   NID:/fsname through Coral's client library, without a mount
+  --coral-mounts N    mounts of it, each a client of its own, dealt to the ranks
+  --coral-nid NID     of the first of them; the others count upwards
+  --coral-stopwatches FILE  where their time went, for coral explain
   --coral-json FILE   the record: raw points, deviations, latencies
 ";
 
@@ -69,7 +82,7 @@ impl Own {
                     .ok_or_else(|| Failed::Refused(format!("{name} needs a value")))
             };
             match name {
-                "--np" => own.np = Some(ranks(&value()?)?),
+                "--np" => own.np = Some(number(name, &value()?, MAX_RANKS)?),
                 "--processes" if glued.is_none() => own.ranks = Ranks::Processes,
                 "--hosts" => own.hosts = value()?.split(',').map(str::to_owned).collect(),
                 "--ssh" => own.ssh = Some(value()?),
@@ -77,9 +90,13 @@ impl Own {
                 "--program" => own.program = Some(value()?),
                 "--coral-json" => own.json = Some(value()?),
                 "--coral-fs" => own.fs = Some(value()?),
+                "--coral-mounts" => own.mounts = Some(number(name, &value()?, MAX_MOUNTS)?),
+                "--coral-nid" => own.nid = Some(nid(&value()?)?),
+                "--coral-stopwatches" => own.stopwatches = Some(value()?),
                 _ => rest.push(word.clone()),
             }
         }
+        own.mounts_make_sense()?;
         if own.hosts.iter().any(|h| h.is_empty() || h.starts_with('-')) {
             return Err(Failed::Refused(
                 "--hosts takes names of hosts with commas between them".into(),
@@ -92,15 +109,51 @@ impl Own {
         }
         Ok((own, rest))
     }
+
+    fn mounts_make_sense(&self) -> Result<(), Failed> {
+        let refused = |why: &str| Err(Failed::Refused(why.to_owned()));
+        let several = self.mounts.is_some_and(|n| n > 1);
+        if (self.mounts.is_some() || self.nid.is_some() || self.stopwatches.is_some())
+            && self.fs.is_none()
+        {
+            return refused("--coral-mounts, --coral-nid and --coral-stopwatches need --coral-fs");
+        }
+        if several && (self.ranks == Ranks::Processes || !self.hosts.is_empty()) {
+            return refused("--coral-mounts is for ranks that are threads of this process");
+        }
+        if several && self.nid.is_none() {
+            return refused(
+                "several mounts need a NID each: give the first with --coral-nid, as in 10.0.0.9@tcp",
+            );
+        }
+        Ok(())
+    }
+
+    /// The NIDs of the mounts; none is given: the one by which the servers are reached.
+    pub(super) fn nids(&self) -> Vec<Nid> {
+        let count = self.mounts.unwrap_or(1);
+        let of = |first: Nid| {
+            (0..count).map(move |i| Nid::new(first.net(), first.addr().wrapping_add(i)))
+        };
+        self.nid.into_iter().flat_map(of).collect()
+    }
 }
 
-fn ranks(text: &str) -> Result<u32, Failed> {
+fn number(name: &str, text: &str, most: u32) -> Result<u32, Failed> {
     match text.parse() {
-        Ok(n) if (1..=MAX_RANKS).contains(&n) => Ok(n),
+        Ok(n) if (1..=most).contains(&n) => Ok(n),
         _ => Err(Failed::Refused(format!(
-            "--np is a number of ranks from 1 to {MAX_RANKS}, not '{text}'"
+            "{name} is a number from 1 to {most}, not '{text}'"
         ))),
     }
+}
+
+fn nid(text: &str) -> Result<Nid, Failed> {
+    text.parse().map_err(|_| {
+        Failed::Refused(format!(
+            "--coral-nid {text}: give a NID, as in 10.0.0.9@tcp"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -127,6 +180,9 @@ mod tests {
             "ior --np 0",
             "ior --np x",
             "ior --np",
+            "ior --coral-mounts 2",
+            "ior --coral-fs 10.0.0.1@tcp:/fs --coral-mounts 2",
+            "ior --coral-fs 10.0.0.1@tcp:/fs --coral-nid here",
             "ior --hosts a,,b",
             "ior --hosts -oProxyCommand=x",
         ] {

@@ -10,6 +10,8 @@ pub(super) const RANKS: &str = "CORAL_LAB_RANKS";
 pub(super) const MEET: &str = "CORAL_LAB_MEET";
 /// The name that the host goes by.
 pub(super) const HOST: &str = "CORAL_LAB_HOST";
+/// Where the record goes that no option asks for: an experiment of the laboratory sets it.
+pub(crate) const RECORD: &str = "CORAL_LAB_RECORD";
 /// Names a run under a foreign launcher that gives it no id.
 const JOB: &str = "CORAL_LAB_JOB";
 

@@ -1,7 +1,7 @@
 //! The ranks are started, meet and are waited for.
 
 use super::own::{Own, Ranks};
-use super::place::{Foreign, HOST, Launched, MEET, RANKS};
+use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
 use super::{Ended, Failed, Local, Run, Tool};
 use parking_lot::Mutex;
@@ -32,7 +32,11 @@ pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Fail
     let meeting = Meeting::new(size);
     let done = match own.ranks {
         _ if !own.hosts.is_empty() => on_hosts(run, own, &meeting),
-        Ranks::Threads => threads(&Local::new(run, own, tool, 0..size, None)?, &meeting),
+        Ranks::Threads => {
+            let local = Local::new(run, own, tool, 0..size, None)?;
+            let done = threads(&local, &meeting);
+            local.end(own, done)
+        }
         Ranks::Processes => processes(run, own, tool, &meeting),
     };
     finish(run, own, &meeting, done)
@@ -59,11 +63,15 @@ fn finish(
             })
         }),
     };
-    if let (Some(path), Some(record)) = (&own.json, &record)
-        && !matches!(done, Err(Failed::Said(_)))
-    {
-        let text = serde_json::to_string_pretty(record).unwrap_or_default();
-        fs::write(path, text + "\n").map_err(Failed::file(path))?;
+    let asked = own.json.as_deref();
+    for path in asked.into_iter().chain(run.env.var(RECORD)) {
+        if let Some(record) = record
+            .as_ref()
+            .filter(|_| !matches!(done, Err(Failed::Said(_))))
+        {
+            let text = serde_json::to_string_pretty(record).unwrap_or_default();
+            fs::write(path, text + "\n").map_err(Failed::file(path))?;
+        }
     }
     done.map(|code| Ended { code, record })
 }
@@ -129,7 +137,7 @@ fn processes(run: &Run, own: &Own, tool: &dyn Tool, meeting: &Arc<Meeting>) -> R
         s.spawn(move || hub::serve(s, listener, m, token, clock, 1..size, MEET_LIMIT));
         s.spawn(move || children.wait(meeting));
         let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock);
-        done.map_err(|why| children.why(why))
+        local.end(own, done).map_err(|why| children.why(why))
     })
 }
 
@@ -319,7 +327,7 @@ pub(super) fn joined(
     end_with_standard_input();
     let ranks = place.first..place.first + place.count;
     let local = Local::new(run, own, tool, ranks.clone(), place.host.as_deref())?;
-    std::thread::scope(|s| {
+    let done = std::thread::scope(|s| {
         let ranks: Vec<_> = ranks
             .map(|id| {
                 let (local, token) = (&local, token.trim());
@@ -331,7 +339,8 @@ pub(super) fn joined(
             })
             .collect();
         verdict(ranks.into_iter().map(join).collect())
-    })
+    });
+    local.end(own, done)
 }
 
 /// Ends this process when whoever started it has gone or gives it up: nobody would hear of it any more.
@@ -360,7 +369,8 @@ pub(super) fn foreign(
     if place.rank > 0 {
         let (address, token) = find(place)?;
         let (c, size, clock) = Connection::join(&address, &token, place.rank, local.clock)?;
-        let code = local.rank(place.rank, size, Group::There(c), clock)?;
+        let code = local.rank(place.rank, size, Group::There(c), clock);
+        let code = local.end(own, code)?;
         return Ok(Ended { code, record: None });
     }
     let meeting = Meeting::new(place.size);
@@ -371,6 +381,7 @@ pub(super) fn foreign(
         local.rank(0, place.size, Group::Here(meeting.clone()), local.clock)
     });
     drop(said);
+    let done = local.end(own, done);
     finish(run, own, &meeting, done)
 }
 

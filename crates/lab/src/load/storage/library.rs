@@ -5,6 +5,8 @@ use crate::load::Failed;
 use bytes::Bytes;
 use coral_client::OpenOptions;
 use coral_client::blocking::{File, FileSystem};
+use coral_stopwatch::Dump;
+use coral_wire::nid::Nid;
 use std::io;
 
 /// What statfs(2) says of Lustre.
@@ -20,6 +22,26 @@ impl Library {
         FileSystem::mount(source)
             .map(Library)
             .map_err(|e| Failed::Refused(format!("cannot mount {source}: {e}")))
+    }
+
+    /// Mounts it once at each of `nids`.
+    pub fn mount_many(source: &str, nids: &[Nid]) -> Result<Vec<Library>, Failed> {
+        let mounted = FileSystem::mount_many(source, nids);
+        let mounted = mounted.map_err(|e| {
+            Failed::Refused(format!("cannot mount {source} {} times: {e}", nids.len()))
+        })?;
+        Ok(mounted.into_iter().map(Library).collect())
+    }
+
+    /// Where the time of the last RPCs went, of several mounts together.
+    pub fn stopwatches(mounts: &[Library]) -> Vec<Dump> {
+        let watches = mounts.iter().map(|m| {
+            let node = m.0.node();
+            (&**node.stopwatch(), node.nids())
+        });
+        let mut dumps = coral_stopwatch::dumps(watches);
+        Dump::keep_last(&mut dumps, coral_stopwatch::KEPT);
+        dumps
     }
 
     /// Of a mount that is there.

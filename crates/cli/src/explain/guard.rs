@@ -1,0 +1,208 @@
+//! Putting back what a trial changed, also when the trial is killed.
+//!
+//! A process of its own holds the other end of a pipe. It is told of every change before that is made, and puts all of it back,
+//! the last first, when the pipe ends: because the trial is over, or because its process is gone. It is in a process group of its
+//! own, so that an interrupt at the terminal reaches the trial alone. Only when both are killed nothing is put back.
+
+use crate::control::Ask;
+use crate::lnetctl::agent::{Act, LnetAsk};
+use crate::lnetctl::find;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Begins the name of the directory in which a trial makes files.
+pub(super) const DIR_PREFIX: &str = ".coral-explain-";
+/// What the process says of a change that it will put back.
+const NOTED: &str = "noted";
+
+/// How something is put back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Undo {
+    /// A parameter gets this value.
+    Parameter {
+        socket: PathBuf,
+        name: String,
+        value: String,
+    },
+    /// A router gets so many large buffers.
+    RouterBuffers {
+        socket: PathBuf,
+        router: String,
+        large: usize,
+    },
+    /// A directory of the trial's is removed with all in it.
+    Remove { dir: PathBuf },
+}
+
+impl Undo {
+    fn text(&self) -> String {
+        match self {
+            Undo::Parameter { name, value, .. } => format!("{name} = {value}"),
+            Undo::RouterBuffers { router, large, .. } => {
+                format!("{router} has {large} large buffers")
+            }
+            Undo::Remove { dir } => format!("'{}' is removed", dir.display()),
+        }
+    }
+
+    fn apply(&self) -> Result<(), String> {
+        let ask = |socket: &Path, what| {
+            let answer = find::ask(socket, &what)?;
+            answer["error"]
+                .as_str()
+                .map_or(Ok(()), |e| Err(e.to_owned()))
+        };
+        match self {
+            Undo::Parameter {
+                socket,
+                name,
+                value,
+            } => ask(socket, json!(Ask::SetParam(name.clone(), value.clone()))),
+            Undo::RouterBuffers {
+                socket,
+                router,
+                large,
+            } => ask(socket, buffers(router, *large)),
+            Undo::Remove { dir } => remove(dir),
+        }
+    }
+}
+
+/// The request for so many large buffers of a router.
+pub(super) fn buffers(router: &str, large: usize) -> serde_json::Value {
+    let act = Act::Pools {
+        tiny: None,
+        small: None,
+        large: Some(large),
+    };
+    json!({ "lnet": LnetAsk { node: Some(router.to_owned()), act } })
+}
+
+fn remove(dir: &Path) -> Result<(), String> {
+    let name = dir.file_name().unwrap_or_default().to_string_lossy();
+    if !name.starts_with(DIR_PREFIX) {
+        return Err(format!("'{}' is no directory of a trial", dir.display()));
+    }
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("'{}': {e}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The process that puts back, as the trial sees it.
+pub(super) struct Guard {
+    child: Child,
+    to: Option<ChildStdin>,
+    from: Lines<BufReader<ChildStdout>>,
+}
+
+impl Guard {
+    /// Starts it.
+    pub(super) fn start() -> Result<Guard, String> {
+        let failed = |e: std::io::Error| format!("the process that puts changes back: {e}");
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut child = Command::new(program)
+            .args(["explain", "--put-back"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        let from = from.ok_or("the process that puts changes back has no output")?;
+        Ok(Guard {
+            child,
+            to,
+            from: BufReader::new(from).lines(),
+        })
+    }
+
+    /// Tells how a change is put back, before it is made.
+    pub(super) fn note(&mut self, undo: &Undo) -> Result<(), String> {
+        let gone =
+            || "the process that puts changes back has ended: nothing was changed".to_owned();
+        let mut to = self.to.as_ref().ok_or_else(gone)?;
+        writeln!(to, "{}", json!(undo)).map_err(|_| gone())?;
+        match self.from.next() {
+            Some(Ok(line)) if line == NOTED => Ok(()),
+            _ => Err(gone()),
+        }
+    }
+
+    /// Has all put back; a line about each, or what failed.
+    pub(super) fn put_back(mut self) -> Result<Vec<String>, String> {
+        drop(self.to.take());
+        let said: Vec<String> = self.from.by_ref().map_while(Result::ok).collect();
+        let ended = self.child.wait();
+        match ended {
+            Ok(status) if status.success() => Ok(said),
+            _ => Err(format!("not put back: {}", said.join("; "))),
+        }
+    }
+}
+
+/// The process itself: `coral explain --put-back`.
+pub(super) fn serve() -> Result<(), String> {
+    let mut all: Vec<Undo> = Vec::new();
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let undo = serde_json::from_str(&line).map_err(|e| format!("'{line}': {e}"))?;
+        all.push(undo);
+        // Where nobody listens any more there is nobody left to make the change.
+        let _ = writeln!(std::io::stdout().lock(), "{NOTED}");
+    }
+    let mut failed = Vec::new();
+    for undo in all.iter().rev() {
+        let line = match undo.apply() {
+            Ok(()) => format!("put back: {}", undo.text()),
+            Err(e) => {
+                failed.push(format!("{}: {e}", undo.text()));
+                continue;
+            }
+        };
+        if writeln!(std::io::stdout().lock(), "{line}").is_err() {
+            let _ = writeln!(std::io::stderr().lock(), "{line}");
+        }
+    }
+    match failed.is_empty() {
+        true => Ok(()),
+        false => Err(format!("not put back: {}", failed.join("; "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_of_a_trial_are_removed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (own, other) = (tmp.path().join(".coral-explain-7"), tmp.path().join("data"));
+        for d in [&own, &other] {
+            std::fs::create_dir(d).unwrap();
+            std::fs::write(d.join("f"), "x").unwrap();
+        }
+        let undo = |dir: &PathBuf| Undo::Remove { dir: dir.clone() }.apply();
+        assert_eq!(undo(&own), Ok(()));
+        assert_eq!(undo(&own), Ok(()), "it is gone already");
+        assert!(
+            undo(&other)
+                .unwrap_err()
+                .contains("no directory of a trial")
+        );
+        assert!(other.join("f").exists());
+        let undo = Undo::Parameter {
+            socket: "/s".into(),
+            name: "n".into(),
+            value: "1".into(),
+        };
+        let text = json!(undo).to_string();
+        assert_eq!(serde_json::from_str::<Undo>(&text).unwrap(), undo);
+    }
+}

@@ -1,0 +1,113 @@
+//! `coral explain`: what limits operations. With `--try` it makes the trial that tells the first two causes apart.
+
+mod guard;
+mod probe;
+mod trial;
+
+use crate::args::Explain;
+use crate::trace::{ask_all, print};
+use coral_lab::verdict::{STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest that this machine is watched.
+const WATCH_MAX_S: f64 = 3600.0;
+
+/// Entry of `coral explain`.
+pub(crate) fn run(e: &Explain) -> Result<(), String> {
+    if e.put_back {
+        return guard::serve();
+    }
+    if !(0.0..=WATCH_MAX_S).contains(&e.watch) {
+        return Err(format!(
+            "--watch {}: give 0 to {WATCH_MAX_S} seconds",
+            e.watch
+        ));
+    }
+    let file = match &e.places[..] {
+        [one] => kept(one),
+        _ => None,
+    };
+    if e.trial {
+        return match file {
+            Some(file) => Err(format!(
+                "'{}' is what was kept of a run: --try needs the processes themselves, and a load on them",
+                file.display()
+            )),
+            None => trial::run(e),
+        };
+    }
+    let seen = match file {
+        Some(file) => read(&file)?,
+        None => {
+            let machine = this_host(|| wait(e.watch));
+            let mut seen = ask_all(&e.places)?;
+            seen.hosts.push(machine);
+            seen
+        }
+    };
+    let verdict = judge(&seen.facts(&seen.joined()));
+    match e.json {
+        true => print(&format!("{:#}\n", as_json(&verdict))),
+        false => print(&verdict.to_string()),
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command of one thread that watches a real machine"
+)]
+fn wait(s: f64) {
+    std::thread::sleep(Duration::from_secs_f64(s));
+}
+
+/// The file of a run, or a file itself.
+fn kept(place: &Path) -> Option<PathBuf> {
+    let inside = place.join(IN_RUN);
+    match place.is_file() {
+        true => Some(place.to_owned()),
+        false => inside.is_file().then_some(inside),
+    }
+}
+
+fn read(file: &Path) -> Result<Seen, String> {
+    let text = std::fs::read_to_string(file);
+    let text = text.map_err(|e| format!("cannot read '{}': {e}", file.display()))?;
+    serde_json::from_str(&text)
+        .map_err(|e| format!("'{}' is none of `coral trace --json`: {e}", file.display()))
+}
+
+fn as_json(v: &Verdict) -> Value {
+    let causes = v.causes.iter().map(|c| {
+        json!({
+            "cause": c.kind.name(), "subject": c.subject, "share": c.share, "figure": c.figure,
+            "ceiling": c.ceiling, "change": c.change,
+        })
+    });
+    let shares = v.shares.iter().map(|(s, share)| json!([s.name(), share]));
+    json!({
+        "little": {
+            "holds": v.little.holds(), "operations_per_s": v.little.rate, "seconds": v.little.time_s,
+            "expected": v.little.expected(), "counted": v.little.counted,
+        },
+        "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
+        "next": v.next,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_found_in_a_run() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(kept(dir.path()), None);
+        let file = dir.path().join(IN_RUN);
+        std::fs::write(&file, "{}").unwrap();
+        assert_eq!(kept(dir.path()), Some(file.clone()));
+        assert_eq!(kept(&file), Some(file.clone()));
+        assert!(read(&file).unwrap_err().contains("coral trace --json"));
+    }
+}

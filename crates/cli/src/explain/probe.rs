@@ -1,0 +1,128 @@
+//! Operations of a trial's own: small files on every target in turn, and by one program and by two at once.
+
+use super::guard::{DIR_PREFIX, Guard, Undo};
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Writes of a file, each on disk before the next, and their size.
+const WRITES: usize = 12;
+const WRITE_BYTES: usize = 64 << 10;
+/// Files that are made in a directory of an MDT.
+const FILES: usize = 12;
+/// Size of the writes of one program beside those of two.
+const SMALL_BYTES: usize = 4096;
+
+/// A directory for the files of a trial, which goes when the trial is over.
+pub(super) struct Probe {
+    dir: PathBuf,
+    /// FIDs of what was worked on, as the stopwatches have them.
+    pub(super) fids: Vec<(u64, u32, u32)>,
+    /// Targets that could not be worked on, and why.
+    pub(super) left_out: Vec<String>,
+}
+
+impl Probe {
+    /// Makes the directory below a mount.
+    pub(super) fn new(mount: &Path, guard: &mut Guard) -> Result<Probe, String> {
+        let dir = mount.join(format!("{DIR_PREFIX}{}", std::process::id()));
+        guard.note(&Undo::Remove { dir: dir.clone() })?;
+        std::fs::create_dir(&dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
+        Ok(Probe {
+            dir,
+            fids: Vec::new(),
+            left_out: Vec::new(),
+        })
+    }
+
+    /// A target named `FSNAME-OSTxxxx` or `FSNAME-MDTxxxx` gets a file or a directory, which is worked on.
+    pub(super) fn target(&mut self, name: &str) {
+        let (index, is_ost) = match (name.split_once("-OST"), name.split_once("-MDT")) {
+            (Some((_, hex)), _) => (u32::from_str_radix(hex, 16), true),
+            (_, Some((_, hex))) => (u32::from_str_radix(hex, 16), false),
+            _ => return,
+        };
+        let Ok(index) = index else { return };
+        let path = self.dir.join(name);
+        let made = match is_ost {
+            true => lfs(&["setstripe", "-c", "1", "-i", &index.to_string()], &path),
+            false => lfs(&["mkdir", "-i", &index.to_string()], &path),
+        };
+        let done = made.and_then(|_| {
+            self.fids.push(fid(&path)?);
+            let done = match is_ost {
+                true => written(&path),
+                false => files_made(&path),
+            };
+            done.map_err(|e| format!("'{}': {e}", path.display()))
+        });
+        if let Err(why) = done {
+            self.left_out.push(format!("{name}: {why}"));
+        }
+    }
+
+    /// Writes of 4 KiB in a second, each on disk before the next, of `programs` at once for so long.
+    pub(super) fn rate(&self, programs: usize, time: Duration) -> Result<f64, String> {
+        let one = |i: usize| -> std::io::Result<usize> {
+            let mut file = File::create(self.dir.join(format!("{programs}-{i}")))?;
+            let (begun, mut count) = (tokio::time::Instant::now(), 0);
+            while begun.elapsed() < time {
+                file.write_all(&[7; SMALL_BYTES])?;
+                file.sync_data()?;
+                count += 1;
+            }
+            Ok(count)
+        };
+        let counts: Vec<std::io::Result<usize>> = std::thread::scope(|s| {
+            let threads: Vec<_> = (0..programs).map(|i| s.spawn(move || one(i))).collect();
+            let ended = threads.into_iter().map(|t| t.join());
+            ended
+                .map(|r| r.unwrap_or_else(|_| Err(std::io::Error::other("a program failed"))))
+                .collect()
+        });
+        let all = counts.into_iter().sum::<std::io::Result<usize>>();
+        let all = all.map_err(|e| format!("'{}': {e}", self.dir.display()))?;
+        Ok(all as f64 / time.as_secs_f64())
+    }
+}
+
+fn written(path: &Path) -> std::io::Result<()> {
+    let mut file = File::options().write(true).open(path)?;
+    for _ in 0..WRITES {
+        file.write_all(&vec![7; WRITE_BYTES])?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+fn files_made(dir: &Path) -> std::io::Result<()> {
+    for i in 0..FILES {
+        File::create(dir.join(i.to_string()))?;
+    }
+    File::open(dir)?.sync_all()
+}
+
+fn lfs(args: &[&str], path: &Path) -> Result<String, String> {
+    let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
+    let out = Command::new(program)
+        .arg("lfs")
+        .args(args)
+        .arg(path)
+        .output()
+        .map_err(|e| format!("lfs: {e}"))?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&out.stderr).trim().to_owned()),
+    }
+}
+
+fn fid(path: &Path) -> Result<(u64, u32, u32), String> {
+    let text = lfs(&["path2fid"], path)?;
+    let fid: coral_wire::fid::Fid = text
+        .trim()
+        .parse()
+        .map_err(|_| format!("'{}' is no FID", text.trim()))?;
+    Ok((fid.seq, fid.oid, fid.ver))
+}

@@ -1,0 +1,344 @@
+//! Makes the trial that tells the first cause from the second: says what it changes, changes it, watches, puts it back, and says
+//! which of the two it was.
+
+use super::guard::{Guard, Undo, buffers};
+use super::probe::Probe;
+use super::{as_json, judge, wait};
+use crate::args::Explain;
+use crate::control::Ask;
+use crate::lnetctl::find;
+use crate::trace::{HOW, ask_all, print};
+use coral_lab::verdict::{
+    Facts, LEAST_COUNT, OpKind, Outcome, Seen, Trial, Verdict, Window, Windows, again, alone,
+    locks, swap, this_host, threads, trial, two_at_once,
+};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Shortest window: ten operations should be in it.
+const WINDOW_LEAST_S: f64 = 0.5;
+/// Threads that a machine may have for them to be watched.
+const THREADS_MAX: usize = 100_000;
+
+/// A trial that is being made.
+struct Maker<'a> {
+    e: &'a Explain,
+    sockets: Vec<PathBuf>,
+    guard: Guard,
+}
+
+/// Entry of `coral explain --try`.
+pub(super) fn run(e: &Explain) -> Result<(), String> {
+    if e.window < WINDOW_LEAST_S {
+        return Err(format!(
+            "--for {}: give {WINDOW_LEAST_S} s at least",
+            e.window
+        ));
+    }
+    let sockets = find::sockets(&e.places, HOW)?;
+    let (seen, before) = looked(e)?;
+    let facts = seen.facts(&seen.joined());
+    let verdict = judge(&facts);
+    if facts.count() < LEAST_COUNT {
+        return Err(format!(
+            "{} operations began in the last {} s: put the load on it that is to be explained, and try again",
+            facts.count(),
+            e.window
+        ));
+    }
+    if !e.json {
+        print(&verdict.to_string())?;
+    }
+    let Some(trial) = trial(&verdict).filter(|_| verdict.unknown.is_none()) else {
+        return tell(e, &verdict, None);
+    };
+    let mut maker = Maker {
+        e,
+        sockets,
+        guard: Guard::start()?,
+    };
+    let made = maker.make(&trial, &verdict, &before);
+    let put_back = maker.guard.put_back();
+    if !e.json {
+        put_back.iter().flatten().for_each(|l| eprintln!("{l}"));
+    }
+    let outcome = made?;
+    tell(e, &verdict, Some(&outcome))?;
+    put_back.map(|_| ())
+}
+
+/// Waits for a window, and what was seen in it.
+fn looked(e: &Explain) -> Result<(Seen, Window), String> {
+    let machine = this_host(|| wait(e.window));
+    let all = ask_all(&e.places)?;
+    let mut seen = all.last(e.window);
+    seen.hosts.push(machine);
+    Ok((seen, Window::of(&all, e.window)))
+}
+
+fn tell(e: &Explain, v: &Verdict, outcome: Option<&Outcome>) -> Result<(), String> {
+    match (e.json, outcome) {
+        (true, outcome) => {
+            let mut all = as_json(v);
+            all["trial"] = outcome.map_or(Value::Null, |o| o.json(v));
+            print(&format!("{all:#}\n"))
+        }
+        (false, Some(o)) => print(&format!("trial:\n{}", o.text(v))),
+        (false, None) => print("trial: there is nothing to try\n"),
+    }
+}
+
+impl Maker<'_> {
+    fn say(&self, text: &str) {
+        eprintln!("{text}");
+    }
+
+    fn make(&mut self, trial: &Trial, v: &Verdict, before: &Window) -> Result<Outcome, String> {
+        let first = v.causes.first().ok_or("there is no cause to try")?;
+        match trial {
+            Trial::Parameter(pattern, value) => {
+                self.parameters(pattern, value)?;
+                self.windows(before).map(|w| w.outcome(first))
+            }
+            Trial::RouterBuffers(router, large) => {
+                self.router(router, *large as usize)?;
+                self.windows(before).map(|w| w.outcome(first))
+            }
+            Trial::ClearCache => self.clear_cache(),
+            Trial::Probe => self.probe(v),
+            Trial::Concurrency => {
+                let probe =
+                    self.directory("files are written by one program, then by two at once")?;
+                let half = Duration::from_secs_f64(self.e.window / 2.0);
+                Ok(two_at_once(probe.rate(1, half)?, probe.rate(2, half)?))
+            }
+            Trial::CountLocks => self.count_locks(v),
+            Trial::WatchThreads => {
+                self.say(&format!(
+                    "trying: threads are watched for {} s",
+                    self.e.window
+                ));
+                let mut all = Vec::new();
+                let machine = this_host(|| all = busiest(self.e.window));
+                Ok(threads(&all, machine.cpu_wait))
+            }
+            Trial::LookAgain => {
+                self.say(&format!(
+                    "trying: nothing is changed; it is looked at again for {} s",
+                    self.e.window
+                ));
+                let (seen, _) = looked(self.e)?;
+                Ok(again(&judge(&seen.facts(&seen.joined())), first))
+            }
+        }
+    }
+
+    /// The window with the change; then it is put back, and the window after that.
+    fn windows(&mut self, before: &Window) -> Result<Windows, String> {
+        let with = looked(self.e)?.1;
+        let guard = std::mem::replace(&mut self.guard, Guard::start()?);
+        let said = guard.put_back()?;
+        said.iter().for_each(|l| self.say(l));
+        let after = looked(self.e)?.1;
+        Ok(Windows {
+            before: before.clone(),
+            with,
+            after,
+        })
+    }
+
+    fn ask(&self, socket: &Path, what: &Value) -> Result<Value, String> {
+        let answer = find::ask(socket, what)?;
+        match answer["error"].as_str() {
+            Some(e) => Err(e.to_owned()),
+            None => Ok(answer),
+        }
+    }
+
+    /// Parameters of mounts that match, each with the socket of its process.
+    fn matching(&self, pattern: &str) -> Vec<(PathBuf, String, String)> {
+        let of = |s: &PathBuf| {
+            let answer = self
+                .ask(s, &json!(Ask::GetParam(pattern.to_owned())))
+                .ok()?;
+            let all: Vec<(String, String)> =
+                serde_json::from_value(answer["params"].clone()).ok()?;
+            let with = |(name, value): (String, String)| (s.clone(), name, value);
+            Some(all.into_iter().map(with).collect::<Vec<_>>())
+        };
+        self.sockets.iter().filter_map(of).flatten().collect()
+    }
+
+    fn parameters(&mut self, pattern: &str, value: &str) -> Result<(), String> {
+        let found = self.matching(pattern);
+        if found.is_empty() {
+            return Err(format!(
+                "none of the processes has the parameter {pattern}: name the mount too"
+            ));
+        }
+        for (socket, name, old) in found {
+            self.say(&format!(
+                "trying: {name} = {value} for {} s (it is {old}, and that is put back)",
+                self.e.window
+            ));
+            self.guard.note(&Undo::Parameter {
+                socket: socket.clone(),
+                name: name.clone(),
+                value: old,
+            })?;
+            self.ask(&socket, &json!(Ask::SetParam(name, value.to_owned())))?;
+        }
+        Ok(())
+    }
+
+    fn router(&mut self, name: &str, large: usize) -> Result<(), String> {
+        let seen = self.sockets.iter().find_map(|s| {
+            let seen = ask_all(std::slice::from_ref(s)).ok()?;
+            let router = seen.routers.into_iter().find(|r| r.name == name)?;
+            Some((s.clone(), router.buffers as usize))
+        });
+        let (socket, old) =
+            seen.ok_or_else(|| format!("the router {name} is no process of yours here"))?;
+        self.say(&format!(
+            "trying: {name} has {large} large buffers for {} s (it has {old}, and that is put back)",
+            self.e.window
+        ));
+        self.guard.note(&Undo::RouterBuffers {
+            socket: socket.clone(),
+            router: name.to_owned(),
+            large: old,
+        })?;
+        self.ask(&socket, &buffers(name, large)).map(drop)
+    }
+
+    fn clear_cache(&self) -> Result<Outcome, String> {
+        let before = this_host(|| wait(self.e.window)).swap_in_per_s;
+        self.say("trying: the mounts give back their locks and what they cache; it fills again by itself");
+        for (socket, name, _) in self.matching("ldlm.namespaces.*.lru_size") {
+            self.ask(&socket, &json!(Ask::SetParam(name, "clear".into())))?;
+        }
+        let with = this_host(|| wait(self.e.window)).swap_in_per_s;
+        Ok(swap(before, with))
+    }
+
+    /// A directory for files below the first mount that is there.
+    fn directory(&mut self, what: &str) -> Result<Probe, String> {
+        let mount = self.sockets.iter().find_map(|s| {
+            let status = self.ask(s, &json!(Ask::Status)).ok()?;
+            status["mount"].as_str().map(PathBuf::from)
+        });
+        let mount = mount.ok_or("this trial makes files: name a mount too")?;
+        self.say(&format!(
+            "trying: small {what}, in a directory of their own below '{}', which goes afterwards",
+            mount.display()
+        ));
+        Probe::new(&mount, &mut self.guard)
+    }
+
+    fn probe(&mut self, v: &Verdict) -> Result<Outcome, String> {
+        let names = self.matching("*.*.active").into_iter();
+        let osts = names.filter_map(|(_, n, _)| target_of(&n, "osc."));
+        let names = self.matching("ldlm.namespaces.*.lock_count").into_iter();
+        let mdts = names.filter_map(|(_, n, _)| target_of(&n, "ldlm.namespaces."));
+        let all = osts.chain(mdts.filter(|n| n.contains("-MDT")));
+        let all: std::collections::BTreeSet<String> = all.collect();
+        let begun = tokio::time::Instant::now();
+        let mut probe = self.directory("files are made and written on each target in turn")?;
+        all.iter().for_each(|name| probe.target(name));
+        probe
+            .left_out
+            .iter()
+            .for_each(|w| self.say(&format!("left out: {w}")));
+        let seen = ask_all(&self.e.places)?.last(begun.elapsed().as_secs_f64() + 1.0);
+        let own = seen.only(|o| probe.fids.contains(&o.fid));
+        let facts = own.facts(&own.joined());
+        Ok(alone(&judge(&facts), &facts, v))
+    }
+
+    fn count_locks(&self, v: &Verdict) -> Result<Outcome, String> {
+        self.say(&format!(
+            "trying: nothing is changed; locks are counted for {} s",
+            self.e.window
+        ));
+        let (seen, _) = looked(self.e)?;
+        let joined = seen.joined();
+        let facts: Facts = seen.facts(&joined);
+        let named = v.causes.first().and_then(|c| c.fid);
+        let mut of: BTreeMap<bool, OpKind> = BTreeMap::new();
+        for o in &joined.ops {
+            let k = of.entry(Some(o.op.fid) == named).or_default();
+            k.count += 1;
+            k.seconds += o.ns() as f64 / 1e9;
+        }
+        let kind = |is| of.get(&is).cloned().unwrap_or_default();
+        Ok(locks(&facts, &kind(true), &kind(false), v))
+    }
+}
+
+/// `fs-OST0000` of `osc.fs-OST0000-osc-1234.active`.
+fn target_of(parameter: &str, prefix: &str) -> Option<String> {
+    let device = parameter.strip_prefix(prefix)?.split('.').next()?;
+    let mut parts = device.split('-');
+    Some(format!("{}-{}", parts.next()?, parts.next()?))
+}
+
+/// Threads by the share of a core that they had in so many seconds, the busiest first.
+fn busiest(seconds: f64) -> Vec<(String, f64)> {
+    let before = threads_now();
+    let begun = tokio::time::Instant::now();
+    wait(seconds);
+    let after = threads_now();
+    let s = begun.elapsed().as_secs_f64().max(1e-3);
+    let shares = after.into_iter().filter_map(|(key, (name, ns))| {
+        let (_, was) = before.get(&key)?;
+        Some((name, ns.saturating_sub(*was) as f64 / 1e9 / s))
+    });
+    let mut all: Vec<(String, f64)> = shares.collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all
+}
+
+/// Nanoseconds on a processor of every thread, by process and thread.
+fn threads_now() -> BTreeMap<(u32, u32), (String, u64)> {
+    let numbers = |dir: PathBuf| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let mut all = BTreeMap::new();
+    for pid in numbers("/proc".into()) {
+        for tid in numbers(format!("/proc/{pid}/task").into()) {
+            let of = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}"));
+            let (Ok(name), Ok(times)) = (of("comm"), of("schedstat")) else {
+                continue;
+            };
+            let ns = times.split(' ').next().and_then(|n| n.parse().ok());
+            let name = format!("thread '{}' of process {pid}", name.trim());
+            if all.len() < THREADS_MAX {
+                all.insert((pid, tid), (name, ns.unwrap_or(0)));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_from_parameters() {
+        assert_eq!(
+            target_of("osc.fs-OST0001-osc-12ab.active", "osc.").as_deref(),
+            Some("fs-OST0001")
+        );
+        assert_eq!(target_of("llite.fs-12ab.x", "osc."), None);
+    }
+
+    #[test]
+    fn this_thread_is_among_the_busiest() {
+        let me = (std::process::id(), std::process::id());
+        assert!(threads_now().contains_key(&me));
+    }
+}

@@ -1,0 +1,290 @@
+//! `coral explain` where something is planted for real, on processes that talk over TCP; and `--try`: it says what it changes,
+//! tells which of two causes it was, and puts back what it changed, also when it is killed.
+
+mod common;
+
+use common::{Place, Running, coral, fails, in_network_namespace, ok, text, until};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A way of 10 ms to and fro is more than what a machine adds, and one of 100 ms more than what a busy one adds.
+const FAR_S: &str = "0.01";
+const VERY_FAR_S: &str = "0.1";
+
+/// Programs that go on until this is dropped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Load {
+    #[expect(clippy::disallowed_methods, reason = "programs that use a mount")]
+    fn start(programs: usize, once: impl Fn(usize, u64) + Send + Sync + 'static) -> Load {
+        let (stop, once) = (Arc::new(AtomicBool::new(false)), Arc::new(once));
+        let threads = (0..programs).map(|p| {
+            let (stop, once) = (stop.clone(), once.clone());
+            std::thread::spawn(move || {
+                (0..)
+                    .take_while(|_| !stop.load(Ordering::Relaxed))
+                    .for_each(|round| once(p, round));
+            })
+        });
+        let threads = threads.collect();
+        Load { stop, threads }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for t in self.threads.drain(..) {
+            let _ = t.join();
+        }
+    }
+}
+
+/// Writes of 64 KiB into a file of each program, each on disk before the next.
+fn writers(programs: usize, dirs: Vec<PathBuf>) -> Load {
+    Load::start(programs, move |p, round| {
+        let file = dirs[p % dirs.len()].join(format!("w{p}"));
+        let file = std::fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(file)
+            .expect("opened");
+        file.write_all_at(&[7; 65_536], round % 64 * 65_536)
+            .expect("written");
+        file.sync_all().expect("synced");
+    })
+}
+
+/// MGS, MDT and one OST on 127.0.0.2, another OST on 127.0.0.3, a mount on 127.0.0.4.
+struct Two {
+    mnt: PathBuf,
+    client: Running,
+    servers: Vec<Running>,
+}
+
+impl Two {
+    fn start(place: &Place) -> Two {
+        let port = place.port.to_string();
+        let mgs = "127.0.0.2@tcp";
+        let name = |n: &str| place.path(n).to_string_lossy().into_owned();
+        let (mds, ost0, ost1) = (name("mds"), name("ost0"), name("ost1"));
+        ok(coral().args(["format", "--mgs", "--mdt", "0", "--fsname", "fs", &mds]));
+        for (i, ost) in [("0", &ost0), ("1", &ost1)] {
+            ok(coral().args([
+                "format",
+                "--ost",
+                i,
+                "--fsname",
+                "fs",
+                "--mgsnode",
+                mgs,
+                ost,
+            ]));
+        }
+        let serve = |dirs: &[&str], nid: &str| {
+            let mut args = vec!["serve"];
+            args.extend(dirs);
+            args.extend(["--nid", nid, "--port", &port]);
+            Running::start(&args, Path::new(dirs[0]), &[])
+        };
+        let servers = vec![serve(&[&mds, &ost0], mgs), serve(&[&ost1], "127.0.0.3@tcp")];
+        let mnt = place.make("mnt");
+        let m = mnt.to_string_lossy().into_owned();
+        let mut args = vec!["mount", "127.0.0.2@tcp:/fs", &m];
+        args.extend(["--nid", "127.0.0.4@tcp", "--port", &port]);
+        let client = Running::start(&args, &place.path("client"), &[&mnt]);
+        Two {
+            mnt,
+            client,
+            servers,
+        }
+    }
+
+    fn stop(self) {
+        self.client.stop();
+        self.servers.into_iter().rev().for_each(Running::stop);
+    }
+
+    /// A directory whose files lie on this OST.
+    fn on_ost(&self, index: &str) -> PathBuf {
+        let dir = self.mnt.join(format!("on{index}"));
+        std::fs::create_dir(&dir).expect("made");
+        ok(coral()
+            .args(["lfs", "setstripe", "-c", "1", "-i", index])
+            .arg(&dir));
+        dir
+    }
+
+    /// Messages between the mount and a server take so long each way.
+    fn far(&self, server: &str, seconds: &str) {
+        for ends in [["-s", "*", "-d", server], ["-s", server, "-d", "*"]] {
+            ok(coral()
+                .args(["lctl", "--dir"])
+                .arg(&self.mnt)
+                .arg("net_delay_add")
+                .args(ends)
+                .args(["-r", "1", "-l", seconds]));
+        }
+    }
+
+    fn param(&self, set: &str) -> String {
+        let (verb, word) = match set.contains('=') {
+            true => ("set_param", set),
+            false => ("get_param", set),
+        };
+        ok(coral()
+            .args(["lctl", "--dir"])
+            .arg(&self.mnt)
+            .args([verb, "-n", word]))
+    }
+
+    fn explain(&self, more: &[&Path]) -> Command {
+        let mut c = coral();
+        c.arg("explain").arg(&self.mnt).args(more);
+        c
+    }
+}
+
+const IN_FLIGHT: &str = "osc.fs-OST0001-*.max_rpcs_in_flight";
+
+#[test]
+fn a_trial_says_what_it_changes_and_puts_it_back() {
+    in_network_namespace("a_trial_says_what_it_changes_and_puts_it_back", || {
+        let place = Place::new();
+        let two = Two::start(&place);
+        let (_, said) = fails(two.explain(&[]).args(["--try", "--for", "0.5"]));
+        assert!(said.contains("put the load on it"), "{said}");
+        two.far("127.0.0.3@tcp", FAR_S);
+        let dir = two.on_ost("1");
+        two.param(&format!("{IN_FLIGHT}=1"));
+        let load = writers(12, vec![dir]);
+        until("every program has a file", || {
+            std::fs::read_dir(two.mnt.join("on1")).is_ok_and(|d| d.count() == 12)
+        });
+        let out = two
+            .explain(&[&place.path("mds"), &place.path("ost1")])
+            .args(["--try", "--for", "2"])
+            .output()
+            .unwrap();
+        let said = text(&out);
+        println!("{said}");
+        assert!(out.status.success(), "{said}");
+        assert!(
+            said.contains("verdict: RPCs in flight (fs-OST0001)"),
+            "{said}"
+        );
+        assert!(
+            said.contains("trying: osc.fs-OST0001-")
+                && said.contains("max_rpcs_in_flight = 8 for 2 s (it is 1, and that is put back)"),
+            "{said}"
+        );
+        for line in [
+            "put back: osc.fs-OST0001-",
+            "before: ",
+            "with it: ",
+            "put back: ",
+        ] {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+        assert!(!said.contains("it is not RPCs in flight"), "{said}");
+        assert_eq!(two.param(IN_FLIGHT).trim(), "1");
+
+        // killed with the change made
+        let mut trial = two
+            .explain(&[])
+            .args(["--try", "--for", "1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("the change is made", || two.param(IN_FLIGHT).trim() == "8");
+        trial.kill().unwrap();
+        trial.wait().unwrap();
+        until("it is put back", || two.param(IN_FLIGHT).trim() == "1");
+        drop(load);
+        two.stop();
+    });
+}
+
+#[test]
+fn a_trial_with_files_names_the_far_server_and_leaves_nothing() {
+    in_network_namespace(
+        "a_trial_with_files_names_the_far_server_and_leaves_nothing",
+        || {
+            let place = Place::new();
+            let two = Two::start(&place);
+            two.far("127.0.0.3@tcp", VERY_FAR_S);
+            let (near, far) = (two.on_ost("0"), two.on_ost("1"));
+            let load = writers(8, vec![far.clone(), far.clone(), far, near]);
+            let servers = [place.path("mds"), place.path("ost1")];
+            let mut explain = two.explain(&[&servers[0], &servers[1]]);
+            let said = ok(explain.args(["--try", "--for", "2", "--json"]));
+            println!("{said}");
+            let v: serde_json::Value = serde_json::from_str(&said).unwrap();
+            assert_eq!(v["causes"][0]["cause"], "slow link", "{v:#}");
+            assert_eq!(v["causes"][0]["subject"], "fs-OST0001");
+            let was = serde_json::json!(["slow link", "fs-OST0001"]);
+            assert_eq!(v["trial"]["was"], was, "{v:#}");
+            let figures = v["trial"]["figures"].to_string();
+            for target in ["fs-OST0000, one", "fs-OST0001, one", "fs-MDT0000, one"] {
+                assert!(figures.contains(target), "{figures}");
+            }
+            drop(load);
+            let names = std::fs::read_dir(&two.mnt).unwrap();
+            let names: Vec<_> = names.map(|e| e.unwrap().file_name()).collect();
+            assert_eq!(names.len(), 2, "{names:?}");
+            two.stop();
+        },
+    );
+}
+
+/// The server has a part of one core only: other programs take the rest of it.
+#[test]
+fn a_busy_core_is_named() {
+    in_network_namespace("a_busy_core_is_named", || {
+        let place = Place::new();
+        let two = Two::start(&place);
+        let confine = |pid: u32| {
+            ok(Command::new("taskset").args(["-a", "-c", "-p", "0", &pid.to_string()]));
+        };
+        two.servers.iter().for_each(|s| confine(s.pid()));
+        let burner = || {
+            let mut c = Command::new("taskset");
+            c.args(["-c", "0", "sh", "-c", "while :; do :; done"]);
+            Burner(c.spawn().expect("taskset(1) from util-linux"))
+        };
+        let burners: Vec<Burner> = (0..6).map(|_| burner()).collect();
+        let mnt = two.mnt.clone();
+        let load = Load::start(4, move |p, round| {
+            let name = mnt.join(format!("{p}-{round}"));
+            std::fs::File::create(&name).expect("made");
+            std::fs::remove_file(&name).expect("removed");
+        });
+        let (mds, ost1) = (place.path("mds"), place.path("ost1"));
+        let said = ok(two.explain(&[&mds, &ost1]).args(["--watch", "2"]));
+        println!("{said}");
+        assert!(said.contains("verdict: busy core (this machine)"), "{said}");
+        let said = ok(two.explain(&[&mds, &ost1]).args(["--try", "--for", "1"]));
+        println!("{said}");
+        assert!(said.contains("% of a core"), "{said}");
+        drop((load, burners));
+        two.stop();
+    });
+}
+
+/// Ends with the test.
+struct Burner(std::process::Child);
+
+impl Drop for Burner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,511 @@
+//! What separates the first cause from the next one, and what came out of it. Pure: who makes the trial is elsewhere.
+//!
+//! - [`trial`]: the one change or look that tells the first cause from the second.
+//! - [`Windows`]: the operations of programs before a change, with it, and after it was put back.
+//! - [`alone`]: operations of the trial itself, made one after the other on every target, judged by the rules of the verdict.
+//!
+//! # Invariants
+//! - A change is believed only where it moves the time by more than the time moves by itself: what lies between the two windows
+//!   without the change is the noise.
+//! - Times are compared for each name of operation apart, so that another mix of operations is no change.
+
+use serde_json::{Value, json};
+
+use super::explain::Verdict;
+use super::facts::{Facts, OpKind};
+use super::rules::{Cause, CauseKind, ms};
+use super::seen::Seen;
+
+/// Operations in a window below which nothing is said.
+pub const LEAST_COUNT: u64 = 10;
+/// Share of what is predicted from which on a change was the right one.
+const ENOUGH: f64 = 0.5;
+/// Share of what is predicted below which it was not.
+const TOO_LITTLE: f64 = 0.25;
+/// So many times the noise a change has to be.
+const TIMES_NOISE: f64 = 2.0;
+/// Rate of two programs over that of one, from which on only the number of operations at once limited it.
+const MORE_BY: f64 = 1.6;
+/// A thread with such a share of its core has no room.
+const THREAD_BUSY: f64 = 0.9;
+
+/// What is done to tell the first cause from the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trial {
+    /// A parameter of mounts is set, and put back: a pattern as `lctl set_param` takes it, and the value.
+    Parameter(String, String),
+    /// A router gets so many large buffers, and has the old number again afterwards.
+    RouterBuffers(String, u64),
+    /// Mounts give back their locks, and with them what they cache. It fills again by itself.
+    ClearCache,
+    /// Small files are made and written on every target in turn, by one program, and removed.
+    Probe,
+    /// Small files are written by one program, and by two at once, and removed.
+    Concurrency,
+    /// Nothing is changed: locks are counted.
+    CountLocks,
+    /// Nothing is changed: threads are watched.
+    WatchThreads,
+    /// Nothing is changed: the same is looked at once more.
+    LookAgain,
+}
+
+/// The trial of a verdict's first cause; None: there is no cause to try.
+pub fn trial(v: &Verdict) -> Option<Trial> {
+    let cause = v.causes.first()?;
+    Some(match cause.kind {
+        CauseKind::Window if cause.subject.contains("-OST") => {
+            let value = cause.change.rsplit_once('=').map_or("16", |(_, n)| n);
+            let of = format!("osc.{}-*.max_rpcs_in_flight", cause.subject);
+            Trial::Parameter(of, value.to_owned())
+        }
+        CauseKind::Window | CauseKind::SlowStorage | CauseKind::SlowLink => Trial::Probe,
+        CauseKind::RouterBuffers => {
+            let more = cause.change.split_whitespace().find_map(|w| w.parse().ok());
+            Trial::RouterBuffers(cause.subject.clone(), more.unwrap_or(1024))
+        }
+        CauseKind::FixedConcurrency => Trial::Concurrency,
+        CauseKind::LockPingPong => Trial::CountLocks,
+        CauseKind::BusyCore => Trial::WatchThreads,
+        CauseKind::Swap => Trial::ClearCache,
+        CauseKind::Grants | CauseKind::ColdCache => Trial::LookAgain,
+    })
+}
+
+/// Which cause it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Was {
+    /// The first.
+    First,
+    /// Not the first; the second, where there is one.
+    Second,
+    /// The trial does not tell.
+    Open,
+}
+
+/// What came out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Which cause it was.
+    pub was: Was,
+    /// The figures.
+    pub figures: Vec<String>,
+    /// Why it does not tell.
+    pub why: Option<String>,
+}
+
+impl Outcome {
+    fn of(was: Was, figures: Vec<String>) -> Outcome {
+        Outcome {
+            was,
+            figures,
+            why: None,
+        }
+    }
+
+    fn open(figures: Vec<String>, why: String) -> Outcome {
+        Outcome {
+            was: Was::Open,
+            figures,
+            why: Some(why),
+        }
+    }
+
+    /// As text, with the causes that were told apart.
+    pub fn text(&self, v: &Verdict) -> String {
+        let mut out: String = self.figures.iter().map(|f| format!("  {f}\n")).collect();
+        let named = |c: &Cause| format!("{} ({})", c.kind.name(), c.subject);
+        let first = v.causes.first().map_or(String::new(), named);
+        out += &match (self.was, v.causes.get(1)) {
+            (Was::First, _) => format!("it is {first}\n"),
+            (Was::Second, Some(second)) => {
+                format!("it is not {first}; what is left is {}\n", named(second))
+            }
+            (Was::Second, None) => format!("it is not {first}, and no other cause stands out\n"),
+            (Was::Open, _) => format!(
+                "it does not tell whether it is {first}: {}\n",
+                self.why.as_deref().unwrap_or("")
+            ),
+        };
+        out
+    }
+
+    /// As JSON.
+    pub fn json(&self, v: &Verdict) -> Value {
+        let name = |i: usize| (v.causes.get(i)).map(|c: &Cause| json!([c.kind.name(), c.subject]));
+        let was = match self.was {
+            Was::First => name(0),
+            Was::Second => name(1),
+            Was::Open => None,
+        };
+        json!({ "was": was, "settled": self.was != Was::Open, "figures": self.figures, "why": self.why })
+    }
+}
+
+/// Operations of programs in a window.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Window {
+    /// Its length.
+    pub seconds: f64,
+    /// Operations by name.
+    pub ops: Vec<OpKind>,
+}
+
+impl Window {
+    /// Of the last `seconds` of what was seen.
+    pub fn of(seen: &Seen, seconds: f64) -> Window {
+        let seen = seen.last(seconds);
+        Window {
+            seconds,
+            ops: seen.facts(&seen.joined()).ops,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.ops.iter().map(|o| o.count).sum()
+    }
+
+    fn mean_s(&self) -> f64 {
+        self.ops.iter().map(|o| o.seconds).sum::<f64>() / self.count().max(1) as f64
+    }
+
+    fn text(&self, what: &str) -> String {
+        format!(
+            "{what}: {:.1} operations/s, {} each",
+            self.count() as f64 / self.seconds.max(1e-9),
+            ms(self.mean_s())
+        )
+    }
+
+    /// Time of the operations of `self` if each took what it takes in `other`, over what they took: 1 is no change.
+    fn times(&self, other: &Window) -> Option<f64> {
+        let (mut before, mut with) = (0.0, 0.0);
+        for o in &self.ops {
+            let there = other.ops.iter().find(|p| p.op == o.op && p.count > 0);
+            if let Some(p) = there {
+                before += o.seconds;
+                with += p.seconds / p.count as f64 * o.count as f64;
+            }
+        }
+        (before > 0.0).then(|| with / before)
+    }
+}
+
+/// Before a change, with it, and after it was put back.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Windows {
+    /// Before.
+    pub before: Window,
+    /// With it.
+    pub with: Window,
+    /// Put back.
+    pub after: Window,
+}
+
+impl Windows {
+    /// Whether the change took away what the first cause accounts for.
+    pub fn outcome(&self, first: &Cause) -> Outcome {
+        let mut figures = vec![
+            self.before.text("before"),
+            self.with.text("with it"),
+            self.after.text("put back"),
+        ];
+        let all = [&self.before, &self.with, &self.after];
+        if let Some(w) = all.iter().find(|w| w.count() < LEAST_COUNT) {
+            let why = format!("a window has {} operations only", w.count());
+            return Outcome::open(figures, why);
+        }
+        let (Some(to), Some(back)) = (
+            self.before.times(&self.with),
+            self.before.times(&self.after),
+        ) else {
+            return Outcome::open(figures, "the programs did other operations then".to_owned());
+        };
+        // Against the mean of the two windows without it, whose distance is the noise.
+        let usual = (1.0 + back) / 2.0;
+        let (fall, noise) = (1.0 - to / usual, (1.0 - back).abs() / usual);
+        let share = first.share.min(1.0);
+        figures.push(format!(
+            "the time of an operation fell by {:.0}%, up to {:.0}% were expected; by itself it moved by {:.0}%",
+            100.0 * fall,
+            100.0 * share,
+            100.0 * noise
+        ));
+        if fall >= ENOUGH * share && fall >= TIMES_NOISE * noise {
+            Outcome::of(Was::First, figures)
+        } else if fall <= TOO_LITTLE * share && noise <= TOO_LITTLE * share {
+            Outcome::of(Was::Second, figures)
+        } else {
+            let why = match fall < TIMES_NOISE * noise {
+                true => "the time moves too much by itself",
+                false => "it fell by a part of that",
+            };
+            Outcome::open(figures, why.to_owned())
+        }
+    }
+}
+
+/// What the trial's own operations show, which had every target for themselves one after the other: `found` is the verdict on
+/// them.
+pub fn alone(found: &Verdict, facts: &Facts, v: &Verdict) -> Outcome {
+    let mut figures: Vec<String> = (facts.paths.iter())
+        .filter(|p| p.rpcs > 0)
+        .map(|p| {
+            let way = p.service_s / p.rpcs as f64 - p.storage_s();
+            format!(
+                "{}, one at a time: storage {} an RPC that waits for it, all else {}",
+                p.target,
+                ms(p.storage_s()),
+                ms(way.max(0.0))
+            )
+        })
+        .collect();
+    figures.sort();
+    let is = |c: &Cause, i: usize| {
+        (v.causes.get(i)).is_some_and(|o| o.kind == c.kind && o.subject == c.subject)
+    };
+    let has = |i: usize| found.causes.iter().any(|c| is(c, i));
+    if facts.count() < LEAST_COUNT {
+        let why = format!("it made {} operations only", facts.count());
+        return Outcome::open(figures, why);
+    }
+    match (has(0), has(1)) {
+        (true, _) => Outcome::of(Was::First, figures),
+        (false, true) => Outcome::of(Was::Second, figures),
+        (false, false) => Outcome::open(
+            figures,
+            "alone nothing of it is slow: it comes with the load".to_owned(),
+        ),
+    }
+}
+
+/// Operations in a second of one program, and of two at once.
+pub fn two_at_once(one: f64, two: f64) -> Outcome {
+    let figures = vec![
+        format!("one program: {one:.1} operations/s"),
+        format!("two at once: {two:.1} operations/s"),
+    ];
+    match two >= MORE_BY * one {
+        true => Outcome::of(Was::First, figures),
+        false => Outcome::of(Was::Second, figures),
+    }
+}
+
+/// Operations on the file whose lock is wanted, beside those on others.
+pub fn locks(f: &Facts, on_it: &OpKind, others: &OpKind, v: &Verdict) -> Outcome {
+    let mean = |k: &OpKind| k.seconds / k.count.max(1) as f64;
+    let (asked, clients) = f.callbacks;
+    let figures = vec![
+        format!("{clients} clients gave {asked} locks back meanwhile"),
+        format!("on it {} operations, {} each", on_it.count, ms(mean(on_it))),
+        format!("on others {}, {} each", others.count, ms(mean(others))),
+    ];
+    let named = v.causes.first().map_or("", |c| c.subject.as_str());
+    if on_it.count < LEAST_COUNT {
+        let why = format!("there were {} operations on {named} only", on_it.count);
+        return Outcome::open(figures, why);
+    }
+    let per_op = asked as f64 / on_it.count as f64;
+    let given_back = clients > 1 && per_op >= super::rules::CALLBACKS_LEAST;
+    let first = v.causes.first().and_then(|c| c.fid);
+    match given_back || f.shared.iter().any(|s| Some(s.fid) == first) {
+        true => Outcome::of(Was::First, figures),
+        false => Outcome::of(Was::Second, figures),
+    }
+}
+
+/// Pages that came back from swap in a second: before mounts gave back what they cache, and after.
+pub fn swap(before: f64, after: f64) -> Outcome {
+    let figures = vec![
+        format!("before: {before:.0} pages/s come back from swap"),
+        format!("after: {after:.0} pages/s"),
+    ];
+    match after <= ENOUGH * before {
+        true => Outcome::of(Was::First, figures),
+        false => Outcome::of(Was::Second, figures),
+    }
+}
+
+/// The busiest threads, each with its share of a core, and seconds in a second that Coral's threads waited for one.
+pub fn threads(busiest: &[(String, f64)], waited: f64) -> Outcome {
+    let text = |(name, share): &(String, f64)| format!("{name}: {:.0}% of a core", 100.0 * share);
+    let mut figures: Vec<String> = busiest.iter().take(3).map(text).collect();
+    figures.push(format!(
+        "Coral's threads waited {waited:.2} s for a core in a second"
+    ));
+    match busiest.first() {
+        None => Outcome::open(figures, "no thread was seen".to_owned()),
+        Some((_, share)) if *share >= THREAD_BUSY || waited >= super::rules::CPU_WAIT => {
+            Outcome::of(Was::First, figures)
+        }
+        Some(_) => Outcome::of(Was::Second, figures),
+    }
+}
+
+/// The same cause is looked for in a second verdict, with nothing changed.
+pub fn again(second: &Verdict, first: &Cause) -> Outcome {
+    let same = (second.causes.iter()).find(|c| c.kind == first.kind && c.subject == first.subject);
+    let text = |when: &str, c: Option<&Cause>| match c {
+        None => format!("{when}: not named"),
+        Some(c) => format!(
+            "{when}: {:.0}% of the time; {}",
+            100.0 * c.share.min(1.0),
+            c.figure
+        ),
+    };
+    let figures = vec![text("before", Some(first)), text("later", same)];
+    // A cache that was cold is warm by then; what else it was is still there.
+    match (first.kind == CauseKind::ColdCache) == same.is_none() {
+        true => Outcome::of(Was::First, figures),
+        false => Outcome::of(Was::Second, figures),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause(kind: CauseKind, subject: &str, share: f64) -> Cause {
+        Cause {
+            kind,
+            subject: subject.to_owned(),
+            share,
+            figure: "a figure".to_owned(),
+            ceiling: None,
+            fid: None,
+            change: "lctl set_param osc.*.max_rpcs_in_flight=8".to_owned(),
+        }
+    }
+
+    fn verdict(causes: Vec<Cause>) -> Verdict {
+        Verdict {
+            causes,
+            ..super::super::explain(&Facts::default())
+        }
+    }
+
+    fn window(count: u64, each_s: f64) -> Window {
+        let op = |op: &str, count: u64, each: f64| OpKind {
+            op: op.to_owned(),
+            count,
+            seconds: count as f64 * each,
+        };
+        Window {
+            seconds: 1.0,
+            ops: vec![op("WRITE", count, each_s), op("READ", 2 * count, 1e-6)],
+        }
+    }
+
+    fn windows(each_s: [f64; 3]) -> Windows {
+        Windows {
+            before: window(100, each_s[0]),
+            // another mix of operations is no change
+            with: window(350, each_s[1]),
+            after: window(90, each_s[2]),
+        }
+    }
+
+    #[test]
+    fn a_change_is_believed_beyond_the_noise_only() {
+        let c = cause(CauseKind::Window, "fs-OST0000", 0.8);
+        let was = |each| windows(each).outcome(&c).was;
+        assert_eq!(was([0.010, 0.003, 0.011]), Was::First);
+        assert_eq!(was([0.010, 0.0098, 0.0101]), Was::Second);
+        // it fell, and stayed there when it was put back
+        assert_eq!(was([0.010, 0.003, 0.003]), Was::Open);
+        assert_eq!(was([0.010, 0.007, 0.010]), Was::Open);
+        let few = Windows {
+            after: window(1, 0.01),
+            ..windows([0.01, 0.003, 0.01])
+        };
+        assert_eq!(few.outcome(&c).was, Was::Open);
+        let v = verdict(vec![
+            c.clone(),
+            cause(CauseKind::SlowStorage, "fs-OST0000", 0.3),
+        ]);
+        let text = windows([0.010, 0.0098, 0.0101]).outcome(&c).text(&v);
+        assert!(
+            text.contains("it is not RPCs in flight (fs-OST0000); what is left is slow storage"),
+            "{text}"
+        );
+        assert!(text.contains("before: 300.0 operations/s"), "{text}");
+    }
+
+    #[test]
+    fn every_cause_has_a_trial() {
+        use CauseKind::*;
+        let of = |kind, subject: &str| trial(&verdict(vec![cause(kind, subject, 0.5)]));
+        assert_eq!(
+            of(Window, "fs-OST0001"),
+            Some(Trial::Parameter(
+                "osc.fs-OST0001-*.max_rpcs_in_flight".into(),
+                "8".into()
+            ))
+        );
+        assert_eq!(of(Window, "fs-MDT0000"), Some(Trial::Probe));
+        let mut buffers = cause(RouterBuffers, "10.0.0.1@tcp", 0.5);
+        buffers.change = "lnetctl set large_buffers 1024 on 10.0.0.1@tcp".into();
+        assert_eq!(
+            trial(&verdict(vec![buffers])),
+            Some(Trial::RouterBuffers("10.0.0.1@tcp".into(), 1024))
+        );
+        for kind in [
+            SlowStorage,
+            SlowLink,
+            LockPingPong,
+            BusyCore,
+            FixedConcurrency,
+            Swap,
+            Grants,
+            ColdCache,
+        ] {
+            assert!(of(kind, "x").is_some());
+        }
+        assert_eq!(trial(&verdict(vec![])), None);
+    }
+
+    #[test]
+    fn what_is_alone_is_judged_by_the_same_rules() {
+        let first = cause(CauseKind::SlowLink, "fs-OST0000", 0.5);
+        let second = cause(CauseKind::SlowStorage, "fs-OST0000", 0.4);
+        let v = verdict(vec![first.clone(), second.clone()]);
+        let facts = Facts {
+            ops: window(100, 0.01).ops,
+            ..Facts::default()
+        };
+        let was = |found| alone(&verdict(found), &facts, &v).was;
+        assert_eq!(was(vec![second.clone(), first]), Was::First);
+        assert_eq!(was(vec![second]), Was::Second);
+        assert_eq!(was(vec![]), Was::Open);
+        let none = alone(&v, &Facts::default(), &v);
+        assert_eq!(none.was, Was::Open);
+        assert_eq!(none.json(&v)["settled"], false);
+    }
+
+    #[test]
+    fn looks_without_a_change() {
+        assert_eq!(two_at_once(50.0, 99.0).was, Was::First);
+        assert_eq!(two_at_once(50.0, 55.0).was, Was::Second);
+        assert_eq!(swap(1000.0, 10.0).was, Was::First);
+        assert_eq!(swap(1000.0, 900.0).was, Was::Second);
+        assert_eq!(threads(&[("a".into(), 0.97)], 0.0).was, Was::First);
+        assert_eq!(threads(&[("a".into(), 0.5)], 0.4).was, Was::First);
+        assert_eq!(threads(&[("a".into(), 0.5)], 0.0).was, Was::Second);
+        let cold = cause(CauseKind::ColdCache, "the servers", 0.5);
+        assert_eq!(again(&verdict(vec![]), &cold).was, Was::First);
+        assert_eq!(again(&verdict(vec![cold.clone()]), &cold).was, Was::Second);
+        let v = verdict(vec![cause(CauseKind::LockPingPong, "[0x1:0x2:0x0]", 0.5)]);
+        let ops = |count| OpKind {
+            op: String::new(),
+            count,
+            seconds: 1.0,
+        };
+        let f = |asked, clients| Facts {
+            callbacks: (asked, clients),
+            ..Facts::default()
+        };
+        assert_eq!(locks(&f(50, 2), &ops(100), &ops(5), &v).was, Was::First);
+        assert_eq!(locks(&f(1, 1), &ops(100), &ops(5), &v).was, Was::Second);
+        assert_eq!(locks(&f(50, 2), &ops(3), &ops(5), &v).was, Was::Open);
+    }
+}
