@@ -80,6 +80,7 @@ impl Worker {
                     eadata: bytes::Bytes::new(),
                     inherited: false,
                     layout_version: 0,
+                    restripe: false,
                 };
                 mdt.create(&Ids::root(), &made).await?;
             }

@@ -187,6 +187,11 @@ impl Mdts {
         self.others || !self.peers.lock().is_empty()
     }
 
+    /// How many MDTs there are, this one among them, as far as is known.
+    pub(super) fn count(&self) -> u32 {
+        self.peers.lock().len() as u32 + 1
+    }
+
     /// Index of this MDT.
     pub(super) fn index(&self) -> u32 {
         self.index

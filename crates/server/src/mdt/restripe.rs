@@ -157,10 +157,9 @@ impl MdtOps {
             };
             for (name, file_type) in seen.strays {
                 let is_dir = file_type == S_IFDIR;
-                match self.move_name(target, lmv, shard, &name, is_dir).await {
-                    // what else there is moves all the same
-                    Err(e) => failed = Err(e),
-                    Ok(()) => {}
+                // what else there is moves all the same
+                if let Err(e) = self.move_name(target, lmv, shard, &name, is_dir).await {
+                    failed = Err(e);
                 }
             }
             match seen.next {

@@ -33,7 +33,7 @@ impl Ctx {
     pub(super) async fn rmfid(&self) -> MdtResult<Answer> {
         let body = self.body(1)?;
         let raw = self.buf(2);
-        if raw.len() % FID_BYTES != 0 || raw.len() / FID_BYTES > FIDS_MAX {
+        if !raw.len().is_multiple_of(FID_BYTES) || raw.len() / FID_BYTES > FIDS_MAX {
             return Err(Errno::EINVAL.into());
         }
         let fids: Vec<Fid> = coral_wire::raw::decode_all(raw);

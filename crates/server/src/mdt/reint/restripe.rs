@@ -95,8 +95,8 @@ impl Ctx {
         if was.is_none() {
             homes.push(self.ops.mdts.index());
         }
-        let usable = self.ops.mdts.usable();
-        match (aim(was.as_ref(), &homes, lum, &usable)?, was) {
+        let mdts = (self.ops.mdts.usable(), self.ops.mdts.count());
+        match (aim(was.as_ref(), &homes, lum, (&mdts.0, mdts.1))?, was) {
             (Aim::Split(plan), None) => {
                 let f = Found {
                     name: name.clone(),
@@ -186,12 +186,17 @@ impl Ctx {
     }
 }
 
-/// What is to become of a directory with that layout, whose shards, or itself, lie on `homes`. E2BIG: there are not so many MDTs.
-fn aim(was: Option<&LmvMd>, homes: &[u32], lum: &LmvUserMd, usable: &[u32]) -> Result<Aim, Errno> {
+/// What is to become of a directory with that layout, whose shards, or itself, lie on `homes`. Of `known` MDTs these are `usable`.
+/// E2BIG: there are not so many MDTs; EINPROGRESS: one of them is away.
+fn aim(
+    was: Option<&LmvMd>,
+    homes: &[u32],
+    lum: &LmvUserMd,
+    (usable, known): (&[u32], u32),
+) -> Result<Aim, Errno> {
     if was.is_some_and(migrating::is_changing) {
         return Err(Errno::EBUSY);
     }
-    let known = usable.len() as u32;
     let over = lum.head.hash_type & hash_flag::OVERSTRIPED;
     let asked = match lum.head.stripe_count as i32 {
         n @ -5..=-1 => known * n.unsigned_abs(),
@@ -220,10 +225,11 @@ fn aim(was: Option<&LmvMd>, homes: &[u32], lum: &LmvUserMd, usable: &[u32]) -> R
         }
         let mdts = further(homes, usable, asked - now)?;
         let twice = |m: &u32| homes.iter().chain(&mdts).filter(|o| *o == m).count() > 1;
-        let over = if homes.iter().chain(&mdts).any(twice) {
-            hash_flag::OVERSTRIPED
-        } else {
-            0
+        let over = match homes.iter().chain(&mdts).any(twice) {
+            // so many MDTs there are, and not all can be used now
+            true if over == 0 && mdts.iter().any(twice) => return Err(Errno::EINPROGRESS),
+            true => hash_flag::OVERSTRIPED,
+            false => 0,
         };
         return Ok(Aim::Split(Plan {
             hash: hash | over,
@@ -275,7 +281,7 @@ mod tests {
 
     fn asked(was: Option<&LmvMd>, homes: &[u32], count: i32, hash: u32) -> Result<Aim, Errno> {
         let lum = LmvUserMd::request(count as u32, LMV_OFFSET_DEFAULT, hash);
-        aim(was, homes, &lum, &[0, 1, 2, 3])
+        aim(was, homes, &lum, (&[0, 1, 2, 3], 4))
     }
 
     fn split(hash: u32, mdts: &[u32]) -> Result<Aim, Errno> {
@@ -305,6 +311,10 @@ mod tests {
             split(hash_type::CRUSH | over, &[0, 2, 3])
         );
         assert_eq!(asked(Some(&two), &[1, 3], 21, over), Err(Errno::E2BIG));
+        // one that is away is waited for
+        let lum = LmvUserMd::request(4, LMV_OFFSET_DEFAULT, 0);
+        let now = aim(Some(&two), &[1, 3], &lum, (&[0, 1, 3], 4));
+        assert_eq!(now, Err(Errno::EINPROGRESS));
     }
 
     #[test]
