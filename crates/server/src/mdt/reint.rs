@@ -296,9 +296,8 @@ impl Ctx {
         };
         // not waited for with a lock in hand
         let (child, target) = named()?;
-        for fid in [child, target] {
-            self.ops.out.settled(fid.as_slice()).await?;
-        }
+        let both: Vec<_> = child.into_iter().chain(target).collect();
+        self.ops.out.settled(&both).await?;
         // two renames of directories could make a loop that neither sees alone
         let serial = if src.parent != dst.parent {
             Some(self.ops.rename_lock.lock().await)
