@@ -7,8 +7,8 @@ use common::{Place, Running, coral, fails, in_network_namespace, ok, text, until
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A way of 10 ms to and fro is more than what a machine adds, and one of 100 ms more than what a busy one adds.
 const FAR_S: &str = "0.01";
@@ -154,9 +154,16 @@ impl Two {
 
 const IN_FLIGHT: &str = "osc.fs-OST0001-*.max_rpcs_in_flight";
 
+/// One after the other: a verdict is about the whole machine.
+fn alone(name: &str, body: impl FnOnce()) {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    in_network_namespace(name, body);
+}
+
 #[test]
 fn a_trial_says_what_it_changes_and_puts_it_back() {
-    in_network_namespace("a_trial_says_what_it_changes_and_puts_it_back", || {
+    alone("a_trial_says_what_it_changes_and_puts_it_back", || {
         let place = Place::new();
         let two = Two::start(&place);
         let (_, said) = fails(two.explain(&[]).args(["--try", "--for", "0.5"]));
@@ -215,7 +222,7 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
 
 #[test]
 fn a_trial_with_files_names_the_far_server_and_leaves_nothing() {
-    in_network_namespace(
+    alone(
         "a_trial_with_files_names_the_far_server_and_leaves_nothing",
         || {
             let place = Place::new();
@@ -248,7 +255,7 @@ fn a_trial_with_files_names_the_far_server_and_leaves_nothing() {
 /// The server has a part of one core only: other programs take the rest of it.
 #[test]
 fn a_busy_core_is_named() {
-    in_network_namespace("a_busy_core_is_named", || {
+    alone("a_busy_core_is_named", || {
         let place = Place::new();
         let two = Two::start(&place);
         let confine = |pid: u32| {

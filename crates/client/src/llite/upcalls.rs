@@ -78,6 +78,10 @@ mod tests {
     }
 
     impl Invalidate for Slow {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the test is about threads, without a runtime"
+        )]
         fn inval_inode(&self, _fid: Fid, _attr_only: bool) {
             std::thread::sleep(Duration::from_millis(20));
             self.told.store(true, Ordering::Release);
