@@ -11,7 +11,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
 
 use coral_client::mdc::{CreateArgs, Ids};
 use coral_client::{Cred, MountOptions};
@@ -21,6 +20,7 @@ use coral_node::target_dir::label;
 use coral_node::{Client, Servers, ServersConfig, TargetSpec};
 use coral_osd::{OsdFs, TargetKind};
 use coral_wire::fid::Fid;
+use tokio::time::Instant;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
