@@ -3,11 +3,32 @@
 mod common;
 mod several;
 
+use coral_osd::Kv;
+use coral_server::mdt::check_all;
 use coral_wire::layout::LmvUserMd;
 use coral_wire::{Errno, Fid};
 
 use common::{Cluster, User};
 use several::{end, mkdir_on, path_of};
+
+/// Files take their objects along to other MDTs, so whose an object is only all MDTs together can tell.
+#[tokio::test(start_paused = true)]
+async fn a_check_says_which_mdt_is_missing() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let fs = c.remote_client().await;
+    mkdir_on(&User::root(&fs), "a", 2).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+    let missing = |mdts: &[u32]| {
+        let kvs = mdts.iter().map(|i| c.disks.mdt_number(*i) as &dyn Kv);
+        check_all(&kvs.collect::<Vec<_>>())
+            .expect("readable")
+            .missing
+    };
+    assert_eq!(missing(&[0, 1, 2]), None);
+    assert_eq!(missing(&[0, 1]), Some(2));
+    assert_eq!(missing(&[1, 2]), Some(0));
+}
 
 #[tokio::test(start_paused = true)]
 async fn directories_on_other_mdts_are_used_like_any() {
