@@ -93,7 +93,10 @@ impl Names {
         name: &[u8],
     ) -> Result<(MdInode, bool), Error> {
         let mut found = Err(Refusal::NoName.into());
-        for p in self.places.all_of(parent, name).await? {
+        let all = self.places.all_of(parent, name).await?;
+        // a name that moves may have gone from the last place after it was missed in the first, which is where it goes
+        let again = all.first().filter(|_| all.len() > 1);
+        for p in all.iter().chain(again) {
             found = self
                 .resolve_in(cred, parent, p.dir, name)
                 .await
@@ -169,11 +172,11 @@ impl Names {
             Lookup::Unknown => None,
             Lookup::Name(fid) => {
                 match self.attributes.md_inode(fid).await {
-                    // else the name may be another's by now
-                    Ok(md) => self
-                        .cache
-                        .confirm_name(mark, at, name, fid)
-                        .then_some(Ok(md)),
+                    // it was so when the listing was looked at; kept only if it still is
+                    Ok(md) => {
+                        self.cache.confirm_name(mark, at, name, fid);
+                        Some(Ok(md))
+                    }
                     // gone meanwhile
                     Err(e) if e.is(Errno::ENOENT) => None,
                     Err(e) => return Err(e),
