@@ -176,6 +176,28 @@ pub struct Dump {
 }
 
 impl Dump {
+    /// Records by when they began.
+    pub(crate) fn sort(&mut self) {
+        self.ops.sort_by_key(|o| (o.span.0, o.id));
+        self.rpcs.sort_by_key(|r| (r.span.0, r.xid));
+        self.served.sort_by_key(|s| (s.arrived, s.xid));
+        self.passages.sort_by_key(|p| (p.arrived, p.mbits));
+    }
+
+    /// Takes in a later dump of the same node and clock; records that both have are there once.
+    pub fn add(&mut self, later: Dump) {
+        (self.now, self.lost, self.brief) = (later.now, later.lost, later.brief);
+        self.ops.extend(later.ops);
+        self.rpcs.extend(later.rpcs);
+        self.served.extend(later.served);
+        self.passages.extend(later.passages);
+        self.sort();
+        self.ops.dedup();
+        self.rpcs.dedup();
+        self.served.dedup();
+        self.passages.dedup();
+    }
+
     /// Leaves out what was over before the last `most` RPCs, with the operations that they are part of, began.
     pub fn keep_last(dumps: &mut [Dump], most: usize) {
         let mut begun: Vec<i64> = dumps
@@ -194,5 +216,30 @@ impl Dump {
             d.rpcs.retain(|r| r.span.0 > from);
             d.lost += (before - d.ops.len() - d.rpcs.len()) as u64;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_two_dumps_have_is_there_once() {
+        let op = |id, begun| Op {
+            id,
+            op: "READ".into(),
+            fid: (1, 0, 0),
+            span: (begun, begun + 1),
+            run_ns: 0,
+            waits: vec![],
+        };
+        let dump = |now, ops| Dump {
+            now,
+            ops,
+            ..Dump::default()
+        };
+        let mut all = dump(5, vec![op(1, 1), op(2, 2)]);
+        all.add(dump(9, vec![op(2, 2), op(3, 2)]));
+        assert_eq!(all, dump(9, vec![op(1, 1), op(2, 2), op(3, 2)]));
     }
 }

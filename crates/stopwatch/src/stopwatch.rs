@@ -1,8 +1,8 @@
 //! The rings of a node.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use coral_wire::fid::Fid;
@@ -319,21 +319,20 @@ impl Stopwatch {
                 passed: at(passed),
             })
             .collect();
-        dump.ops.sort_by_key(|o| (o.span.0, o.id));
-        dump.rpcs.sort_by_key(|r| (r.span.0, r.xid));
-        dump.served.sort_by_key(|s| (s.arrived, s.xid));
-        dump.passages.sort_by_key(|p| (p.arrived, p.mbits));
+        dump.sort();
         dump
     }
 }
 
-/// What the stopwatches of this process's nodes keep, each with the NIDs of its node, all on the one clock of the process.
+/// What the stopwatches of this process's nodes keep, each with the NIDs of its node, all on the one clock of the process:
+/// dumps made one after the other have it too.
 pub fn dumps<'a>(nodes: impl IntoIterator<Item = (&'a Stopwatch, &'a [Nid])>) -> Vec<Dump> {
-    let base = Instant::now();
+    static BASE: OnceLock<Instant> = OnceLock::new();
+    let base = BASE.get_or_init(Instant::now);
     // A pid alone may be another process's in another namespace.
     let clock = format!("{}-{base:?}", std::process::id());
     let dump = |(watch, nids): (&Stopwatch, &[Nid])| {
-        let mut dump = watch.dump(&clock, base);
+        let mut dump = watch.dump(&clock, *base);
         dump.nids = nids.iter().map(|n| n.0).collect();
         dump.names = nids.iter().map(Nid::to_string).collect();
         dump

@@ -1,38 +1,55 @@
 //! Operations of a trial's own: small files on every target in turn, and by one program and by two at once.
 
 use super::guard::{DIR_PREFIX, Guard, Undo};
+use crate::trace::ask_all;
+use coral_lab::verdict::Seen;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Writes of a file, each on disk before the next, and their size.
 const WRITES: usize = 12;
 const WRITE_BYTES: usize = 64 << 10;
 /// Files that are made in a directory of an MDT.
 const FILES: usize = 12;
+/// Operations are fetched from the processes after such a time: their rings hold the last 8,192 records, and the load fills them.
+const FETCH_S: f64 = 0.1;
 /// Size of the writes of one program beside those of two.
 const SMALL_BYTES: usize = 4096;
 
 /// A directory for the files of a trial, which goes when the trial is over.
 pub(super) struct Probe {
     dir: PathBuf,
+    /// Places of the processes that keep the operations.
+    places: Vec<PathBuf>,
     /// FIDs of what was worked on, as the stopwatches have them.
-    pub(super) fids: Vec<(u64, u32, u32)>,
+    fids: Vec<(u64, u32, u32)>,
+    /// Its own operations, and up to when they were fetched.
+    own: Seen,
+    fetched: Instant,
     /// Targets that could not be worked on, and why.
     pub(super) left_out: Vec<String>,
 }
 
 impl Probe {
     /// Makes the directory below a mount.
-    pub(super) fn new(mount: &Path, guard: &mut Guard) -> Result<Probe, String> {
+    pub(super) fn new(
+        mount: &Path,
+        places: &[PathBuf],
+        guard: &mut Guard,
+    ) -> Result<Probe, String> {
         let dir = mount.join(format!("{DIR_PREFIX}{}", std::process::id()));
         guard.note(&Undo::Remove { dir: dir.clone() })?;
         std::fs::create_dir(&dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
         Ok(Probe {
             dir,
+            places: places.to_owned(),
             fids: Vec::new(),
+            own: Seen::default(),
+            fetched: Instant::now(),
             left_out: Vec::new(),
         })
     }
@@ -53,21 +70,61 @@ impl Probe {
         let done = made.and_then(|_| {
             self.fids.push(fid(&path)?);
             let done = match is_ost {
-                true => written(&path),
-                false => files_made(&path),
+                true => self.write(&path),
+                false => self.make_files(&path),
             };
-            done.map_err(|e| format!("'{}': {e}", path.display()))
+            done.map_err(|e| format!("'{}': {e}", path.display()))?;
+            self.fetch()
         });
         if let Err(why) = done {
             self.left_out.push(format!("{name}: {why}"));
         }
     }
 
+    /// Its own operations.
+    pub(super) fn own(self) -> Seen {
+        self.own
+    }
+
+    /// Takes its own operations from the rings of all processes.
+    fn fetch(&mut self) -> Result<(), String> {
+        let seen = ask_all(&self.places)?;
+        let own = seen.only(|o| self.fids.contains(&o.fid));
+        self.own.add(own);
+        self.fetched = Instant::now();
+        Ok(())
+    }
+
+    fn fetch_in_time(&mut self) -> std::io::Result<()> {
+        match self.fetched.elapsed().as_secs_f64() > FETCH_S {
+            true => self.fetch().map_err(std::io::Error::other),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&mut self, path: &Path) -> std::io::Result<()> {
+        let mut file = File::options().write(true).open(path)?;
+        for _ in 0..WRITES {
+            file.write_all(&vec![7; WRITE_BYTES])?;
+            file.sync_all()?;
+            self.fetch_in_time()?;
+        }
+        Ok(())
+    }
+
+    fn make_files(&mut self, dir: &Path) -> std::io::Result<()> {
+        for i in 0..FILES {
+            File::create(dir.join(i.to_string()))?;
+            self.fetch_in_time()?;
+        }
+        File::open(dir)?.sync_all()
+    }
+
     /// Writes of 4 KiB in a second, each on disk before the next, of `programs` at once for so long.
     pub(super) fn rate(&self, programs: usize, time: Duration) -> Result<f64, String> {
         let one = |i: usize| -> std::io::Result<usize> {
             let mut file = File::create(self.dir.join(format!("{programs}-{i}")))?;
-            let (begun, mut count) = (tokio::time::Instant::now(), 0);
+            let (begun, mut count) = (Instant::now(), 0);
             while begun.elapsed() < time {
                 file.write_all(&[7; SMALL_BYTES])?;
                 file.sync_data()?;
@@ -86,22 +143,6 @@ impl Probe {
         let all = all.map_err(|e| format!("'{}': {e}", self.dir.display()))?;
         Ok(all as f64 / time.as_secs_f64())
     }
-}
-
-fn written(path: &Path) -> std::io::Result<()> {
-    let mut file = File::options().write(true).open(path)?;
-    for _ in 0..WRITES {
-        file.write_all(&vec![7; WRITE_BYTES])?;
-        file.sync_all()?;
-    }
-    Ok(())
-}
-
-fn files_made(dir: &Path) -> std::io::Result<()> {
-    for i in 0..FILES {
-        File::create(dir.join(i.to_string()))?;
-    }
-    File::open(dir)?.sync_all()
 }
 
 fn lfs(args: &[&str], path: &Path) -> Result<String, String> {

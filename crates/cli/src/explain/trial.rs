@@ -234,7 +234,7 @@ impl Maker<'_> {
             "trying: small {what}, in a directory of their own below '{}', which goes afterwards",
             mount.display()
         ));
-        Probe::new(&mount, &mut self.guard)
+        Probe::new(&mount, &self.e.places, &mut self.guard)
     }
 
     fn probe(&mut self, v: &Verdict) -> Result<Outcome, String> {
@@ -244,15 +244,13 @@ impl Maker<'_> {
         let mdts = names.filter_map(|(_, n, _)| target_of(&n, "ldlm.namespaces."));
         let all = osts.chain(mdts.filter(|n| n.contains("-MDT")));
         let all: std::collections::BTreeSet<String> = all.collect();
-        let begun = tokio::time::Instant::now();
         let mut probe = self.directory("files are made and written on each target in turn")?;
         all.iter().for_each(|name| probe.target(name));
         probe
             .left_out
             .iter()
             .for_each(|w| self.say(&format!("left out: {w}")));
-        let seen = ask_all(&self.e.places)?.last(begun.elapsed().as_secs_f64() + 1.0);
-        let own = seen.only(|o| probe.fids.contains(&o.fid));
+        let own = probe.own();
         let facts = own.facts(&own.joined());
         Ok(alone(&judge(&facts), &facts, v))
     }

@@ -58,7 +58,20 @@ impl Seen {
         seen
     }
 
-    /// Those operations and what belongs to them; what servers and routers kept stays.
+    /// Takes in what was seen of the same processes later: the rings of a busy node hold a second or less.
+    pub fn add(&mut self, later: Seen) {
+        for d in later.dumps {
+            let same = |old: &&mut Dump| (&old.clock, &old.nids) == (&d.clock, &d.nids);
+            match self.dumps.iter_mut().find(same) {
+                Some(old) => old.add(d),
+                None => self.dumps.push(d),
+            }
+        }
+        (self.routers, self.grants) = (later.routers, later.grants);
+        self.hosts.extend(later.hosts);
+    }
+
+    /// Those operations and what belongs to them; what routers kept stays.
     pub fn only(&self, is_meant: impl Fn(&coral_stopwatch::Op) -> bool) -> Seen {
         let mut seen = self.clone();
         for d in &mut seen.dumps {
@@ -67,6 +80,11 @@ impl Seen {
             let fids: BTreeSet<(u64, u32, u32)> = d.ops.iter().map(|o| o.fid).collect();
             let behind = |r: &coral_stopwatch::Rpc| r.op == 0 && fids.contains(&r.fid);
             d.rpcs.retain(|r| ids.contains(&r.op) || behind(r));
+        }
+        let rpcs = seen.dumps.iter().flat_map(|d| &d.rpcs);
+        let xids: BTreeSet<u64> = rpcs.map(|r| r.xid).collect();
+        for d in &mut seen.dumps {
+            d.served.retain(|s| xids.contains(&s.xid));
         }
         seen
     }
@@ -169,6 +187,9 @@ mod tests {
         let ids = |s: &Seen| s.dumps[0].ops.iter().map(|o| o.id).collect::<Vec<_>>();
         assert_eq!(ids(&seen.last(1.0)), [2]);
         assert_eq!(ids(&seen.only(|o| o.fid.0 == 1)), [1]);
+        let mut one = seen.only(|o| o.fid.0 == 1);
+        one.add(seen.clone());
+        assert_eq!((one.dumps.len(), ids(&one)), (1, vec![1, 2]));
         let host = this_host(|| {});
         assert!(host.core_count > 0 && host.swap_in_per_s >= 0.0);
     }
