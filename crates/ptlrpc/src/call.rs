@@ -36,42 +36,32 @@ impl Import {
     /// Sends a request and waits for its reply, over lost connections and restarts of the server. `Ok` also for a negative
     /// status. Dropping the future abandons the wait.
     pub async fn call(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
-        let Some(limit) = rq.limit else {
-            return match rq.modifies {
-                true => self.run_detached(rq, Arc::default()).await,
-                false => self.run(rq, &Progress::default()).await,
-            };
+        let progress = Arc::new(Progress::default());
+        let (limit, mut late) = (rq.limit, rq.limit.map(|_| self.call_of(&rq, 0)));
+        let call = self.started(rq, progress.clone());
+        let (Some(limit), Some(late)) = (limit, &mut late) else {
+            return call.await;
         };
-        let (progress, mut late) = (Arc::new(Progress::default()), self.call_of(&rq, 0));
         // Armed on the first Pending only: the timer's own first poll comes after the call's.
-        let call = std::pin::pin!(async {
-            match rq.modifies {
-                true => self.run_detached(rq, progress.clone()).await,
-                false => self.run(rq, &progress).await,
-            }
-        });
         let deadline = Instant::now() + limit;
         tokio::select! {
             biased;
             r = call => r,
             _ = tokio::time::sleep_until(deadline) => {
                 late.xid = progress.xid.load(Ordering::Relaxed);
-                Err(RpcError::Timeout(late))
+                Err(RpcError::Timeout(late.clone()))
             }
         }
     }
 
-    async fn run_detached(
-        self: &Arc<Self>,
-        rq: Request,
-        progress: Arc<Progress>,
-    ) -> Result<Reply, RpcError> {
-        let (import, mine) = (self.clone(), progress.clone());
+    /// The call, on the heap: what waits for it has few bytes, and much of what might call never does.
+    fn started(self: &Arc<Self>, rq: Request, progress: Arc<Progress>) -> Detach {
+        let (import, mine, modifies) = (self.clone(), progress.clone(), rq.modifies);
         Detach {
             progress,
+            modifies,
             call: Some(Box::pin(async move { import.run(rq, &mine).await })),
         }
-        .await
     }
 
     /// What is said of `rq` in messages, when it went with `xid`.
@@ -456,9 +446,10 @@ struct Progress {
     xid: AtomicU64,
 }
 
-/// A call that goes on in the background when it is dropped after its request was sent.
+/// A call. A modifying one goes on in the background when it is dropped after its request was sent.
 struct Detach {
     progress: Arc<Progress>,
+    modifies: bool,
     call: Option<BoxFuture<'static, Result<Reply, RpcError>>>,
 }
 
@@ -478,7 +469,7 @@ impl Future for Detach {
 impl Drop for Detach {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
-        if !self.progress.sent.load(Ordering::Relaxed) {
+        if !(self.modifies && self.progress.sent.load(Ordering::Relaxed)) {
             return;
         }
         if let Ok(rt) = tokio::runtime::Handle::try_current() {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use coral_wire::fid::Fid;
 use coral_wire::nid::Nid;
+use futures_util::FutureExt;
+use futures_util::future::Either;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -172,14 +174,21 @@ impl Stopwatch {
     }
 
     /// Runs an operation of a client.
-    pub async fn operation<F: Future>(&self, op: &'static str, fid: Fid, fut: F) -> F::Output {
+    pub fn operation<F: Future>(
+        &self,
+        op: &'static str,
+        fid: Fid,
+        fut: F,
+    ) -> impl Future<Output = F::Output> {
         let Some(watch) = self.begin() else {
-            return fut.await;
+            return Either::Left(fut);
         };
         let begun = Instant::now();
-        let (out, ended) = timed(&watch, begun, fut).await;
-        self.operation_ended(&watch, op, fid, (begun, ended));
-        out
+        let done = timed(watch.clone(), Some(begun), fut);
+        Either::Right(done.map(move |(out, ended)| {
+            self.operation_ended(&watch, op, fid, (begun, ended));
+            out
+        }))
     }
 
     /// An operation has ended. One that needed no RPC and waited for nothing is counted only: there is nothing to take apart.

@@ -1,14 +1,15 @@
 //! One watch, and the one that is current on a thread.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
+use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
 use crate::Wait;
@@ -189,60 +190,104 @@ pub fn first_poll<F: Future + ?Sized>(
 }
 
 /// `fut` under `watch`: each poll is time of its own.
-pub async fn watched<F: Future>(watch: Arc<Watch>, fut: F) -> F::Output {
-    timed(&watch, Instant::now(), fut).await.0
+pub fn watched<F: Future>(watch: Arc<Watch>, fut: F) -> impl Future<Output = F::Output> {
+    timed(watch, None, fut).map(|(out, _)| out)
 }
 
 /// The same of what began at `begun`, with the moment of its end.
-pub(crate) async fn timed<F: Future>(
-    watch: &Arc<Watch>,
-    begun: Instant,
-    fut: F,
-) -> (F::Output, Instant) {
-    let mut fut = pin!(fut);
-    let mut first = Some(begun);
-    poll_fn(|cx| {
-        let begun = first.take().unwrap_or_else(Instant::now);
-        first_poll(watch, begun, fut.as_mut(), cx)
-    })
-    .await
+pub(crate) fn timed<F: Future>(watch: Arc<Watch>, begun: Option<Instant>, fut: F) -> Timed<F> {
+    Timed { watch, begun, fut }
 }
 
 /// `fut` with the watch that is current now, for a task of its own that is part of an operation. Its polls are no time of the
 /// operation, which runs beside it.
 pub fn carried<F: Future>(fut: F) -> impl Future<Output = F::Output> {
-    let watch = current();
-    async move {
-        let mut fut = pin!(fut);
-        let begun = Instant::now();
-        poll_fn(|cx| {
-            let _entered = Entered::new(watch.clone(), begun, true);
-            fut.as_mut().poll(cx)
-        })
-        .await
+    Carried {
+        watch: current(),
+        begun: None,
+        fut,
     }
 }
 
 /// `fut`, for which the current watch waits, if it is not ready at once.
-pub async fn waits<F: Future>(what: Wait, fut: F) -> F::Output {
-    let mut fut = pin!(fut);
-    let mut begun = None;
-    let out = poll_fn(|cx| {
-        let polled = fut.as_mut().poll(cx);
-        if polled.is_pending() && begun.is_none() {
-            begun = Some(Instant::now());
+pub fn waits<F: Future>(what: Wait, fut: F) -> impl Future<Output = F::Output> {
+    Waits {
+        what,
+        begun: None,
+        fut,
+    }
+}
+
+// These are types and no async functions: such a function has room for its argument twice, and every future of an RPC is in it.
+
+pin_project! {
+    /// See [`timed`].
+    pub(crate) struct Timed<F> {
+        watch: Arc<Watch>,
+        begun: Option<Instant>,
+        #[pin]
+        fut: F,
+    }
+}
+
+impl<F: Future> Future for Timed<F> {
+    type Output = (F::Output, Instant);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let begun = this.begun.take().unwrap_or_else(Instant::now);
+        first_poll(this.watch, begun, this.fut, cx)
+    }
+}
+
+pin_project! {
+    /// See [`carried`].
+    struct Carried<F> {
+        watch: Option<Arc<Watch>>,
+        begun: Option<Instant>,
+        #[pin]
+        fut: F,
+    }
+}
+
+impl<F: Future> Future for Carried<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let begun = *this.begun.get_or_insert_with(Instant::now);
+        let _entered = Entered::new(this.watch.clone(), begun, true);
+        this.fut.poll(cx)
+    }
+}
+
+pin_project! {
+    /// See [`waits`].
+    struct Waits<F> {
+        what: Wait,
+        begun: Option<Instant>,
+        #[pin]
+        fut: F,
+    }
+}
+
+impl<F: Future> Future for Waits<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let polled = this.fut.poll(cx);
+        match (&polled, *this.begun) {
+            (Poll::Pending, None) => *this.begun = Some(Instant::now()),
+            (Poll::Ready(_), Some(begun)) => CURRENT.with_borrow(|watch| {
+                if let Some(watch) = watch {
+                    watch.waited(*this.what, begun, Instant::now());
+                }
+            }),
+            _ => {}
         }
         polled
-    })
-    .await;
-    if let Some(begun) = begun {
-        CURRENT.with_borrow(|watch| {
-            if let Some(watch) = watch {
-                watch.waited(what, begun, Instant::now());
-            }
-        });
     }
-    out
 }
 
 #[cfg(test)]
