@@ -228,6 +228,35 @@ async fn what_a_file_has_goes_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_file_of_its_own_goes_where_it_is_told_and_its_name_stays() {
+    let c = Cluster::start_mdts(3, 2).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    mkdir_on(&u, "d", 0).await.unwrap();
+    u.put("d/a", b"a file").await.unwrap();
+    let was = v.fid("d/a").await.unwrap();
+    for mdt in [1, 2, 0] {
+        step(&u, "d/a", &to(1, mdt)).await.unwrap();
+        for who in [&u, &v] {
+            assert_eq!(mdt_of(who, "d/a").await, mdt);
+            assert_eq!(who.get("d/a").await.unwrap(), b"a file");
+            assert_eq!(who.stat("d/a").await.unwrap().nlink, 1);
+            assert_eq!(mdt_of(who, "d").await, 0);
+        }
+        let again = step(&u, "d/a", &to(1, mdt)).await;
+        assert_eq!(again, Err(Errno::EALREADY), "{mdt}");
+    }
+    assert_ne!(v.fid("d/a").await.unwrap(), was);
+    // several MDTs are a directory's: a file stays with its name
+    let spread = step(&u, "d/a", &to(2, 1)).await;
+    assert_eq!(spread, Err(Errno::EALREADY));
+    step(&u, "d/a", &to(1, 1)).await.unwrap();
+    v.unlink("d/a").await.unwrap();
+    assert!(u.names("d").await.unwrap().is_empty());
+    end(&c, &[&fs, &other]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_open_or_has_a_name_there_stays_until_it_can_go() {
     let c = Cluster::start_mdts(2, 2).await;
     let (fs, other) = (c.remote_client().await, c.remote_client().await);

@@ -173,15 +173,18 @@ impl Migrations {
     }
 
     /// The MDT to move to. In a directory that is being migrated that is the one of the shard where the name belongs, from which
-    /// a directory's own shards go round.
+    /// a directory's own shards go round. A file in another directory goes where it is told, if that is one MDT; else it stays
+    /// with its name.
     async fn target(
         &self,
         found: &Found,
         is_dir: bool,
         lum: &mut LmvUserMd,
     ) -> Result<Arc<Mdc>, Error> {
-        if !found.changing && is_dir {
-            let asked = lum.head.stripe_offset;
+        let asked = lum.head.stripe_offset;
+        let is_one = lum.head.stripe_count <= 1 && lum.objects.is_empty();
+        let is_told = is_dir || (is_one && asked != LMV_OFFSET_DEFAULT);
+        if !found.changing && is_told {
             return self.dir_stripes.mdt_for(found.at, found.at, asked).await;
         }
         let to = self.servers.lmv.of(found.to).await?;
