@@ -37,27 +37,28 @@ impl Import {
     /// status. Dropping the future abandons the wait.
     pub async fn call(self: &Arc<Self>, rq: Request) -> Result<Reply, RpcError> {
         let progress = Arc::new(Progress::default());
-        let (limit, mut late) = (rq.limit, rq.limit.map(|_| self.call_of(&rq, 0)));
+        let limited = rq
+            .limit
+            .map(|limit| (Instant::now() + limit, self.call_of(&rq, 0)));
         let call = self.started(rq, progress.clone());
-        let (Some(limit), Some(late)) = (limit, &mut late) else {
+        let Some((deadline, mut late)) = limited else {
             return call.await;
         };
         // Armed on the first Pending only: the timer's own first poll comes after the call's.
-        let deadline = Instant::now() + limit;
         tokio::select! {
             biased;
             r = call => r,
             _ = tokio::time::sleep_until(deadline) => {
                 late.xid = progress.xid.load(Ordering::Relaxed);
-                Err(RpcError::Timeout(late.clone()))
+                Err(RpcError::Timeout(late))
             }
         }
     }
 
-    /// The call, on the heap: what waits for it has few bytes, and much of what might call never does.
-    fn started(self: &Arc<Self>, rq: Request, progress: Arc<Progress>) -> Detach {
+    /// The call, on the heap: that keeps the futures of its callers small, and many of them end without a request.
+    fn started(self: &Arc<Self>, rq: Request, progress: Arc<Progress>) -> Started {
         let (import, mine, modifies) = (self.clone(), progress.clone(), rq.modifies);
-        Detach {
+        Started {
             progress,
             modifies,
             call: Some(Box::pin(async move { import.run(rq, &mine).await })),
@@ -447,13 +448,13 @@ struct Progress {
 }
 
 /// A call. A modifying one goes on in the background when it is dropped after its request was sent.
-struct Detach {
+struct Started {
     progress: Arc<Progress>,
     modifies: bool,
     call: Option<BoxFuture<'static, Result<Reply, RpcError>>>,
 }
 
-impl Future for Detach {
+impl Future for Started {
     type Output = Result<Reply, RpcError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -466,7 +467,7 @@ impl Future for Detach {
     }
 }
 
-impl Drop for Detach {
+impl Drop for Started {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
         if !(self.modifies && self.progress.sent.load(Ordering::Relaxed)) {

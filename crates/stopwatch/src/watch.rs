@@ -218,7 +218,8 @@ pub fn waits<F: Future>(what: Wait, fut: F) -> impl Future<Output = F::Output> {
     }
 }
 
-// These are types and no async functions: such a function has room for its argument twice, and every future of an RPC is in it.
+// These are types, not async functions: the future of an async function has room for its argument twice, and the future of
+// every RPC is such an argument.
 
 pin_project! {
     /// See [`timed`].

@@ -15,7 +15,8 @@ const WRITES: usize = 12;
 const WRITE_BYTES: usize = 64 << 10;
 /// Files that are made in a directory of an MDT.
 const FILES: usize = 12;
-/// Operations are fetched from the processes after such a time: their rings hold the last 8,192 records, and the load fills them.
+/// Seconds after which a probe fetches its operations from the processes: a busy load soon pushes them out of the rings, which
+/// hold [`coral_stopwatch::KEPT`] records.
 const FETCH_S: f64 = 0.1;
 /// Size of the writes of one program beside those of two.
 const SMALL_BYTES: usize = 4096;
@@ -27,7 +28,7 @@ pub(super) struct Probe {
     places: Vec<PathBuf>,
     /// FIDs of what was worked on, as the stopwatches have them.
     fids: Vec<(u64, u32, u32)>,
-    /// Its own operations, and up to when they were fetched.
+    /// Its own operations so far, and when they were fetched last.
     own: Seen,
     fetched: Instant,
     /// Targets that could not be worked on, and why.

@@ -188,7 +188,7 @@ impl Migrations {
             return self.dir_stripes.mdt_for(found.at, found.at, asked).await;
         }
         let to = self.servers.lmv.of(found.to).await?;
-        if is_dir && lum.head.stripe_offset != LMV_OFFSET_DEFAULT {
+        if is_dir && asked != LMV_OFFSET_DEFAULT {
             lum.head.stripe_offset = to.index;
             if !lum.objects.is_empty() {
                 let listed = lum.objects.iter().position(|o| o.mds == to.index);
