@@ -56,7 +56,7 @@ pub use faults::{FaultAction, FaultRule, Faults, MsgType};
 pub use limits::Limits;
 pub use link::{LinkModel, LinkStat};
 pub use mem::{MemNet, Passing, Tamper};
-pub use node::{Node, NodeConfig, SendError, StartError, WallClock};
+pub use node::{Node, NodeConfig, Put, SendError, StartError, WallClock};
 pub use peers::PeerError;
 pub use portals::{GetOffer, PortalHandler, PutEvent, PutExpectation};
 pub use router::PoolSizes;

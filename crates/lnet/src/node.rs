@@ -4,6 +4,8 @@ mod cookie;
 mod receive;
 mod send;
 
+pub use send::Put;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;

@@ -109,6 +109,12 @@ impl Device {
         Ok(SyncAhead(ended))
     }
 
+    /// Everything that was committed, and every sync begun, has ended without an error.
+    pub fn stored_now(&self) -> bool {
+        let upto = self.late.made.load(Ordering::Acquire);
+        matches!(self.late.ended(upto), Some(Ok(())))
+    }
+
     /// Waits until everything that was committed before, and every sync begun before, has ended.
     pub async fn stored(&self) -> Result<(), OsdError> {
         let upto = self.late.made.load(Ordering::Acquire);

@@ -3,7 +3,7 @@
 //! Expectations are registered before the request goes out: on memlnd the reply is there when the PUT returns, and no timer
 //! has been armed.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use coral_buffers::Payload;
@@ -182,7 +182,7 @@ impl Attempt<'_> {
             watch,
         };
 
-        let put = self.node.put(
+        let mut put = self.node.put(
             self.conn.nid,
             self.request.portal,
             self.ids.xid,
@@ -190,14 +190,14 @@ impl Attempt<'_> {
             wire,
             false,
         );
-        match wait.on(put).await {
+        match wait.on(Pin::new(&mut put)).await {
             Ok(Ok(())) => {}
             Ok(Err(e)) => return Outcome::Unsent(e),
             Err(end) => return end,
         }
         let taken = Instant::now();
         let mut done = loop {
-            let ev = match wait.on(reply.recv()).await {
+            let ev = match wait.on(pin!(reply.recv())).await {
                 Ok(ev) => ev,
                 Err(end) => return end,
             };
@@ -209,7 +209,7 @@ impl Attempt<'_> {
         };
         if let (Posted::Sink { mut sinks }, true) = (posted, done.status >= 0) {
             for s in &mut sinks {
-                match wait.on(s.recv()).await {
+                match wait.on(pin!(s.recv())).await {
                     Ok(ev) => done.bulk.push(ev.data),
                     Err(end) => return end,
                 }
@@ -265,8 +265,7 @@ struct Wait {
 
 impl Wait {
     /// `fut`, unless the deadline or the connection's end comes first.
-    async fn on<T>(&mut self, fut: impl Future<Output = T>) -> Result<T, Outcome> {
-        let mut fut = std::pin::pin!(fut);
+    async fn on<T>(&mut self, mut fut: Pin<&mut impl Future<Output = T>>) -> Result<T, Outcome> {
         if let std::task::Poll::Ready(v) = futures_util::poll!(fut.as_mut()) {
             return Ok(v);
         }

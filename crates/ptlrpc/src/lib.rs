@@ -40,7 +40,7 @@ pub use config::ImportConfig;
 pub use import::{Import, ImportObserver};
 pub use replay::Lost;
 pub use request::{Bulk, Call, ConnectError, Replay, Reply, Request, RpcError};
-pub use server_request::{BulkError, Control, ServerRequest};
+pub use server_request::{Arrival, BulkError, Control, ServerRequest};
 pub use service::{RequestHandler, Service, ServiceConfig};
 pub use state::ImportState;
 pub use stats::{METRICS, OPCODES, RpcStats, ServiceStats};

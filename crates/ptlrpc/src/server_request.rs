@@ -1,14 +1,15 @@
 //! A request at the server: its reply, its early replies and its bulk data (`lustre/ptlrpc/niobuf.c`,
 //! `ptlrpc_start_bulk_transfer`, `ptlrpc_send_reply`; `service.c`, `ptlrpc_at_send_early_reply`).
 
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use coral_buffers::Payload;
-use coral_lnet::{KnownBy, Nid, Node, PutEvent, SendError};
-use coral_stopwatch::{self as stopwatch, ServedEnd, Wait, Watch};
+use coral_lnet::{KnownBy, Nid, Node, Put, PutEvent, SendError};
+use coral_stopwatch::{self as stopwatch, Ran, ServedEnd, Wait, Watch};
 use coral_wire::ptlrpc::{
     BODY_ONLY_SIZE, MSG_LOCK_REPLAY_DONE, MSG_REPLAY, MSG_REQ_REPLAY_DONE, MSG_RESENT,
     MSGHDR_AT_SUPPORT, Message, PTL_RPC_MSG_ERR, PtlrpcBody, portal,
@@ -67,7 +68,12 @@ impl From<SendError> for BulkError {
 }
 
 /// A request as it reached a service. Dropped without [`ServerRequest::reply`] it stays unanswered.
-pub struct ServerRequest {
+///
+/// It is on the heap: the futures of its handlers pass it on from one to the next.
+pub struct ServerRequest(Box<Arrival>);
+
+/// What a [`ServerRequest`] is made of.
+pub struct Arrival {
     /// The message; buffer 0 is the body.
     pub msg: Message,
     /// Its body.
@@ -88,6 +94,20 @@ pub struct ServerRequest {
     pub(crate) watch: Option<Arc<Watch>>,
     service: Arc<Service>,
     control: Control,
+}
+
+impl Deref for ServerRequest {
+    type Target = Arrival;
+
+    fn deref(&self) -> &Arrival {
+        &self.0
+    }
+}
+
+impl DerefMut for ServerRequest {
+    fn deref_mut(&mut self) -> &mut Arrival {
+        &mut self.0
+    }
 }
 
 /// A hold on a request from outside its handler: it can be steered while the handler runs.
@@ -143,7 +163,7 @@ impl ServerRequest {
             node,
         };
         let control = Control(Arc::new(shared));
-        ServerRequest {
+        ServerRequest(Box::new(Arrival {
             msg,
             body,
             from: ev.from,
@@ -155,7 +175,7 @@ impl ServerRequest {
             watch,
             service,
             control,
-        }
+        }))
     }
 
     /// The node the service runs on.
@@ -261,20 +281,36 @@ impl ServerRequest {
     }
 
     /// Sends the final reply. Of `msg`'s body (which may be missing) only transno, last_committed, handle, op_flags, slv, limit
-    /// and pre_versions are used; the rest is filled in.
-    pub async fn reply(self, status: i32, msg: Message) {
-        self.send(status, msg, false).await
+    /// and pre_versions are used; the rest is filled in. The future ends when the LND has taken the reply.
+    pub fn reply(self, status: i32, msg: Message) -> impl Future<Output = ()> + Send + use<> {
+        self.send(status, msg, false)
     }
 
     /// Says that the request was not processed, with a negative status (`PTL_RPC_MSG_ERR`).
-    pub async fn reply_error(self, status: i32) {
-        self.send(status, Message::default(), true).await
+    pub fn reply_error(self, status: i32) -> impl Future<Output = ()> + Send + use<> {
+        self.send(status, Message::default(), true)
     }
 
-    async fn send(self, status: i32, mut msg: Message, error: bool) {
+    /// Not an async function: its future would have room for the request, the message and all that is made of them.
+    fn send(
+        self,
+        status: i32,
+        msg: Message,
+        error: bool,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let sent = self.put_reply(status, msg, error);
+        async move {
+            let Some((put, replied)) = sent else { return };
+            let end = put.await;
+            replied.note(end);
+        }
+    }
+
+    /// `None`: it was replied to before.
+    fn put_reply(&self, status: i32, mut msg: Message, error: bool) -> Option<(Put, Replied)> {
         let shared = &self.control.0;
         if shared.replied.swap(true, Ordering::Relaxed) {
-            return;
+            return None;
         }
         let given = msg.body().unwrap_or_default();
         let now = Instant::now();
@@ -313,15 +349,13 @@ impl ServerRequest {
         let offset = if shared.at { BODY_ONLY_SIZE as u32 } else { 0 };
         let mbits = shared.reply_mbits.load(Ordering::Relaxed);
         let wire = Payload::from(msg.encode());
-        if let Err(e) = shared
+        let put = shared
             .node
-            .put(self.from, shared.reply_portal, mbits, offset, wire, false)
-            .await
-        {
-            tracing::debug!(xid = self.xid, nid = %self.from, error = %e, "reply not sent");
-        }
-        if let Some(ran) = ran {
-            let end = ServedEnd {
+            .put(self.from, shared.reply_portal, mbits, offset, wire, false);
+        let replied = Replied {
+            node: shared.node.clone(),
+            ran,
+            end: ServedEnd {
                 client: self.from.0,
                 xid: self.xid,
                 opc: self.body.opc,
@@ -329,9 +363,29 @@ impl ServerRequest {
                 arrived: self.arrived,
                 begun: self.arrived + self.waited,
                 replying: now,
-                replied: Instant::now(),
-            };
-            shared.node.stopwatch().served(ran, end);
+                replied: now,
+            },
+        };
+        Some((put, replied))
+    }
+}
+
+/// What is known of a request whose reply is on its way.
+struct Replied {
+    node: Arc<Node>,
+    ran: Option<Ran>,
+    end: ServedEnd,
+}
+
+impl Replied {
+    /// The LND has taken the reply, or could not.
+    fn note(mut self, end: Result<(), SendError>) {
+        if let Err(error) = end {
+            tracing::debug!(xid = self.end.xid, nid = %Nid(self.end.client), %error, "reply not sent");
+        }
+        if let Some(ran) = self.ran {
+            self.end.replied = Instant::now();
+            self.node.stopwatch().served(ran, self.end);
         }
     }
 }

@@ -200,12 +200,12 @@ impl ServerNode {
 
 impl RequestHandler for Dispatcher {
     fn handle(self: Arc<Self>, rq: ServerRequest) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            match rq.body.opc {
-                opc::MDS_CONNECT | opc::OST_CONNECT | opc::MGS_CONNECT => self.connect(rq).await,
-                _ => self.request(rq).await,
+        match rq.body.opc {
+            opc::MDS_CONNECT | opc::OST_CONNECT | opc::MGS_CONNECT => {
+                Box::pin(async move { self.connect(rq).await })
             }
-        })
+            _ => Box::pin(async move { self.request(rq).await }),
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! What a node sends of its own: PUTs, GETs and pings, with their credits, and what fault rules make of them.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use coral_buffers::Payload;
 use coral_wire::lnet::{LnetMsg, WireHandle};
+use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::{Node, SendError};
@@ -15,6 +18,33 @@ use crate::peers::Word;
 use crate::pending::Wait;
 use crate::sock::{Again, Credits, Done, Tx};
 use crate::{KnownBy, LNET_MTU, Nid, PingInfo, ping};
+
+/// A PUT under way, see [`Node::put`]. To drop it does not take the message back, unless that still waits for a credit.
+#[must_use = "what became of it is told to whoever waits for it"]
+pub struct Put(Stage);
+
+enum Stage {
+    /// It is over; `None` when that was told.
+    Done(Option<Result<(), SendError>>),
+    /// The LND has it.
+    Sent(oneshot::Receiver<Result<(), SendError>>),
+    /// It waits for a credit, or for its ACK.
+    Waits(BoxFuture<'static, Result<(), SendError>>),
+}
+
+impl Future for Put {
+    type Output = Result<(), SendError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.get_mut().0 {
+            Stage::Done(end) => Poll::Ready(end.take().unwrap_or(Err(SendError::Shutdown))),
+            Stage::Sent(sent) => Pin::new(sent)
+                .poll(cx)
+                .map(|end| end.unwrap_or(Err(SendError::Shutdown))),
+            Stage::Waits(end) => end.as_mut().poll(cx),
+        }
+    }
+}
 
 /// The error a sender gets that a rule makes fail.
 fn as_if(e: HealthError, nid: Nid) -> SendError {
@@ -35,8 +65,8 @@ fn as_if(e: HealthError, nid: Nid) -> SendError {
 
 impl Node {
     /// PUT. With `ack`: resolves when the ACK came; else when the LND has taken the message (written to the socket) or failed.
-    /// Panics when `data` is above [`LNET_MTU`].
-    pub async fn put(
+    /// What needs no credit to be waited for is sent before this returns. Panics when `data` is above [`LNET_MTU`].
+    pub fn put(
         self: &Arc<Self>,
         to: Nid,
         portal: u32,
@@ -44,36 +74,54 @@ impl Node {
         offset: u32,
         data: Payload,
         ack: bool,
-    ) -> Result<(), SendError> {
-        let path = self.path(Load::of(data.len()), to, &[])?;
-        let credits = self.credits(&path.route).await?;
-        let put = |ack_wmd| LnetMsg::Put {
+    ) -> Put {
+        let path = match self.path(Load::of(data.len()), to, &[]) {
+            Ok(path) => path,
+            Err(e) => return Put(Stage::Done(Some(Err(e)))),
+        };
+        let place = move |ack_wmd| LnetMsg::Put {
             ack_wmd,
             match_bits: mbits,
             hdr_data: 0,
             ptl_index: portal,
             offset,
         };
+        match self.credits_now(&path.route) {
+            Some(credits) => self.put_by(path, to, place, data, ack, credits),
+            None => {
+                let node = self.clone();
+                Put(Stage::Waits(Box::pin(async move {
+                    let credits = node.credits(&path.route).await?;
+                    node.put_by(path, to, place, data, ack, credits).await
+                })))
+            }
+        }
+    }
+
+    /// A PUT that has its credits. `place`: where it goes, for a wait for its ACK.
+    fn put_by(
+        self: &Arc<Self>,
+        path: Path,
+        to: Nid,
+        place: impl FnOnce(WireHandle) -> LnetMsg,
+        data: Payload,
+        ack: bool,
+        credits: Credits,
+    ) -> Put {
         if ack {
             let wait = self.begin_wait(&path, 0);
             let done = Done::Answer(self.pending.clone(), wait.wmd);
-            self.launch(path, to, put(wait.wmd), data, done, credits);
-            return wait.answer().await.map(drop);
+            self.launch(path, to, place(wait.wmd), data, done, credits);
+            return Put(Stage::Waits(Box::pin(async move { wait.answer().await.map(drop) })));
         }
+        let put = place(WireHandle::NONE);
         if matches!(path.route, Route::Mem(_)) && !self.faults.is_active() {
-            self.launch(path, to, put(WireHandle::NONE), data, Done::Nobody, credits);
-            return Ok(());
+            self.launch(path, to, put, data, Done::Nobody, credits);
+            return Put(Stage::Done(Some(Ok(()))));
         }
         let (done, sent) = oneshot::channel();
-        self.launch(
-            path,
-            to,
-            put(WireHandle::NONE),
-            data,
-            Done::Sent(done),
-            credits,
-        );
-        sent.await.unwrap_or(Err(SendError::Shutdown))
+        self.launch(path, to, put, data, Done::Sent(done), credits);
+        Put(Stage::Sent(sent))
     }
 
     /// PUT that is handed to the LND, and nobody is told what becomes of it.
@@ -168,6 +216,14 @@ impl Node {
             nid,
             source: io::Error::new(io::ErrorKind::InvalidData, e),
         })
+    }
+
+    /// Credits for a message that begins an exchange, if nobody need wait for them.
+    fn credits_now(&self, route: &Route) -> Option<Credits> {
+        match route {
+            Route::Mem(_) => Some(Credits::new()),
+            Route::Sock(peer) => self.sock.credits_now(peer),
+        }
     }
 
     /// Credits for a message that begins an exchange; responses need none.

@@ -288,15 +288,31 @@ impl SockNet {
         }
     }
 
+    /// A credit of the peer and one of the network interface, if both are there.
+    pub(crate) fn credits_now(&self, peer: &Peer) -> Option<Credits> {
+        let of_peer = peer.credits.clone().try_acquire_owned().ok()?;
+        let of_ni = self.credits.clone().try_acquire_owned().ok()?;
+        Some(self.took(peer, of_peer, of_ni))
+    }
+
     /// Waits for a credit of the peer and one of the network interface.
     pub(crate) async fn credits(&self, peer: &Peer) -> Result<Credits, SendError> {
         let of_peer = self.credit(&peer.credits).await?;
         let of_ni = self.credit(&self.credits).await?;
+        Ok(self.took(peer, of_peer, of_ni))
+    }
+
+    fn took(
+        &self,
+        peer: &Peer,
+        of_peer: OwnedSemaphorePermit,
+        of_ni: OwnedSemaphorePermit,
+    ) -> Credits {
         peer.min_credits
             .fetch_min(peer.credits.available_permits(), Ordering::Relaxed);
         self.min_credits
             .fetch_min(self.credits.available_permits(), Ordering::Relaxed);
-        Ok(Credits::from_iter([of_peer, of_ni]))
+        Credits::from_iter([of_peer, of_ni])
     }
 
     async fn credit(&self, of: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, SendError> {

@@ -284,14 +284,12 @@ impl MdtOps {
 
 impl Ctx {
     /// Sends the reply; an error goes as a bare status.
-    async fn finish(self, result: MdtResult<Answer>) {
-        match result {
-            Ok(a) => self.rq.reply(a.status, a.msg).await,
-            Err(e) => {
-                let errno = self.told(&e);
-                self.rq.fail(errno).await;
-            }
-        }
+    fn finish(self, result: MdtResult<Answer>) -> impl Future<Output = ()> + Send + use<> {
+        let (status, msg) = match result {
+            Ok(a) => (a.status, a.msg),
+            Err(e) => (self.told(&e).status(), Message::default()),
+        };
+        self.rq.reply(status, msg)
     }
 
     /// What the request reads of directories that an operation over several MDTs may make or change.
@@ -317,6 +315,7 @@ impl Ctx {
         fids.map(smallvec::SmallVec::from).unwrap_or_default()
     }
 
+    /// Those that are rare, and not small, are on the heap: the future of every request has room for the largest that is not.
     async fn dispatch(&self) -> MdtResult<Answer> {
         if self.ops.out.prepared() > 0 {
             self.ops.out.settled(&self.reads()).await?;
@@ -332,14 +331,14 @@ impl Ctx {
             opc::MDS_GET_ROOT => self.get_root(),
             opc::MDS_STATFS => self.statfs(),
             opc::MDS_SYNC => self.sync().await,
-            opc::MDS_RMFID => self.rmfid().await,
+            opc::MDS_RMFID => Box::pin(self.rmfid()).await,
             opc::MDS_GET_INFO => self.get_info(),
             opc::MDS_SET_INFO => self.set_info(),
             opc::MDS_HSM_STATE_GET => self.hsm_state(),
             opc::MDS_QUOTACTL => self.quotactl().await,
             opc::SEQ_QUERY => self.seq_query().await,
             opc::FLD_QUERY => self.fld_query().await,
-            opc::OUT_UPDATE => self.out_update().await,
+            opc::OUT_UPDATE => Box::pin(self.out_update()).await,
             opc::LLOG_ORIGIN_HANDLE_CREATE => Err(Errno::ENOENT.into()),
             _ => Err(Errno::EOPNOTSUPP.into()),
         }

@@ -47,7 +47,7 @@ impl Ctx {
         let rec = Rec::decode(buf)?;
         if self.rq.replay_committed() {
             if let Rec::Setattr(r) = &rec {
-                self.data_times_again(r).await?;
+                Box::pin(self.data_times_again(r)).await?;
             }
             return Ok(self.empty_reint());
         }
@@ -59,7 +59,7 @@ impl Ctx {
             Rec::Rename(r) => self.rename(&head, &r).await,
             Rec::Setxattr(r) => self.setxattr(&head, &r).await,
             Rec::Open(_) => self.reint_open().await,
-            Rec::Migrate(r) => self.migrate(&head, &r).await,
+            Rec::Migrate(r) => Box::pin(self.migrate(&head, &r)).await,
             Rec::Rmentry(_) | Rec::Resync(_) => Err(Errno::EOPNOTSUPP.into()),
         }
     }
@@ -113,7 +113,7 @@ impl Ctx {
         let here = self.is_here(&at.parent);
         if kind == S_IFDIR
             && let Some(lum) = self.may_restripe(r)
-            && let Some(a) = self.restripe(head, r, &lum).await?
+            && let Some(a) = Box::pin(self.restripe(head, r, &lum)).await?
         {
             return Ok(a);
         }
@@ -122,7 +122,7 @@ impl Ctx {
             return Err(Errno::EREMOTE.into());
         }
         if !here || plan.is_some() {
-            return self.create_over(head, r, new, plan).await;
+            return Box::pin(self.create_over(head, r, new, plan)).await;
         }
         let _locks = self.ops.lock(&[at.parent], &[], self.own()).await;
         let core = self.core();
@@ -157,7 +157,7 @@ impl Ctx {
         };
         if !self.all_here([&at.parent, &r.fid1]) {
             let (name, time) = (Bytes::copy_from_slice(at.name), self.time(r.time));
-            return self.link_away(&cred, r.fid1, at.parent, name, time).await;
+            return Box::pin(self.link_away(&cred, r.fid1, at.parent, name, time)).await;
         }
         let _locks = self
             .ops
@@ -198,7 +198,7 @@ impl Ctx {
         };
         let rmdir = r.mode & S_IFMT == S_IFDIR;
         if !self.is_here(&at.parent) {
-            return self.unlink_over(head, r, r.fid2, rmdir).await;
+            return Box::pin(self.unlink_over(head, r, r.fid2, rmdir)).await;
         }
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
@@ -211,7 +211,7 @@ impl Ctx {
             if let Some(dir) = child.filter(|_| rmdir)
                 && !self.shards(&dir)?.is_empty()
             {
-                match self.unlink_over(head, r, dir, rmdir).await {
+                match Box::pin(self.unlink_over(head, r, dir, rmdir)).await {
                     Err(MdtError::Errno(Errno::ESTALE)) => continue,
                     done => return done,
                 }
@@ -310,7 +310,7 @@ impl Ctx {
                 drop(serial);
                 let named = |at: At<'_>| (at.parent, Bytes::copy_from_slice(at.name));
                 let (src, dst, time) = (named(src), named(dst), self.time(r.time));
-                return self.rename_over(&cred, src, dst, mode, time).await;
+                return Box::pin(self.rename_over(&cred, src, dst, mode, time)).await;
             }
             let objects: Vec<_> = child
                 .into_iter()

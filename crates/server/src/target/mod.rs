@@ -329,6 +329,11 @@ impl LuTarget {
         self.ops.get().expect("add_target comes after start")
     }
 
+    /// There is nothing that [`LuTarget::stored`] would wait for or tell.
+    pub(crate) fn stored_now(&self) -> bool {
+        self.kv.stored_now()
+    }
+
     /// Waits until what was done before this is on its way to survive the end of the process: clients are told of nothing else.
     pub(crate) async fn stored(&self) -> Result<(), OsdError> {
         waits(Wait::Storage, self.kv.stored()).await

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use coral_ptlrpc::ServerRequest;
 use coral_wire::opc;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
+use futures_util::future::Either;
 
 use super::export::{Dropped, ExportAdmission};
 use super::{Export, LuTarget};
@@ -29,7 +30,7 @@ pub struct TargetRequest {
     pub exp: Arc<Export>,
     /// The target.
     pub target: Arc<LuTarget>,
-    _in_progress: InProgress,
+    in_progress: InProgress,
 }
 
 impl TargetRequest {
@@ -44,7 +45,7 @@ impl TargetRequest {
             rq,
             exp,
             target,
-            _in_progress: in_progress,
+            in_progress,
         }
     }
 
@@ -79,8 +80,15 @@ impl TargetRequest {
     }
 
     /// Sends the final reply when everything it may rest on is stored; transno (if the message's body has one) and last_committed
-    /// are filled in.
-    pub async fn reply(self, mut status: i32, mut msg: Message) {
+    /// are filled in. The future ends when the LND has taken the reply.
+    pub fn reply(self, status: i32, msg: Message) -> impl Future<Output = ()> + Send + use<> {
+        match self.target.stored_now() {
+            true => Either::Left(self.reply_at_once(status, msg)),
+            false => Either::Right(Box::pin(self.reply_stored(status, msg))),
+        }
+    }
+
+    async fn reply_stored(self, mut status: i32, mut msg: Message) {
         if let Err(error) = self.target.stored().await {
             tracing::error!(target = %self.target.cfg.name, client = %self.exp.uuid, xid = self.rq.xid, %error, "nothing is acknowledged");
             let failed = coral_wire::Errno::from(error);
@@ -90,18 +98,27 @@ impl TargetRequest {
     }
 
     /// The same for what rests on nothing stored: that the target lives, and locks.
-    pub async fn reply_at_once(self, status: i32, mut msg: Message) {
+    pub fn reply_at_once(
+        self,
+        status: i32,
+        mut msg: Message,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let mut body = msg
             .body()
             .unwrap_or_else(|_| PtlrpcBody::reply(&self.rq.body, status));
         body.last_committed = self.target.last_committed();
         msg.set_body(&body);
-        self.rq.reply(status, msg).await;
+        let in_progress = self.in_progress;
+        let sent = self.rq.reply(status, msg);
+        async move {
+            sent.await;
+            drop(in_progress);
+        }
     }
 
     /// Replies with a negative status and no buffers.
-    pub async fn fail(self, e: coral_wire::Errno) {
-        self.reply(e.status(), Message::default()).await
+    pub fn fail(self, e: coral_wire::Errno) -> impl Future<Output = ()> + Send + use<> {
+        self.reply(e.status(), Message::default())
     }
 }
 

@@ -60,7 +60,7 @@ impl Ctx {
         let cred = self.cred(head);
         let default = self.buf(4).clone();
         if !default.is_empty() {
-            return self.set_directory_default(&cred, r, default).await;
+            return Box::pin(self.set_directory_default(&cred, r, default)).await;
         }
         let mut set = self.setattr_of(r);
         if let Ok(epoch) = self.rq.rq.msg.get::<MdtIoepoch>(3) {
@@ -101,7 +101,7 @@ impl Ctx {
             bits = Ibits(bits.0 | Ibits::DOM.0);
         }
         if !self.shards(&r.fid)?.is_empty() {
-            return self.setattr_striped(r, &cred, &set, bits).await;
+            return Box::pin(self.setattr_striped(r, &cred, &set, bits)).await;
         }
         let _locks = self
             .lock_attributes(&r.fid, bits, set.size.is_some())
@@ -112,7 +112,7 @@ impl Ctx {
             self.set_data_times(&r.fid, &set).await?;
         }
         if laid_out {
-            self.layout_made().await?;
+            Box::pin(self.layout_made()).await?;
         }
         Ok(a)
     }
@@ -221,16 +221,16 @@ impl Ctx {
         let value = (!removes).then(|| self.buf(4).clone());
         if xattr::is_layout(&name) {
             let coral = self.coral;
-            return self
-                .set_layout(&cred, &r.fid, self.time(r.time), value, |a, body| {
-                    a.msg.push(&if coral { body } else { Default::default() });
-                })
-                .await;
+            let fill = |a: &mut Answer, body| {
+                a.msg.push(&if coral { body } else { Default::default() });
+            };
+            let set = self.set_layout(&cred, &r.fid, self.time(r.time), value, fill);
+            return Box::pin(set).await;
         }
         if name == xattr::TRUSTED_LMV
             && let Some(Ok(lum)) = value.as_ref().map(LmvUserMd::decode)
         {
-            return self.end_migration(&cred, r, &lum).await;
+            return Box::pin(self.end_migration(&cred, r, &lum)).await;
         }
         // an entry of somebody unknown here is told of, not left out
         let value = value
@@ -253,7 +253,7 @@ impl Ctx {
             let fill = |a: &mut Answer, body: MdtBody| {
                 a.msg.push(&if coral { body } else { Default::default() });
             };
-            return self.change_striped(&r.fid, bits, 0, change, fill).await;
+            return Box::pin(self.change_striped(&r.fid, bits, 0, change, fill)).await;
         }
         let _locks = self.ops.lock(&[], &[(r.fid, bits)], self.own()).await;
         let core = self.core();
