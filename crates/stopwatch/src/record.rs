@@ -176,6 +176,16 @@ pub struct Dump {
 }
 
 impl Dump {
+    /// How much of the last `seconds` its operations cover: less, where older ones have made room for newer ones.
+    pub fn reach(&self, seconds: f64) -> f64 {
+        let first = self.ops.iter().map(|o| o.span.0).min();
+        let back = first.map(|first| (self.now - first) as f64 / 1e9);
+        match back {
+            Some(back) if self.lost > 0 => back.clamp(1e-9, seconds.max(1e-9)),
+            _ => seconds.max(1e-9),
+        }
+    }
+
     /// Records by when they began.
     pub(crate) fn sort(&mut self) {
         self.ops.sort_by_key(|o| (o.span.0, o.id));

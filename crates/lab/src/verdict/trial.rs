@@ -145,8 +145,8 @@ impl Outcome {
 /// Operations of programs in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Window {
-    /// Its length.
-    pub seconds: f64,
+    /// Operations per second, over the part of the window that the records reach back to.
+    pub rate: f64,
     /// Operations by name.
     pub ops: Vec<OpKind>,
 }
@@ -154,10 +154,13 @@ pub struct Window {
 impl Window {
     /// Of the last `seconds` of what was seen.
     pub fn of(seen: &Seen, seconds: f64) -> Window {
-        let seen = seen.last(seconds);
+        let last = seen.last(seconds);
+        let of_each = seen.dumps.iter().zip(&last.dumps);
         Window {
-            seconds,
-            ops: seen.facts(&seen.joined()).ops,
+            rate: of_each
+                .map(|(all, last)| last.ops.len() as f64 / all.reach(seconds))
+                .sum(),
+            ops: last.facts(&last.joined()).ops,
         }
     }
 
@@ -172,7 +175,7 @@ impl Window {
     fn text(&self, what: &str) -> String {
         format!(
             "{what}: {:.1} operations/s, {} each",
-            self.count() as f64 / self.seconds.max(1e-9),
+            self.rate,
             ms(self.mean_s())
         )
     }
@@ -363,6 +366,8 @@ pub fn again(second: &Verdict, first: &Cause) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use coral_stopwatch::{Dump, Op};
+
     use super::*;
 
     fn cause(kind: CauseKind, subject: &str, share: f64) -> Cause {
@@ -391,7 +396,7 @@ mod tests {
             seconds: count as f64 * each,
         };
         Window {
-            seconds: 1.0,
+            rate: 3.0 * count as f64,
             ops: vec![op("WRITE", count, each_s), op("READ", 2 * count, 1e-6)],
         }
     }
@@ -403,6 +408,31 @@ mod tests {
             with: window(350, each_s[1]),
             after: window(90, each_s[2]),
         }
+    }
+
+    #[test]
+    fn a_rate_is_over_what_the_records_reach_back_to() {
+        let op = |n: i64| Op {
+            id: n as u64,
+            op: "READ".into(),
+            fid: (1, 0, 0),
+            span: (n * 1_000_000, n * 1_000_000 + 1),
+            run_ns: 0,
+            waits: vec![],
+        };
+        let seen = |lost| Seen {
+            dumps: vec![Dump {
+                now: 1_000_000_000,
+                lost,
+                ops: (900..1000).map(op).collect(),
+                ..Dump::default()
+            }],
+            ..Seen::default()
+        };
+        // a hundred in a tenth of a second; what went before is not known, or was nothing
+        assert_eq!(Window::of(&seen(1), 1.0).rate.round(), 1000.0);
+        assert_eq!(Window::of(&seen(0), 1.0).rate.round(), 100.0);
+        assert_eq!(Window::of(&seen(1), 0.05).rate.round(), 1000.0);
     }
 
     #[test]

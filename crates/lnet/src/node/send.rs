@@ -112,7 +112,9 @@ impl Node {
             let wait = self.begin_wait(&path, 0);
             let done = Done::Answer(self.pending.clone(), wait.wmd);
             self.launch(path, to, place(wait.wmd), data, done, credits);
-            return Put(Stage::Waits(Box::pin(async move { wait.answer().await.map(drop) })));
+            return Put(Stage::Waits(Box::pin(async move {
+                wait.answer().await.map(drop)
+            })));
         }
         let put = place(WireHandle::NONE);
         if matches!(path.route, Route::Mem(_)) && !self.faults.is_active() {

@@ -30,7 +30,7 @@
 //! | rename between directories of one MDT | the rename mutex, which is taken before any lock and by nobody who holds one | as above |
 //! | an operation over several MDTs (`trans.rs`, `remote.rs`, `reint/over.rs`) | locks on smaller pairs of FID and MDT; of a directory that moves `Fid::BFL` on MDT0000, the smallest of all | the next larger pair |
 //! | setattr that makes a layout, `set_layout` | as above: LAYOUT is one of the bits of the one lock | as above |
-//! | open that creates, open that makes a layout (`opening.rs`) | nothing: the lock of an earlier try is dropped first | the parent, or the layout |
+//! | open that creates, open that makes a layout (`opening.rs`) | nothing: the lock of an earlier try is dropped first; a free lock on the parent is taken without a wait | the parent, or the layout |
 //! | layout intent (`intent.rs`) | nothing | the layout |
 //! | removal of data on the MDT (`dom.rs`) | nothing: each object is a future with one lock | DOM of one object |
 //! | data on the MDT, OST read, write, punch, fallocate (`ost/io.rs`, `ost/ops.rs`) | nothing: data of a write is fetched before | one object |
@@ -108,6 +108,19 @@ impl MdtOps {
             held.locks.push(self.lock_one(&need, own).await);
         }
         held
+    }
+
+    /// Locks `dir` for a change of entries if nobody has to give up a lock for it. The core's lock may be held; it must not be when
+    /// this lock is let go of, as those that wait for it then run.
+    pub(super) fn lock_now(&self, dir: &Fid, own: Option<ExportId>) -> Option<HeldLocks> {
+        let policy = Policy::ibits(Ibits::UPDATE);
+        let (ty, mode) = (LdlmType::IBITS, LdlmMode::CW);
+        let lock = self
+            .ldlm
+            .try_lock_local(dir.res_id(), ty, mode, policy, own)?;
+        let mut held = HeldLocks::default();
+        held.locks.push(lock);
+        Some(held)
     }
 
     /// Locks the layout of `fid` for a change; nobody keeps a lock on it. The caller holds no lock.

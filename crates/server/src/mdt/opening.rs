@@ -100,7 +100,7 @@ impl Ctx {
         }
         let mut held: Option<(OpenNeed, HeldLocks)> = None;
         for _ in 0..RETRIES {
-            let need = match self.try_open(req, &o, held.as_ref().map(|(need, _)| *need)) {
+            let need = match self.try_open(req, &o, &mut held) {
                 Ok(OpenStep::Done(a)) => return Ok(*a),
                 Ok(OpenStep::OpenNeed(need)) => need,
                 Err(e) => {
@@ -113,7 +113,7 @@ impl Ctx {
                 }
             };
             // nothing is held while it waits: what it locks next may come before in the order of locks
-            drop(held.take());
+            held = None;
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
                 OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
@@ -136,7 +136,7 @@ impl Ctx {
         &self,
         req: &LdlmRequest,
         o: &Open<'_>,
-        locked: Option<OpenNeed>,
+        held: &mut Option<(OpenNeed, HeldLocks)>,
     ) -> MdtResult<OpenStep> {
         let mut guard = self.core();
         // it may have gone while this waited; whoever closes its handles takes the mutex after it is marked as gone
@@ -157,13 +157,26 @@ impl Ctx {
                 disp::LOOKUP_NEG,
                 if o.by_fid() { Errno::ENOENT } else { Errno(0) },
             )),
-            None if locked != Some(OpenNeed::Parent) => Ok(OpenStep::OpenNeed(OpenNeed::Parent)),
-            None => self.create_open(req, o, core),
+            None => {
+                // a lock that nobody has to give up first is taken here; it is let go of after the core's
+                if held.is_none()
+                    && let Some(lock) = self.ops.lock_now(&o.rec.fid1, self.own())
+                {
+                    *held = Some((OpenNeed::Parent, lock));
+                }
+                match held {
+                    Some((OpenNeed::Parent, _)) => self.create_open(req, o, core),
+                    _ => Ok(OpenStep::OpenNeed(OpenNeed::Parent)),
+                }
+            }
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
                 Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
             }
             Some(fid) if !core.store.is_here(&fid) => Ok(self.open_elsewhere(req, fid)),
-            Some(fid) => self.open_existing(req, o, core, fid, locked),
+            Some(fid) => {
+                let locked = held.as_ref().map(|(need, _)| *need);
+                self.open_existing(req, o, core, fid, locked)
+            }
         }
     }
 
