@@ -12,7 +12,6 @@ use super::covers::{OpenInode, Told};
 use super::inode::MdInode;
 use super::mdt_open::MdtOpen;
 use crate::error::{Error, Refusal};
-use crate::mdc::{Mdc, Opened};
 use crate::time::Timespec;
 
 /// The first writes of a handle are synchronous: a file that is written by one or two of them must not pay for a cover.
@@ -22,6 +21,9 @@ const SYNC_WRITES: u32 = 2;
 const O_EXEC: u32 = 0o40;
 /// Without `a_time` older than this, reads do not update it (relatime), seconds.
 const RELATIME_S: i64 = 24 * 3600;
+
+/// An MDT takes no access time from a close that is not later than its own by more than this, seconds (`mdd.*.atime_diff`).
+const ATIME_DIFF_S: i64 = 60;
 
 /// An open regular file.
 pub struct FileHandle {
@@ -66,21 +68,20 @@ impl FileHandle {
 }
 
 impl FileHandle {
-    /// Of a file that was just opened at its MDT; `number` is of this handle alone.
+    /// Of a file that is open at its MDT; `created`: it was made by that. `number` is of this handle alone.
     pub(super) fn new(
         inode: Arc<OpenInode>,
-        mdc: Arc<Mdc>,
-        o: &Opened,
+        at_mdt: Arc<MdtOpen>,
         md: &MdInode,
         flags: u32,
+        created: bool,
         number: u64,
     ) -> Self {
         let told = inode.lost.beginning_now();
-        let bits = mds_flags(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u32);
         Self {
             inode,
             flags,
-            at_mdt: MdtOpen::new(mdc, o, bits, md.attr.mode),
+            at_mdt,
             times: (md.attr.atime, md.attr.mtime.max(md.attr.ctime)),
             was_read: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -88,7 +89,7 @@ impl FileHandle {
             flocked: AtomicBool::new(false),
             lock_owners: Mutex::default(),
             writes: AtomicU32::new(0),
-            uncapped: AtomicBool::new(o.created),
+            uncapped: AtomicBool::new(created),
             told,
         }
     }
@@ -118,6 +119,11 @@ impl FileHandle {
         let (atime, change) = self.times;
         let stale = strict || atime <= change || now.secs.saturating_sub(atime.secs) > RELATIME_S;
         self.was_read.load(Ordering::Relaxed) && self.flags & libc::O_NOATIME as u32 == 0 && stale
+    }
+
+    /// Whether a Coral MDT would take the access time of a close at `now`.
+    pub(super) fn is_atime_taken(&self, now: Timespec) -> bool {
+        now.secs > self.times.0.secs.saturating_add(ATIME_DIFF_S)
     }
 
     /// True for the one who is to close it.
@@ -151,6 +157,11 @@ pub(super) fn end_of(offset: u64, len_bytes: u64) -> Result<u64, Error> {
         .checked_add(len_bytes)
         .filter(|e| *e <= i64::MAX as u64)
         .ok_or(Refusal::TooLarge.into())
+}
+
+/// MDS_OPEN bits with which a file that was opened with `flags` is opened once more.
+pub(super) fn again_bits(flags: u32) -> u64 {
+    mds_flags(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u32)
 }
 
 /// `O_*` to MDS_OPEN bits. Most have the same value.

@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use super::cache::Cache;
 use super::covers::{Covers, ObjectKey, OpenFiles};
 use super::drains::Drains;
+use super::kept::KeptOpens;
 use super::lost_dirs::LostDirs;
 use super::upcalls::Upcalls;
 use crate::error::Error;
@@ -26,6 +27,7 @@ pub(super) struct Locks {
     pub upcalls: Arc<Upcalls>,
     pub covers: Arc<Covers>,
     pub open: Arc<OpenFiles>,
+    pub kept: Arc<KeptOpens>,
     pub lost_dirs: Arc<LostDirs>,
     pub drains: Arc<Drains>,
 }
@@ -116,6 +118,13 @@ impl LockHook for MdtHooks {
         _local_only: bool,
     ) -> BoxFuture<'static, ()> {
         self.lost(lock);
+        let names_or_access = Ibits(Ibits::LOOKUP.bits() | Ibits::PERM.bits());
+        if let Policy::Ibits { bits, .. } = lock.policy
+            && bits.intersects(names_or_access)
+            && let Some(locks) = self.locks.upgrade()
+        {
+            locks.kept.close(Fid::from_res_id(&lock.res));
+        }
         forgotten(&self.locks)
     }
 

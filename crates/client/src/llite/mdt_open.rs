@@ -15,6 +15,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::finish::finish;
+use super::types::Attr;
 use crate::error::{Error, Refusal};
 use crate::mdc::{Ids, Mdc, Open, Opened};
 use crate::time::Timespec;
@@ -25,11 +26,22 @@ pub(super) struct MdtOpen {
     fid: Fid,
     /// MDS_OPEN bits to open with again.
     bits: u64,
+    /// Who opened it.
+    ids: Ids,
+    /// What decided whether that one may, as it was then, and when it had changed last.
+    access: Access,
     /// Type and permissions, which a close tells.
     pub mode: u32,
     /// [`coral_ptlrpc::Import::generation`] it is open under.
     generation: AtomicU64,
     now: tokio::sync::Mutex<Now>,
+}
+
+/// What decides who may open a file. An ACL that changes moves the time too.
+type Access = (u32, u32, u32, Timespec);
+
+fn access(attr: &Attr) -> Access {
+    (attr.mode, attr.uid, attr.gid, attr.ctime)
 }
 
 struct Now {
@@ -42,8 +54,8 @@ struct Now {
 }
 
 impl MdtOpen {
-    /// What was just opened; `bits` open it again.
-    pub fn new(mdc: Arc<Mdc>, o: &Opened, bits: u64, mode: u32) -> Arc<Self> {
+    /// What was just opened by `ids`, and has attributes `attr`; `bits` open it again.
+    pub fn new(mdc: Arc<Mdc>, o: &Opened, bits: u64, ids: &Ids, attr: &Attr) -> Arc<Self> {
         let now = Now {
             handle: o.handle.clone(),
             transno: o.transno,
@@ -54,15 +66,32 @@ impl MdtOpen {
             mdc,
             fid: o.attrs.body.fid1,
             bits,
-            mode,
+            ids: Ids { umask: 0, ..*ids },
+            access: access(attr),
+            mode: attr.mode,
             generation,
             now: tokio::sync::Mutex::new(now),
         })
     }
 
+    /// MDS_OPEN bits of it.
+    pub fn bits(&self) -> u64 {
+        self.bits
+    }
+
+    /// Whether `ids` opened it, and would have been given the same where the file has attributes `attr`.
+    pub fn stands_for(&self, ids: &Ids, attr: &Attr) -> bool {
+        self.ids == Ids { umask: 0, ..*ids } && self.access == access(attr)
+    }
+
+    /// No eviction has closed it since.
+    pub fn is_current(&self) -> bool {
+        self.generation.load(Ordering::Acquire) == self.mdc.import().generation()
+    }
+
     /// Opens again what an eviction closed. EIO when the file went with it.
     pub async fn ensure(self: &Arc<Self>, time: Timespec) -> Result<(), Error> {
-        if self.generation.load(Ordering::Acquire) == self.mdc.import().generation() {
+        if self.is_current() {
             return Ok(());
         }
         let me = self.clone();

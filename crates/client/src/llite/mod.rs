@@ -33,6 +33,7 @@ mod handle;
 mod heritage;
 mod identities;
 mod inode;
+mod kept;
 mod layouts;
 mod lock_owners;
 mod locks;

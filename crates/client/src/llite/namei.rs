@@ -18,6 +18,7 @@ use super::ghosts::Ghosts;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::read_attr;
+use super::kept::KeptOpens;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Place, Places};
 use super::servers::Servers;
@@ -44,6 +45,7 @@ pub(super) struct Namespace {
     pub changes: Arc<Changes>,
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
+    pub kept: Arc<KeptOpens>,
     pub dir_stripes: Arc<DirStripes>,
     pub heritages: Arc<Heritages>,
 }
@@ -304,6 +306,7 @@ impl Namespace {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             let victim = me.cache.name_of(parent, &name);
+            victim.inspect(|fid| me.kept.close(*fid));
             let _change = me.changes.begin(&[parent]);
             let now = me.servers.now();
             let done = mdc.unlink(&ids, parent, &name, child, dir, now).await?;
@@ -403,6 +406,7 @@ impl Namespace {
                 me.cache.name_of(parent, &name),
                 me.cache.name_of(new_parent, &new_name),
             );
+            victim.inspect(|fid| me.kept.close(*fid));
             let _change = me.changes.begin(&[parent, new_parent]);
             let now = me.servers.now();
             // what is not known may be a directory
@@ -448,6 +452,7 @@ impl Namespace {
                 self.ghosts.removed(read_attr(mdc, body));
             }
             if mdc.coral() && body.nlink == 0 {
+                self.kept.close(body.fid1);
                 self.cache.gone(body.fid1);
                 mdc.object_gone(body.fid1);
             }

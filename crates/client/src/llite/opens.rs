@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::mds::open;
 
 use super::attributes::Attributes;
 use super::cache::Cache;
@@ -17,9 +18,11 @@ use super::covers::{Covers, OpenFiles, OpenInode};
 use super::drains::Drains;
 use super::finish::finish;
 use super::flock::FileLocks;
-use super::handle::{FileHandle, mds_flags};
+use super::handle::{FileHandle, again_bits, mds_flags};
 use super::identities::Identities;
 use super::inode::MdInode;
+use super::kept::{KeptOpens, close_soon};
+use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Places};
 use super::reopen::{KEPT, Reopen};
@@ -27,7 +30,7 @@ use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
 use crate::error::{Error, Refusal};
-use crate::mdc::{Mdc, Opened};
+use crate::mdc::{Ids, Mdc, Opened};
 
 /// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
 const LARGEFILE: u32 = 0o100_000;
@@ -40,6 +43,7 @@ pub(super) struct Opens {
     pub covers: Arc<Covers>,
     pub open: Arc<OpenFiles>,
     pub reopen: Arc<Reopen>,
+    pub kept: Arc<KeptOpens>,
     pub changes: Arc<Changes>,
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
@@ -63,16 +67,27 @@ impl Opens {
         inode
     }
 
-    /// A handle on what was just opened at `mdc`.
-    pub async fn handle(
+    /// A handle on what `ids` have just opened at `mdc`.
+    async fn handle(
         self: &Arc<Self>,
-        mdc: Arc<Mdc>,
+        (mdc, ids): (Arc<Mdc>, &Ids),
         o: &Opened,
         md: &MdInode,
         flags: u32,
     ) -> Arc<FileHandle> {
-        let inode = self.open_inode(md, o.created);
-        if !mdc.coral() && self.cache.known(md.attr.fid).is_none() {
+        let at_mdt = MdtOpen::new(mdc, o, again_bits(flags), ids, &md.attr);
+        self.handle_on(at_mdt, md, flags, o.created).await
+    }
+
+    async fn handle_on(
+        self: &Arc<Self>,
+        at_mdt: Arc<MdtOpen>,
+        md: &MdInode,
+        flags: u32,
+        created: bool,
+    ) -> Arc<FileHandle> {
+        let inode = self.open_inode(md, created);
+        if !at_mdt.mdc.coral() && self.cache.known(md.attr.fid).is_none() {
             // no lock came along that would tell of a change
             inode.layout_lost();
         }
@@ -81,14 +96,49 @@ impl Opens {
             inode.writers.fetch_add(1, Ordering::Relaxed);
             self.drains.writer_opened(&inode).await;
         }
-        Arc::new(FileHandle::new(
-            inode,
-            mdc,
-            o,
-            md,
-            flags,
-            self.locks.fresh_number(),
-        ))
+        let number = self.locks.fresh_number();
+        Arc::new(FileHandle::new(inode, at_mdt, md, flags, created, number))
+    }
+
+    /// A handle on what is open still, if `ids` would be given it now.
+    async fn handle_kept(
+        self: &Arc<Self>,
+        ids: &Ids,
+        fid: Fid,
+        flags: u32,
+    ) -> Option<Arc<FileHandle>> {
+        if mds_flags(flags) != open::READ {
+            return None;
+        }
+        let at_mdt = self.kept.take(fid)?;
+        match self.cache.known(fid) {
+            Some(now) if at_mdt.is_current() && at_mdt.stands_for(ids, &now.md.attr) => {
+                Some(self.handle_on(at_mdt, &now.md, flags, false).await)
+            }
+            _ => {
+                close_soon(at_mdt);
+                None
+            }
+        }
+    }
+
+    /// Keeps what a handle had open at the MDT; false: that is to be closed.
+    fn keep(&self, fh: &FileHandle) -> bool {
+        let fid = fh.fid();
+        if !KeptOpens::takes(&fh.at_mdt) || !self.has_covered_name(fid) {
+            return false;
+        }
+        self.kept.keep(fid, fh.at_mdt.clone());
+        if !self.has_covered_name(fid) {
+            // the lock has gone meanwhile, perhaps before there was anything to close
+            self.kept.close(fid);
+        }
+        true
+    }
+
+    /// Whoever takes the last name of the file away calls a lock of this client back first.
+    fn has_covered_name(&self, fid: Fid) -> bool {
+        self.cache.known(fid).is_some_and(|k| k.md.attr.nlink > 0)
     }
 
     /// Opens, creating when there is no such name (`O_EXCL` in `flags`: EEXIST when there is). `flags` are `O_*`.
@@ -165,7 +215,11 @@ impl Opens {
                 me.cache.learn_uncapped(mark, md.attr.fid, true);
             }
             me.ids.hint(md.attr.fid, md.attr.gid);
-            Ok::<_, Error>(Ok((me.handle(mdc, &o, &md, flags).await, md, o.created)))
+            Ok::<_, Error>(Ok((
+                me.handle((mdc, &ids), &o, &md, flags).await,
+                md,
+                o.created,
+            )))
         })
         .await?;
         let (fh, md, created) = match done {
@@ -268,6 +322,9 @@ impl Opens {
         flags: u32,
     ) -> Result<Arc<FileHandle>, Error> {
         let ids = self.ids.of(cred, &[fid]).await;
+        if let Some(fh) = self.handle_kept(&ids, fid, flags).await {
+            return Ok(fh);
+        }
         let mdc = self.servers.lmv.of(fid).await?;
         let me = self.clone();
         finish(async move {
@@ -290,7 +347,7 @@ impl Opens {
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.attributes.learn(&mdc, mark, &md, o.lock.take());
             me.ids.hint(md.attr.fid, md.attr.gid);
-            Ok::<_, Error>(me.handle(mdc, &o, &md, flags).await)
+            Ok::<_, Error>(me.handle((mdc, &ids), &o, &md, flags).await)
         })
         .await
     }
@@ -317,10 +374,17 @@ impl Opens {
         } else {
             None
         };
-        let result = fh.at_mdt.close(read.then_some(now), size).await;
-        if read {
-            self.changes.forget_attrs(fh.fid());
-        }
+        let told = read && fh.is_atime_taken(now);
+        let result = match !told && self.keep(fh) {
+            true => Ok(()),
+            false => {
+                let closed = fh.at_mdt.close(read.then_some(now), size).await;
+                if read {
+                    self.changes.forget_attrs(fh.fid());
+                }
+                closed
+            }
+        };
         self.open.closed(fh.fid());
         result
     }
@@ -357,7 +421,7 @@ impl Opens {
                 .ok()?;
             mdc.drop_lock(o.lock.take());
             let md = MdInode::read(&mdc, &o.attrs).ok()?;
-            let fh = me.handle(mdc, &o, &md, flags).await;
+            let fh = me.handle((mdc, &ids), &o, &md, flags).await;
             if !md.attr.is_file() {
                 return None;
             }

@@ -18,6 +18,7 @@ use super::flusher::Flusher;
 use super::ghosts::Ghosts;
 use super::heritage::Heritages;
 use super::identities::Identities;
+use super::kept::KeptOpens;
 use super::layouts::Layouts;
 use super::locks::Locks;
 use super::lost_dirs::LostDirs;
@@ -48,6 +49,7 @@ pub(super) struct Below {
     open: Arc<OpenFiles>,
     pub(super) ghosts: Arc<Ghosts>,
     reopen: Arc<Reopen>,
+    kept: Arc<KeptOpens>,
     lost_dirs: Arc<LostDirs>,
     changes: Arc<Changes>,
     layouts: Arc<Layouts>,
@@ -84,6 +86,7 @@ impl Below {
         let upcalls = Arc::<Upcalls>::default();
         let ghosts = Arc::<Ghosts>::default();
         let reopen = Arc::<Reopen>::default();
+        let kept = Arc::<KeptOpens>::default();
         let lost_dirs = Arc::<LostDirs>::default();
 
         let ids = Arc::new(Identities::new(servers.clone()));
@@ -117,6 +120,7 @@ impl Below {
             open,
             ghosts,
             reopen,
+            kept,
             lost_dirs,
             changes,
             layouts,
@@ -134,6 +138,7 @@ impl Below {
             upcalls: self.upcalls.clone(),
             covers: self.covers.clone(),
             open: self.open.clone(),
+            kept: self.kept.clone(),
             lost_dirs: self.lost_dirs.clone(),
             drains: self.drains.clone(),
         })
@@ -224,6 +229,7 @@ impl Below {
             covers: self.covers.clone(),
             open: self.open.clone(),
             reopen: self.reopen.clone(),
+            kept: self.kept.clone(),
             changes: self.changes.clone(),
             attributes: self.attributes.clone(),
             places: self.places.clone(),
@@ -285,6 +291,7 @@ impl Below {
             changes: self.changes.clone(),
             attributes: self.attributes.clone(),
             places: self.places.clone(),
+            kept: self.kept.clone(),
             dir_stripes: dir_stripes.clone(),
             heritages,
         });

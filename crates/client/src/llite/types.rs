@@ -224,7 +224,7 @@ pub struct MountOptions {
     pub subdir: Option<String>,
     /// Ask for `user.*` xattrs (mount option user_xattr).
     pub user_xattr: bool,
-    /// Keep attributes and names under LDLM locks (phase 2). Off: every answer is asked from the servers.
+    /// Keep attributes and names under LDLM locks. Off: every answer is asked from the servers.
     pub cache: bool,
     /// Bound of what is cached, MiB.
     pub cache_mb: u32,

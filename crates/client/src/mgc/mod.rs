@@ -1,6 +1,6 @@
 //! MGC: the client of the management server. Reads configuration logs and says when they change.
 //!
-//! Clients of this module: [`crate::llite`] and the targets of `coral-server`, which learn of each other from the same
+//! Clients of this module: [`crate::llite`] and the servers of `coral-node`, whose targets learn of each other from the same
 //! log. Lustre: `lustre/mgc/mgc_request.c`, `lustre/obdclass/obd_config.c`.
 
 mod config;

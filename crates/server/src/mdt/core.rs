@@ -31,6 +31,8 @@ use super::xattr::TRUSTED_DMV;
 pub const FORMAT: u32 = 4;
 /// The format of an MDT without others.
 const FORMAT_ALONE: u32 = 2;
+/// The formats, old and new, of an MDT that has others.
+const FORMATS_OF_SEVERAL: [u32; 2] = [3, FORMAT];
 const KEY_FORMAT: &[u8] = b"format";
 const KEY_STRIPE: &[u8] = b"stripe";
 
@@ -111,7 +113,7 @@ pub fn has_others(kv: &dyn Kv) -> MdtResult<bool> {
     let found = raw.and_then(|raw| raw.as_ref().try_into().ok());
     Ok(found
         .map(u32::from_le_bytes)
-        .is_some_and(|found| found > FORMAT_ALONE))
+        .is_some_and(|found| FORMATS_OF_SEVERAL.contains(&found)))
 }
 
 /// The format of the tables in `kv`, if there is a name space.

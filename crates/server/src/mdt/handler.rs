@@ -142,18 +142,14 @@ impl Mdt {
             )?;
         }
         let mut state = MdtCore::open(kv.clone())?;
-        core::raise_format(&kv, true)?;
+        let has_others = core::has_others(&*kv)?;
+        core::raise_format(&kv, !has_others)?;
         if let Some(d) = cfg.defaults {
             state.set_defaults(d)?;
         }
         let store = state.store.clone();
         let osp = Osp::new(node.clone(), &cfg.target.name);
-        let mdts = Mdts::new(
-            node.clone(),
-            &cfg.target.name,
-            cfg.target.index,
-            core::has_others(&*kv)?,
-        );
+        let mdts = Mdts::new(node.clone(), &cfg.target.name, cfg.target.index, has_others);
         let left = orphans::left(&kv)?;
         let to_count = ToCount::before_start(&kv)?;
         let target = LuTarget::new(node, cfg.target, kv)?;
