@@ -1,12 +1,10 @@
 //! Opens for reading outlive their last close, and nobody is hindered by that: permissions hold, and the space of a removed file
 //! comes back. `CORAL_SEEDS=n` makes the last test try so many orders.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use coral_client::{FileHandle, SetAttr};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;

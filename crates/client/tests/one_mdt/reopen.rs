@@ -1,10 +1,8 @@
 //! A name that another client replaces between lookup and open, as often as it likes: the open still gets a whole file.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Cluster, User};
+use crate::common::{Cluster, User};
 use coral_client::Llite;
 use coral_client::llite::types::{Cred, SetAttr};
 use coral_wire::Errno;
@@ -92,7 +90,7 @@ async fn a_check_that_came_too_late_opens_whatever_the_flags() {
         );
         let found = find(&mine, &me).await;
         replace(&them, "three").await;
-        let (fh, sent) = common::rpcs(&mine, async {
+        let (fh, sent) = crate::common::rpcs(&mine, async {
             mine.open(&me, found, (flags | LARGEFILE) as u32)
                 .await
                 .unwrap()
@@ -110,7 +108,7 @@ async fn a_check_that_came_too_late_opens_whatever_the_flags() {
 #[tokio::test]
 async fn what_nobody_comes_for_is_closed() {
     let (cluster, mine, _them, me) = lost(libc::O_RDONLY).await;
-    let (_, sent) = common::rpcs(&mine, async {
+    let (_, sent) = crate::common::rpcs(&mine, async {
         find(&mine, &me).await;
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     })

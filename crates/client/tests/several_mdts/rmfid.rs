@@ -1,13 +1,10 @@
 //! Objects that are removed by their FIDs, with all of their names (`lfs rmfid`).
 
-mod common;
-mod several;
-
 use bytes::Bytes;
 use coral_wire::{Errno, Fid};
 
-use common::{Cluster, Result, User};
-use several::{end, mkdir_on, mkdir_over};
+use crate::common::{Cluster, Result, User};
+use crate::several::{end, mkdir_on, mkdir_over};
 
 async fn rmfid(u: &User, fid: Fid) -> Result<()> {
     let text = Bytes::from(fid.to_string());

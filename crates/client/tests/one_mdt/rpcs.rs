@@ -1,8 +1,6 @@
 //! How many RPCs each operation costs. These counts are promises: a test fails when one is broken.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use coral_client::{SetAttr, SetTime, Timespec};
 use coral_wire::Errno;
 

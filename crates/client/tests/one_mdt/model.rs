@@ -1,10 +1,8 @@
 //! Random operations agree with simple models: the bytes of a striped file, the tree of names, two clients at once.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use coral_client::{Llite, SetAttr};
 use coral_wire::Errno;
 use proptest::prelude::*;

@@ -1,8 +1,5 @@
 //! Directories in shards on several MDTs of Coral's own.
 
-mod common;
-mod several;
-
 use std::collections::BTreeSet;
 
 use coral_client::time::Timespec;
@@ -13,8 +10,8 @@ use coral_server::mdt::{check_all, table};
 use coral_wire::layout::{LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
 use coral_wire::{Errno, Fid};
 
-use common::{Cluster, Result, User};
-use several::{end, mkdir_as, mkdir_on, mkdir_over, path_of};
+use crate::common::{Cluster, Result, User};
+use crate::several::{end, mkdir_as, mkdir_on, mkdir_over, path_of};
 
 /// How a directory lies on MDTs: of each shard its MDT, and the hash type.
 async fn layout_of(u: &User, path: &str) -> (Vec<u32>, u32) {
@@ -342,7 +339,7 @@ async fn a_check_finds_shards_that_do_not_agree() {
         mkdir_over(&u, dir, 2, 0).await.unwrap();
         u.mkdir(&format!("{dir}/x")).await.unwrap();
     }
-    several::quiet(&c).await;
+    crate::several::quiet(&c).await;
     let mut shards = Vec::new();
     for dir in ["a", "b", "c"] {
         let fid = u.fid(dir).await.unwrap();
@@ -353,7 +350,7 @@ async fn a_check_finds_shards_that_do_not_agree() {
     let x = u.fid("a/x").await.unwrap();
     fs.umount().await;
     c.stop().await;
-    several::assert_clean(&c);
+    crate::several::assert_clean(&c);
     let disks = [c.disks.mdt_number(0), c.disks.mdt_number(1)];
     let kvs = disks.map(|d| d as &dyn Kv);
     let told = || {

@@ -1,10 +1,8 @@
 //! Nothing is freed before the transaction that frees it is on disk: whatever the loss of power takes back is whole.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use coral_osd::{Objects, OsdSim};
 
 /// Longer than it takes targets to sync, and clients to notice a restart, come back and replay.

@@ -1,10 +1,8 @@
 //! A target that moves to its failover node: clients try the NIDs the configuration names, one after the other.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use coral_node::Servers;
 use coral_osd::OsdSim;
 use coral_wire::Errno;

@@ -1,8 +1,6 @@
 //! llite against real servers in one process: what a POSIX program sees.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use coral_client::{Cred, FileHandle, Llite, LockKind, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_wire::{Errno, Fid};
 use std::sync::Arc;

@@ -1,11 +1,9 @@
 //! Dirty data of write(2): what it saves, what others see of it, what becomes of it when things go wrong.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use coral_client::{FileHandle, Llite, MountOptions, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_osd::Fault;
 use coral_wire::Errno;

@@ -1,8 +1,5 @@
 //! Directories that are split and merged where they are (`lfs setdirstripe -c N DIR`), while others use them.
 
-mod common;
-mod several;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,9 +7,9 @@ use coral_lnet::LinkModel;
 use coral_wire::Errno;
 use coral_wire::layout::{hash_flag, hash_type};
 
-use common::{Cluster, Rng, SERVER, User, nid};
-use several::work::work;
-use several::{end, layout_of, mkdir_on, mkdir_over, path_of, quiet, restripe};
+use crate::common::{Cluster, Rng, SERVER, User, nid};
+use crate::several::work::work;
+use crate::several::{end, layout_of, mkdir_on, mkdir_over, path_of, quiet, restripe};
 
 const FNV: u32 = hash_type::FNV_1A_64 | hash_flag::FIXED;
 const CRUSH: u32 = hash_type::CRUSH | hash_flag::FIXED;

@@ -1,8 +1,6 @@
 //! What a write takes from a file, across clients; what an open file may go on doing; what is left of what was removed.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use coral_client::SetAttr;
 use coral_wire::Errno;
 

@@ -1,8 +1,6 @@
 //! Data on MDT: files whose beginning lies on the MDT, through our client and our MDT, alone and between clients.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use coral_client::Timespec;
 use coral_client::{SetAttr, SetTime};
 use coral_osd::{ObjectId, Objects};

@@ -1,9 +1,7 @@
 //! Programs on several clients are killed in the middle of what they do: whatever they leave behind, nobody waits for it, nobody is
 //! evicted, and their record locks exclude each other.
 //!
-//! `CORAL_SEED=n cargo test -p coral-client --test dropped` repeats a run; `CORAL_SEEDS=n` makes it so many runs.
-
-mod common;
+//! `CORAL_SEED=n cargo test -p coral-client --test one_mdt dropped::` repeats a run; `CORAL_SEEDS=n` makes it so many runs.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use common::simulated::{number, on_own_clock};
-use common::*;
+use crate::common::simulated::{number, on_own_clock};
+use crate::common::*;
 use coral_client::FileHandle;
 use coral_client::llite::types::{FileLock, LockKind, SetAttr};
 use coral_lnet::LinkModel;
@@ -231,7 +229,8 @@ fn nobody_waits_for_what_killed_programs_leave() {
         seed => seed..=seed,
     };
     for seed in seeds {
-        let again = format!("CORAL_SEED={seed} cargo test -p coral-client --test dropped");
+        let again =
+            format!("CORAL_SEED={seed} cargo test -p coral-client --test one_mdt dropped::");
         on_own_clock(move || run(seed), &again);
     }
 }

@@ -1,8 +1,5 @@
 //! Files, directories and trees that move to other MDTs (`lfs migrate -m`), while others use them.
 
-mod common;
-mod several;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -14,9 +11,9 @@ use coral_lnet::LinkModel;
 use coral_wire::Errno;
 use coral_wire::layout::{LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
 
-use common::{Cluster, Result, Rng, SERVER, User, nid};
-use several::work::{split, work};
-use several::{end, layout_of, mkdir_on, path_of};
+use crate::common::{Cluster, Result, Rng, SERVER, User, nid};
+use crate::several::work::{split, work};
+use crate::several::{end, layout_of, mkdir_on, path_of};
 
 /// As `lfs migrate -m` asks for it.
 fn to(count: u32, mdt: u32) -> LmvUserMd {

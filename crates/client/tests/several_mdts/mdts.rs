@@ -1,15 +1,12 @@
 //! Several MDTs: directories whose name lies on another MDT than they do.
 
-mod common;
-mod several;
-
 use coral_osd::Kv;
 use coral_server::mdt::check_all;
 use coral_wire::layout::LmvUserMd;
 use coral_wire::{Errno, Fid};
 
-use common::{Cluster, User};
-use several::{end, mkdir_on, path_of};
+use crate::common::{Cluster, User};
+use crate::several::{end, mkdir_on, path_of};
 
 /// Files take their objects along to other MDTs, so whose an object is only all MDTs together can tell.
 #[tokio::test(start_paused = true)]

@@ -2,15 +2,13 @@
 //! data, and again to drop them. Every page holds a number that only grows; a read must never find one that is older than what
 //! was written before the read began, and nothing may ever wait in a circle.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use coral_client::{FileHandle, Invalidate, Llite, SetAttr};
 use coral_wire::{Errno, Fid};
 use parking_lot::Mutex;

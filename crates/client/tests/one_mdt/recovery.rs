@@ -1,10 +1,8 @@
 //! Servers that are killed and restarted under clients: what was open stays open, what was acknowledged is there.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use coral_client::SetAttr;
 use coral_wire::Errno;
 

@@ -1,11 +1,9 @@
 //! Objects of files whose creation went with the power are found and removed, and nothing else is.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use coral_osd::{Kv, Objects, OsdSim};
 
 /// Longer than it takes targets to sync, clients to come back and replay, and objects to go. The next periodic sync, every 5 s

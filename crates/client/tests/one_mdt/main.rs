@@ -1,0 +1,19 @@
+//! A client on a cluster with one MDT, all in this process. One program: each is compiled with all of the servers.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod dom;
+mod dropped;
+mod failover;
+mod freed;
+mod kept;
+mod model;
+mod orphans;
+mod pages;
+mod posix;
+mod privileges;
+mod recovery;
+mod reopen;
+mod rpcs;
+mod writeback;
