@@ -281,7 +281,7 @@ impl ServerRequest {
     }
 
     /// Sends the final reply. Of `msg`'s body (which may be missing) only transno, last_committed, handle, op_flags, slv, limit
-    /// and pre_versions are used; the rest is filled in. The future ends when the LND has taken the reply.
+    /// and pre_versions are used; the rest is filled in. It is sent when this is called; the future ends when the LND has taken it.
     pub fn reply(self, status: i32, msg: Message) -> impl Future<Output = ()> + Send + use<> {
         self.send(status, msg, false)
     }

@@ -162,6 +162,9 @@ pub struct Dump {
     pub now: i64,
     /// Records that the rings no longer had.
     pub lost: u64,
+    /// Operations among them.
+    #[serde(default)]
+    pub lost_ops: u64,
     /// Operations that needed no RPC and waited for nothing: they are counted, and not kept.
     #[serde(default)]
     pub brief: u64,
@@ -176,14 +179,16 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// How much of the last `seconds` its operations cover: less, where older ones have made room for newer ones.
-    pub fn reach(&self, seconds: f64) -> f64 {
-        let first = self.ops.iter().map(|o| o.span.0).min();
-        let back = first.map(|first| (self.now - first) as f64 / 1e9);
-        match back {
-            Some(back) if self.lost > 0 => back.clamp(1e-9, seconds.max(1e-9)),
-            _ => seconds.max(1e-9),
-        }
+    /// Operations per second that ended in the last `seconds`, or since the earliest end that is kept, where operations that ended
+    /// before have made room for later ones.
+    pub fn rate(&self, seconds: f64) -> f64 {
+        let window = self.now - (seconds * 1e9) as i64;
+        let from = match self.ops.iter().map(|o| o.span.1).min() {
+            Some(first) if self.lost_ops > 0 => first.max(window),
+            _ => window,
+        };
+        let ended = self.ops.iter().filter(|o| o.span.1 >= from).count();
+        ended as f64 * 1e9 / (self.now - from).max(1) as f64
     }
 
     /// Records by when they began.
@@ -196,7 +201,8 @@ impl Dump {
 
     /// Takes in a later dump of the same node and clock; records that both have are there once.
     pub fn add(&mut self, later: Dump) {
-        (self.now, self.lost, self.brief) = (later.now, later.lost, later.brief);
+        (self.now, self.brief) = (later.now, later.brief);
+        (self.lost, self.lost_ops) = (later.lost, later.lost_ops);
         self.ops.extend(later.ops);
         self.rpcs.extend(later.rpcs);
         self.served.extend(later.served);
@@ -221,10 +227,11 @@ impl Dump {
         begun.sort_unstable();
         let from = begun[left_out];
         for d in dumps {
-            let before = d.ops.len() + d.rpcs.len();
+            let (ops, rpcs) = (d.ops.len(), d.rpcs.len());
             d.ops.retain(|o| o.span.0 > from);
             d.rpcs.retain(|r| r.span.0 > from);
-            d.lost += (before - d.ops.len() - d.rpcs.len()) as u64;
+            d.lost_ops += (ops - d.ops.len()) as u64;
+            d.lost += (ops + rpcs - d.ops.len() - d.rpcs.len()) as u64;
         }
     }
 }

@@ -268,6 +268,7 @@ impl Stopwatch {
             ]
             .iter()
             .sum(),
+            lost_ops: self.ops.lost(),
             ..Dump::default()
         };
         dump.ops = (self.ops.all().into_iter())

@@ -10,10 +10,13 @@
 //!   are those of then.
 //! - It is closed when the lock on the file's names or permissions goes, before this client itself takes a name of the file
 //!   away, and when too many are kept.
+//! - When a lock of the file is called back, the close comes before the lock is given back, if the MDT answers soon: whoever takes
+//!   the lock then finds the file closed.
 //! - Only opens for reading are kept. They stand in nobody's way: a writer would, for whoever executes the file or wants a lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_wire::fid::Fid;
 use coral_wire::mds::open;
@@ -22,8 +25,11 @@ use parking_lot::Mutex;
 
 use super::mdt_open::MdtOpen;
 
-/// Opens kept of one mount; the oldest goes first. Each costs some 1 KiB here and 200 bytes at the MDT.
-const MOST: usize = 4096;
+/// Opens kept of one mount; the oldest goes first. Each costs some 1 KiB here and 200 bytes at the MDT, which has room for those of
+/// 4,096 mounts.
+const MOST: usize = 1024;
+/// A lock is given back after so long, though the MDT has not answered the close: what it does may be waiting for the lock.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// One for each file.
 #[derive(Default)]
@@ -32,6 +38,8 @@ struct Table {
     by_fid: BTreeMap<Fid, (u64, Arc<MdtOpen>)>,
     order: BTreeMap<u64, Fid>,
     last: u64,
+    /// The mount ends: nothing is kept any more.
+    ended: bool,
 }
 
 impl Table {
@@ -43,6 +51,9 @@ impl Table {
 
     /// The one that has to go for it.
     fn put(&mut self, fid: Fid, open: Arc<MdtOpen>) -> Option<Arc<MdtOpen>> {
+        if self.ended {
+            return Some(open);
+        }
         let older = self.take(fid);
         self.last += 1;
         self.by_fid.insert(fid, (self.last, open));
@@ -63,7 +74,7 @@ pub(super) struct KeptOpens {
 impl KeptOpens {
     /// Whether such an open is kept at all.
     pub fn takes(open: &MdtOpen) -> bool {
-        open.bits() == open::READ && open.mdc.coral() && open.is_current()
+        open.bits() == open::READ && open.is_asked_for() && open.mdc.coral() && open.is_current()
     }
 
     /// Keeps the open of `fid`. The caller asks afterwards whether the file is covered still.
@@ -79,6 +90,25 @@ impl KeptOpens {
         self.table.lock().take(fid)
     }
 
+    /// Closes the open of `fid`, and waits for that if it does not take long.
+    pub fn closed(&self, fid: Fid) -> impl Future<Output = ()> + Send + use<> {
+        let open = self.take(fid).filter(|o| o.is_current());
+        async move {
+            if let Some(open) = open {
+                let closing = tokio::spawn(close(open));
+                let _ = tokio::time::timeout(CLOSE_WAIT, closing).await;
+            }
+        }
+    }
+
+    /// The mount ends. Its MDTs close what it has open there when it disconnects.
+    pub fn end(&self) {
+        let mut table = self.table.lock();
+        table.ended = true;
+        table.by_fid.clear();
+        table.order.clear();
+    }
+
     /// Closes the open of `fid`.
     pub fn close(&self, fid: Fid) {
         if let Some(open) = self.take(fid) {
@@ -87,17 +117,18 @@ impl KeptOpens {
     }
 }
 
-/// Closes it. What is sent to its MDT after this returns comes after the close, as a rule; nothing depends on that but whether the
-/// file is found open once more.
+async fn close(open: Arc<MdtOpen>) {
+    if let Err(error) = open.close(None, None).await {
+        tracing::debug!(%error, "closing a file that was kept open");
+    }
+}
+
+/// Closes it. What is sent to its MDT after this returns comes after the close, as a rule.
 pub(super) fn close_soon(open: Arc<MdtOpen>) {
     if !open.is_current() {
         return;
     }
-    let mut closing = Box::pin(async move {
-        if let Err(error) = open.close(None, None).await {
-            tracing::debug!(%error, "closing a file that was kept open");
-        }
-    });
+    let mut closing = Box::pin(close(open));
     let begun = (&mut closing).now_or_never();
     if let (None, Ok(runtime)) = (begun, tokio::runtime::Handle::try_current()) {
         runtime.spawn(closing);

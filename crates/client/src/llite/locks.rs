@@ -123,7 +123,12 @@ impl LockHook for MdtHooks {
             && bits.intersects(names_or_access)
             && let Some(locks) = self.locks.upgrade()
         {
-            locks.kept.close(Fid::from_res_id(&lock.res));
+            let closed = locks.kept.closed(Fid::from_res_id(&lock.res));
+            let forgotten = forgotten(&self.locks);
+            return Box::pin(async move {
+                closed.await;
+                forgotten.await;
+            });
         }
         forgotten(&self.locks)
     }

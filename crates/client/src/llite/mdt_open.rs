@@ -8,7 +8,7 @@
 //! (`ofd_preprw_read` and `ofd_preprw_write` in `lustre/ofd/ofd_io.c`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use coral_wire::Errno;
@@ -30,6 +30,9 @@ pub(super) struct MdtOpen {
     ids: Ids,
     /// What decided whether that one may, as it was then, and when it had changed last.
     access: Access,
+    /// The MDT was asked for this open by itself: it did not come with the making of the file, which needs no permission of the
+    /// file's own, and was not refused when the file was to be opened again.
+    asked_for: AtomicBool,
     /// Type and permissions, which a close tells.
     pub mode: u32,
     /// [`coral_ptlrpc::Import::generation`] it is open under.
@@ -68,6 +71,7 @@ impl MdtOpen {
             bits,
             ids: Ids { umask: 0, ..*ids },
             access: access(attr),
+            asked_for: AtomicBool::new(!o.created),
             mode: attr.mode,
             generation,
             now: tokio::sync::Mutex::new(now),
@@ -77,6 +81,11 @@ impl MdtOpen {
     /// MDS_OPEN bits of it.
     pub fn bits(&self) -> u64 {
         self.bits
+    }
+
+    /// It is open there, and the MDT found that whoever opened it may.
+    pub fn is_asked_for(&self) -> bool {
+        self.asked_for.load(Ordering::Acquire)
     }
 
     /// Whether `ids` opened it, and would have been given the same where the file has attributes `attr`.
@@ -140,6 +149,7 @@ impl MdtOpen {
                     Errno::EACCES | Errno::EPERM | Errno::EROFS | Errno::ETXTBSY
                 ) =>
             {
+                self.asked_for.store(false, Ordering::Release);
                 self.generation.store(generation, Ordering::Release);
                 Ok(())
             }

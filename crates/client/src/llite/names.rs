@@ -19,7 +19,7 @@ use super::identities::Identities;
 use super::inode::MdInode;
 use super::name::check_name;
 use super::opens::Opens;
-use super::places::Places;
+use super::places::{MOVES_MAX, Place, Places};
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
@@ -92,8 +92,31 @@ impl Names {
         parent: Fid,
         name: &[u8],
     ) -> Result<(MdInode, bool), Error> {
+        let mut all = self.places.all_of(parent, name).await?;
+        for _ in 0..MOVES_MAX {
+            let found = self.resolve_among(cred, parent, &all, name).await;
+            let missed = found.as_ref().err();
+            if !missed.is_some_and(|e| self.places.may_have_moved(e)) {
+                return found;
+            }
+            // the layout may have changed after it was looked at, and the name have moved
+            let now = self.places.all_of(parent, name).await?;
+            if now == all {
+                return found;
+            }
+            all = now;
+        }
+        self.resolve_among(cred, parent, &all, name).await
+    }
+
+    async fn resolve_among(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        all: &[Place],
+        name: &[u8],
+    ) -> Result<(MdInode, bool), Error> {
         let mut found = Err(Refusal::NoName.into());
-        let all = self.places.all_of(parent, name).await?;
         // a name that moves may have gone from the last place after it was missed in the first, which is where it goes
         let again = all.first().filter(|_| all.len() > 1);
         for p in all.iter().chain(again) {

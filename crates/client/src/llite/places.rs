@@ -128,13 +128,27 @@ impl Places {
 
     /// Entries of a directory from a hash on, those of all shards together.
     pub async fn read_chunk(&self, dir: Fid, from: u64) -> Result<DirChunk, Error> {
-        let lmv = match self.servers.lmv.several() {
-            true => self.layout_of(dir).await?,
-            false => None,
-        };
-        let Some(lmv) = lmv else {
+        if !self.servers.lmv.several() {
             return self.read_piece(dir, from).await;
-        };
+        }
+        let mut lmv = self.layout_of(dir).await?;
+        for _ in 0..MOVES_MAX {
+            let chunk = match &lmv {
+                Some(lmv) => self.read_shards(lmv, from).await?,
+                None => self.read_piece(dir, from).await?,
+            };
+            // the layout may have changed after it was looked at, and names have moved to where they were not read
+            let now = self.layout_of(dir).await?;
+            if now == lmv {
+                return Ok(chunk);
+            }
+            lmv = now;
+        }
+        Err(Refusal::ShardLost.into())
+    }
+
+    /// The same by its layout.
+    async fn read_shards(&self, lmv: &LmvMd, from: u64) -> Result<DirChunk, Error> {
         let chunks_of = |fids: Vec<Fid>| async move {
             let reads = fids.into_iter().filter(|f| !f.is_zero());
             try_join_all(reads.map(|f| self.read_shard(f, from))).await

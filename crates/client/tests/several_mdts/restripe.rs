@@ -7,6 +7,7 @@ use coral_lnet::LinkModel;
 use coral_wire::Errno;
 use coral_wire::layout::{hash_flag, hash_type};
 
+use crate::common::simulated::number;
 use crate::common::{Cluster, Rng, SERVER, User, nid};
 use crate::several::work::work;
 use crate::several::{end, layout_of, mkdir_on, mkdir_over, path_of, quiet, restripe};
@@ -200,7 +201,8 @@ async fn used_while_it_is_laid_out(seed: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_tree_is_used_while_it_is_laid_out_anew() {
-    for seed in 1..6 {
+    let first = number("CORAL_SEED", 1);
+    for seed in first..first + number("CORAL_SEEDS", 5) {
         println!("seed {seed}");
         let here = tokio::task::LocalSet::new();
         here.run_until(used_while_it_is_laid_out(seed)).await;

@@ -145,7 +145,7 @@ impl Outcome {
 /// Operations of programs in a window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Window {
-    /// Operations per second, over the part of the window that the records reach back to.
+    /// Operations that ended, per second of the part of the window that the records reach back to.
     pub rate: f64,
     /// Operations by name.
     pub ops: Vec<OpKind>,
@@ -155,11 +155,8 @@ impl Window {
     /// Of the last `seconds` of what was seen.
     pub fn of(seen: &Seen, seconds: f64) -> Window {
         let last = seen.last(seconds);
-        let of_each = seen.dumps.iter().zip(&last.dumps);
         Window {
-            rate: of_each
-                .map(|(all, last)| last.ops.len() as f64 / all.reach(seconds))
-                .sum(),
+            rate: seen.dumps.iter().map(|d| d.rate(seconds)).sum(),
             ops: last.facts(&last.joined()).ops,
         }
     }
@@ -420,16 +417,24 @@ mod tests {
             run_ns: 0,
             waits: vec![],
         };
-        let seen = |lost| Seen {
+        let seen = |lost_ops| Seen {
             dumps: vec![Dump {
                 now: 1_000_000_000,
-                lost,
-                ops: (900..1000).map(op).collect(),
+                lost: 7,
+                lost_ops,
+                // the last one waited for all of that time
+                ops: (900..999)
+                    .map(op)
+                    .chain([Op {
+                        span: (0, 999_000_000),
+                        ..op(999)
+                    }])
+                    .collect(),
                 ..Dump::default()
             }],
             ..Seen::default()
         };
-        // a hundred in a tenth of a second; what went before is not known, or was nothing
+        // a hundred in a tenth of a second; what ended before is not known, or was nothing
         assert_eq!(Window::of(&seen(1), 1.0).rate.round(), 1000.0);
         assert_eq!(Window::of(&seen(0), 1.0).rate.round(), 100.0);
         assert_eq!(Window::of(&seen(1), 0.05).rate.round(), 1000.0);

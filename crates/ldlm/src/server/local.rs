@@ -169,8 +169,8 @@ impl LdlmServer {
             remote: 0,
             ignore: ignore_export,
         };
-        self.stats.enqueues.inc();
         let cookie = self.state.lock().ns.try_enqueue(want).ok()?;
+        self.stats.enqueues.inc();
         Some(LocalLock {
             server: self.clone(),
             cookie,

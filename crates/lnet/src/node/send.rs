@@ -26,7 +26,7 @@ pub struct Put(Stage);
 enum Stage {
     /// It is over; `None` when that was told.
     Done(Option<Result<(), SendError>>),
-    /// The LND has it.
+    /// It is with the LND, or a rule holds it back.
     Sent(oneshot::Receiver<Result<(), SendError>>),
     /// It waits for a credit, or for its ACK.
     Waits(BoxFuture<'static, Result<(), SendError>>),

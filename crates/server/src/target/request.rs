@@ -80,7 +80,7 @@ impl TargetRequest {
     }
 
     /// Sends the final reply when everything it may rest on is stored; transno (if the message's body has one) and last_committed
-    /// are filled in. The future ends when the LND has taken the reply.
+    /// are filled in. It is sent when this is called, if nothing has to be waited for; the future ends when the LND has taken it.
     pub fn reply(self, status: i32, msg: Message) -> impl Future<Output = ()> + Send + use<> {
         match self.target.stored_now() {
             true => Either::Left(self.reply_at_once(status, msg)),
