@@ -50,7 +50,7 @@ async fn objects_go(c: &Cluster, left: usize) {
 }
 
 async fn refused(u: &User, fid: Fid) -> Option<Errno> {
-    read_once(u, fid).await.err().map(Errno::from)
+    read_once(u, fid).await.err()
 }
 
 #[tokio::test(start_paused = true)]
