@@ -6,8 +6,8 @@
 //! away or changes who may read it.
 //!
 //! # Invariants
-//! - An open is kept only where the file's attributes are covered and say that it has a name, and is used again only where its mode, its owner and its ctime
-//!   are those of then.
+//! - An open is kept only where the file's attributes are covered and say that it has a name. It is used again only where the
+//!   file's mode, owner and ctime are those of then.
 //! - It is closed when the lock on the file's names or permissions goes, before this client itself takes a name of the file
 //!   away, and when too many are kept.
 //! - When a lock of the file is called back, the close comes before the lock is given back, if the MDT answers soon: whoever takes

@@ -311,7 +311,7 @@ impl Ctx {
         fids.map(smallvec::SmallVec::from).unwrap_or_default()
     }
 
-    /// Those that are rare, and not small, are on the heap: the future of every request has room for the largest that is not.
+    /// Futures of rare requests that are large go to the heap: the future of every request has room for the largest of the others.
     async fn dispatch(&self) -> MdtResult<Answer> {
         if self.ops.out.prepared() > 0 {
             self.ops.out.settled(&self.reads()).await?;
