@@ -19,6 +19,8 @@
 //!   rename says how the object that lost a name looks now in its main body (fid1 zero: nothing).
 //! * **versions**: `MdtBody::version` counts the changes of the object; of two bodies of one object
 //!   the one with the greater version is the newer.
+//! * **access times**: the access time of a close counts only where it is later than the one before by more than
+//!   [`ATIME_DIFF_S`]. A client that would tell one that does not count need not close.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
@@ -27,6 +29,9 @@
 //! and the reply to it an [`updates::Seen`], or nothing.
 
 pub mod updates;
+
+/// Seconds between updates of a file's access time by closes (`mdd.*.atime_diff`).
+pub const ATIME_DIFF_S: i64 = 60;
 
 /// The rename fails with EEXIST when the target exists.
 pub const RENAME_NOREPLACE: u32 = 1;

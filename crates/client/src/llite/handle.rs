@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use coral_wire::coral::ATIME_DIFF_S;
 use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 use parking_lot::Mutex;
@@ -21,9 +22,6 @@ const SYNC_WRITES: u32 = 2;
 const O_EXEC: u32 = 0o40;
 /// Without `a_time` older than this, reads do not update it (relatime), seconds.
 const RELATIME_S: i64 = 24 * 3600;
-
-/// An MDT takes no access time from a close that is not later than its own by more than this, seconds (`mdd.*.atime_diff`).
-const ATIME_DIFF_S: i64 = 60;
 
 /// An open regular file.
 pub struct FileHandle {

@@ -274,9 +274,9 @@ impl Namespace {
         dir: bool,
     ) -> Result<(), Error> {
         check_name(name)?;
-        let mut at = self.places.of(parent, name).await?.dir;
+        let mut at = self.places.of(parent, name).await?;
         for _ in 0..MOVES_MAX {
-            let done = self.remove_at(cred, at, name, dir).await;
+            let done = self.remove_at(cred, at.dir, name, dir).await;
             let Some(e) = done
                 .as_ref()
                 .err()
@@ -285,13 +285,13 @@ impl Namespace {
                 return done;
             };
             tracing::trace!(%parent, error = %e, "has the name moved meanwhile");
-            let now = self.places.of(parent, name).await?.dir;
+            let now = self.places.of(parent, name).await?;
             if now == at {
                 return done;
             }
             at = now;
         }
-        self.remove_at(cred, at, name, dir).await
+        self.remove_at(cred, at.dir, name, dir).await
     }
 
     async fn remove_at(
@@ -360,21 +360,22 @@ impl Namespace {
         &self,
         (parent, name): (Fid, &[u8]),
         (new_parent, new_name): (Fid, &[u8]),
-    ) -> Result<(Fid, Fid), Error> {
+    ) -> Result<(Place, Place), Error> {
         Ok((
-            self.places.of(parent, name).await?.dir,
-            self.places.of(new_parent, new_name).await?.dir,
+            self.places.of(parent, name).await?,
+            self.places.of(new_parent, new_name).await?,
         ))
     }
 
     async fn rename_at(
         self: &Arc<Self>,
         cred: &Cred,
-        (parent, new_parent): (Fid, Fid),
+        (from, to): (Place, Place),
         name: &[u8],
         new_name: &[u8],
         flags: u32,
     ) -> Result<(), Error> {
+        let (parent, new_parent) = (from.dir, to.dir);
         let ids = self.ids.of(cred, &[parent, new_parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         if flags != 0 && !mdc.coral() {

@@ -151,15 +151,16 @@ impl Opens {
         flags: u32,
     ) -> Result<(Entry, Arc<FileHandle>), Error> {
         check_name(name)?;
-        let mut at = self.places.of(parent, name).await?.dir;
+        let mut at = self.places.of(parent, name).await?;
         for _ in 0..MOVES_MAX {
-            let whole = at == parent;
-            let done = self.create_at(cred, at, whole, name, (mode, flags)).await;
+            let whole = at.dir == parent;
+            let how = (mode, flags);
+            let done = self.create_at(cred, at.dir, whole, name, how).await;
             let moved = |e: &Error| self.places.may_have_moved(e);
             if !done.as_ref().err().is_some_and(moved) {
                 return done;
             }
-            let now = self.places.of(parent, name).await?.dir;
+            let now = self.places.of(parent, name).await?;
             if now == at {
                 return done;
             }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::simulated::number;
 use crate::common::*;
 use coral_client::{FileHandle, SetAttr};
 use coral_wire::Errno;
@@ -202,10 +203,7 @@ async fn step(rng: &mut Rng, u: &User, open: &mut Vec<Arc<FileHandle>>) {
 
 #[tokio::test(start_paused = true)]
 async fn in_any_order_nothing_is_left_open() {
-    let seeds = std::env::var("CORAL_SEEDS")
-        .ok()
-        .and_then(|s| s.parse().ok());
-    for seed in 0..seeds.unwrap_or(60) {
+    for seed in 0..number("CORAL_SEEDS", 60) {
         let c = Cluster::start_seeded(2, 1, 1 << 20, seed, "").await;
         let users = [
             User::root(&c.client().await),

@@ -3,6 +3,7 @@
 //! What a close of Lustre may do besides (swapping or merging layouts, releasing a file to an archive) is not there.
 
 use coral_wire::Errno;
+use coral_wire::coral::ATIME_DIFF_S;
 use coral_wire::mds::{CloseData, MdtBody, MdtIoepoch, RecSetattr, attr as sa, bias};
 
 use super::attr;
@@ -10,9 +11,6 @@ use super::ctx::{Answer, Ctx};
 use super::namespace;
 use super::store::{MdtResult, Txn};
 use crate::target::reads_only;
-
-/// Seconds between updates of a file's atime by closes (`mdd.*.atime_diff`).
-const ATIME_DIFF_S: i64 = 60;
 
 impl Ctx {
     /// MDS_CLOSE: times and lazy size come with it; the last close of an orphan destroys it.

@@ -93,12 +93,7 @@ pub fn is_formatted(kv: &dyn Kv) -> Result<bool, coral_osd::OsdError> {
 /// MDT is known.
 pub fn raise_format(kv: &Device, alone: bool) -> MdtResult<()> {
     let wanted = if alone { FORMAT_ALONE } else { FORMAT };
-    let raw = kv.get(table::META, KEY_FORMAT)?;
-    let found = raw.and_then(|raw| raw.as_ref().try_into().ok());
-    if found
-        .map(u32::from_le_bytes)
-        .is_some_and(|found| found < wanted)
-    {
+    if format_of(&**kv)?.is_some_and(|found| found < wanted) {
         let mut b = Batch::new();
         b.put(table::META, KEY_FORMAT, wanted.to_le_bytes().to_vec());
         kv.commit(b)?;
@@ -109,11 +104,7 @@ pub fn raise_format(kv: &Device, alone: bool) -> MdtResult<()> {
 
 /// Whether there were other MDTs when the tables were last used.
 pub fn has_others(kv: &dyn Kv) -> MdtResult<bool> {
-    let raw = kv.get(table::META, KEY_FORMAT)?;
-    let found = raw.and_then(|raw| raw.as_ref().try_into().ok());
-    Ok(found
-        .map(u32::from_le_bytes)
-        .is_some_and(|found| FORMATS_OF_SEVERAL.contains(&found)))
+    Ok(format_of(kv)?.is_some_and(|found| FORMATS_OF_SEVERAL.contains(&found)))
 }
 
 /// The format of the tables in `kv`, if there is a name space.
@@ -224,14 +215,7 @@ impl Drop for Changing<'_> {
 impl MdtCore {
     /// Opens formatted tables.
     pub fn open(kv: Device) -> Result<MdtCore, MdtOpenError> {
-        let raw = kv
-            .get(table::META, KEY_FORMAT)?
-            .ok_or(MdtOpenError::NotFormatted)?;
-        let found = raw
-            .as_ref()
-            .try_into()
-            .map(u32::from_le_bytes)
-            .unwrap_or(u32::MAX);
+        let found = format_of(&*kv)?.ok_or(MdtOpenError::NotFormatted)?;
         if found > FORMAT {
             return Err(MdtOpenError::Newer { found });
         }
