@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 
 pub(crate) use machine::process_cpu;
 use machine::{children_cpu, compact_memory, drop_caches};
-use served::{Served, status};
+use served::{Mdts, Served, status};
 pub(crate) use work::worker;
 
 /// Size of the streamed files, MiB per job.
@@ -350,6 +350,10 @@ pub(crate) struct Asked<'a> {
     pub dir: &'a Path,
     /// A Coral binary of another build to compare with, instead of the local directory.
     pub beside: Option<&'a Path>,
+    /// With more than one: a file system with so many MDTs beside one that has one, instead of the local directory.
+    pub mdts: u32,
+    /// There, new directories are striped over all of them.
+    pub striped: bool,
     /// How often the whole table is measured.
     pub times: usize,
     /// Also say where the CPU time went.
@@ -370,8 +374,15 @@ pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
         .canonicalize()
         .map_err(|e| format!("{}: {e}", dir.display()))?;
     let (mnt, plain) = (dir.join("mnt"), dir.join("plain"));
-    let other = match asked.beside {
-        Some(other) => Some(Served::up(other, &dir.join("data0"), &plain, 9986)?),
+    let several = (asked.mdts > 1).then_some(coral.as_path());
+    let other = match asked.beside.or(several) {
+        Some(other) => Some(Served::up(
+            other,
+            &dir.join("data0"),
+            &plain,
+            9986,
+            Mdts::ONE,
+        )?),
         None => {
             let _ = std::fs::remove_dir_all(&plain);
             std::fs::create_dir_all(&plain).map_err(|e| format!("{}: {e}", plain.display()))?;
@@ -383,7 +394,11 @@ pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
         scratch: dir.clone(),
         coral: coral.clone(),
     };
-    let ours = Served::up(&coral, &dir.join("data"), &mnt, 9987).map(Some);
+    let mdts = Mdts {
+        count: asked.mdts,
+        striped: asked.striped,
+    };
+    let ours = Served::up(&coral, &dir.join("data"), &mnt, 9987, mdts).map(Some);
     let done = match &ours {
         Ok(ours) => {
             let sides = [side(&plain, &other), side(&mnt, ours)];
@@ -406,6 +421,7 @@ fn measure(sides: &[Side; 2], asked: &Asked<'_>) -> Result<(), String> {
     let (rows, profile) = (asked.rows, asked.profile);
     let beside = match asked.beside {
         Some(_) => "other build",
+        None if asked.mdts > 1 => "one MDT",
         None => "directory",
     };
     let mut reads = 0.0;
@@ -447,7 +463,7 @@ fn measure(sides: &[Side; 2], asked: &Asked<'_>) -> Result<(), String> {
         if row.name == READS {
             reads = rate;
         }
-        if again && asked.beside.is_none() {
+        if again && sides[0].coral.is_none() {
             small_pages(row, rate)?;
         }
         if profile {

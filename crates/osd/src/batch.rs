@@ -110,3 +110,9 @@ impl Batch {
         self.ops.is_empty()
     }
 }
+
+impl From<Vec<Op>> for Batch {
+    fn from(ops: Vec<Op>) -> Batch {
+        Batch { ops }
+    }
+}

@@ -3,12 +3,15 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::{Batch, DeviceStats, Io, Kv, OsdError};
+use crate::behind::{WriteBehind, Writing};
+use crate::{Batch, DeviceStats, Io, Kv, OsdError, StatFs, Table};
 
 /// Tables whose late answers are awaited in order. Clones are one device.
 ///
@@ -17,10 +20,20 @@ use crate::{Batch, DeviceStats, Io, Kv, OsdError};
 /// on what was lost, so every commit and every [`Device::stored`] from then on fails.
 #[derive(Clone)]
 pub struct Device {
+    tables: Arc<Tables>,
+}
+
+/// The tables as they are seen, with what has yet to be written.
+struct Tables {
     kv: Arc<dyn Kv>,
+    /// `None`: batches are written when they are committed.
+    behind: Option<WriteBehind>,
     late: Arc<Late>,
     stats: Arc<DeviceStats>,
 }
+
+/// Time between two tries to write on a full disk.
+const ROOM_PAUSE: Duration = Duration::from_millis(250);
 
 /// A sync begun with [`Device::sync_ahead`].
 #[derive(Debug)]
@@ -59,37 +72,49 @@ impl Device {
     /// The device on `kv`.
     pub fn new(kv: Arc<dyn Kv>) -> Device {
         Device {
-            kv,
-            late: Arc::default(),
-            stats: Arc::default(),
+            tables: Arc::new(Tables {
+                kv,
+                behind: None,
+                late: Arc::default(),
+                stats: Arc::default(),
+            }),
+        }
+    }
+
+    /// The device, from here on with batches that are seen at once and written by who waits for [`Device::stored`], several as one:
+    /// who commits keeps his locks for a shorter time. What others read of the tables, by an older clone, may be behind.
+    pub fn behind(self) -> Device {
+        Device {
+            tables: Arc::new(Tables {
+                kv: self.tables.kv.clone(),
+                behind: Some(WriteBehind::default()),
+                late: self.tables.late.clone(),
+                stats: self.tables.stats.clone(),
+            }),
         }
     }
 
     /// Commits a batch. It is visible when this returns, and survives the end of the process when [`Device::stored`] says so.
     pub fn commit(&self, batch: Batch) -> Result<(), OsdError> {
-        self.late.refuse_broken()?;
         let begun = Instant::now();
-        let answer = self.kv.commit(batch).now();
-        self.stats.commit.record_time(begun.elapsed());
-        match answer {
-            Ok(answer) => answer,
-            Err(later) => self.push(later, begun),
-        }
+        let done = self.tables.commit(batch);
+        self.stats().commit.record_time(begun.elapsed());
+        done
     }
 
     /// Begins to make what was committed survive power loss; [`Device::stored`] waits for it too.
     pub fn sync_soon(&self) -> Result<(), OsdError> {
-        self.late.refuse_broken()?;
+        self.tables.late.refuse_broken()?;
         match self.sync().now() {
             Ok(answer) => answer,
-            Err(later) => self.push(later, Instant::now()),
+            Err(later) => self.tables.push(later, Instant::now()),
         }
     }
 
     /// Begins to make what was committed survive power loss, for something that is needed later: [`Device::stored`] does not wait
     /// for it.
     pub fn sync_ahead(&self) -> Result<SyncAhead, OsdError> {
-        self.late.refuse_broken()?;
+        self.tables.late.refuse_broken()?;
         let ended = Arc::new(AtomicBool::new(false));
         match self.sync().now() {
             Ok(answer) => {
@@ -109,22 +134,28 @@ impl Device {
         Ok(SyncAhead(ended))
     }
 
-    /// Everything that was committed, and every sync begun, has ended without an error.
+    /// Everything that was committed, and every sync begun, has ended without an error. What was not written is written here.
     pub fn stored_now(&self) -> bool {
-        let upto = self.late.made.load(Ordering::Acquire);
-        matches!(self.late.ended(upto), Some(Ok(())))
+        if self.tables.write().is_err() {
+            return false;
+        }
+        let upto = self.tables.late.made.load(Ordering::Acquire);
+        matches!(self.tables.late.ended(upto), Some(Ok(())))
     }
 
-    /// Waits until everything that was committed before, and every sync begun before, has ended.
+    /// Waits until everything that was committed before, and every sync begun before, has ended. It waits for room, too, where the
+    /// disk is full and something was seen that has none.
     pub async fn stored(&self) -> Result<(), OsdError> {
-        let upto = self.late.made.load(Ordering::Acquire);
+        self.tables.write_when_there_is_room().await?;
+        let late = &self.tables.late;
+        let upto = late.made.load(Ordering::Acquire);
         loop {
-            if let Some(ended) = self.late.ended(upto) {
+            if let Some(ended) = late.ended(upto) {
                 return ended;
             }
             // counts what is told from here on, so it is looked again before the wait
-            let changed = self.late.changed.notified();
-            if let Some(ended) = self.late.ended(upto) {
+            let changed = late.changed.notified();
+            if let Some(ended) = late.ended(upto) {
                 return ended;
             }
             changed.await;
@@ -140,8 +171,11 @@ impl Device {
 
     /// Makes everything that was committed survive power loss. It does not wait for what is answered later.
     pub fn sync(&self) -> Io<()> {
-        let (begun, stats) = (Instant::now(), self.stats.clone());
-        match self.kv.sync().now() {
+        if let Err(error) = self.tables.write() {
+            return Io::ready(Err(error));
+        }
+        let (begun, stats) = (Instant::now(), self.stats().clone());
+        match self.tables.kv.sync().now() {
             Ok(answer) => {
                 stats.sync.record_time(begun.elapsed());
                 Io::ready(answer)
@@ -154,9 +188,89 @@ impl Device {
         }
     }
 
+    /// Why nothing is acknowledged, in words.
+    pub fn trouble(&self) -> Option<String> {
+        let failure = self.tables.late.ended.lock().failure.clone();
+        let broken =
+            |why| format!("{why}; nothing is acknowledged until the server is started again");
+        let waits = || {
+            let full = matches!(self.tables.write(), Err(OsdError::NoSpace));
+            full.then(|| {
+                "the disk is full: what was changed last, and all replies, wait for room".into()
+            })
+        };
+        failure.map(broken).or_else(waits)
+    }
+
     /// Counters; clones share them.
     pub fn stats(&self) -> &Arc<DeviceStats> {
-        &self.stats
+        &self.tables.stats
+    }
+}
+
+impl Tables {
+    fn commit(&self, batch: Batch) -> Result<(), OsdError> {
+        self.late.refuse_broken()?;
+        let Some(behind) = &self.behind else {
+            return self.commit_now(batch);
+        };
+        if self.kv.may_wait(&batch) {
+            return match behind.push(batch) {
+                true => self.write(),
+                false => Ok(()),
+            };
+        }
+        // whether there is room for it is known when it is written
+        let writing = behind.writing();
+        self.write_in(&writing)?;
+        self.commit_now(batch)
+    }
+
+    fn commit_now(&self, batch: Batch) -> Result<(), OsdError> {
+        let begun = Instant::now();
+        match self.kv.commit(batch).now() {
+            Ok(answer) => answer,
+            Err(later) => self.push(later, begun),
+        }
+    }
+
+    /// Writes what was committed before this and is not written. [`OsdError::NoSpace`]: it stays to be written.
+    fn write(&self) -> Result<(), OsdError> {
+        match self.behind.as_ref().and_then(WriteBehind::turn) {
+            Some(writing) => self.write_in(&writing),
+            None => Ok(()),
+        }
+    }
+
+    fn write_in(&self, writing: &Writing<'_>) -> Result<(), OsdError> {
+        self.late.refuse_broken()?;
+        let begun = Instant::now();
+        let mut group = writing.group();
+        if !group.batch.is_empty() {
+            match self.kv.commit_seen(std::mem::take(&mut group.batch)).now() {
+                Ok(Ok(())) => {}
+                Ok(Err(OsdError::NoSpace)) => return Err(OsdError::NoSpace),
+                // others have seen it, and built on it
+                Ok(Err(error)) => return Err(self.late.fail(&error)),
+                Err(later) => self.push(later, begun)?,
+            }
+        }
+        if let Some(number) = group.note {
+            self.kv.note(number);
+        }
+        writing.written(&group);
+        self.stats.write.record_time(begun.elapsed());
+        Ok(())
+    }
+
+    /// The same; waits for room as long as there is none.
+    async fn write_when_there_is_room(&self) -> Result<(), OsdError> {
+        loop {
+            match self.write() {
+                Err(OsdError::NoSpace) => tokio::time::sleep(ROOM_PAUSE).await,
+                done => return done,
+            }
+        }
     }
 
     fn push(&self, later: Io<()>, begun: Instant) -> Result<(), OsdError> {
@@ -178,6 +292,70 @@ impl Device {
     }
 }
 
+/// What is seen: with the batches that have yet to be written.
+impl Kv for Tables {
+    fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
+        match self.behind.as_ref().and_then(|b| b.find(t, key)) {
+            Some(found) => Ok(found),
+            None => self.kv.get(t, key),
+        }
+    }
+
+    fn range(
+        &self,
+        t: Table,
+        from: &[u8],
+        to: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
+        self.write()?;
+        self.kv.range(t, from, to, limit)
+    }
+
+    fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
+        self.write()?;
+        self.kv.last(t, prefix)
+    }
+
+    fn commit(&self, b: Batch) -> Io<()> {
+        match self.write() {
+            Ok(()) => self.kv.commit(b),
+            Err(error) => Io::ready(Err(error)),
+        }
+    }
+
+    fn sync(&self) -> Io<()> {
+        match self.write() {
+            Ok(()) => self.kv.sync(),
+            Err(error) => Io::ready(Err(error)),
+        }
+    }
+
+    fn note(&self, number: u64) {
+        match &self.behind {
+            Some(behind) => behind.note(number),
+            None => self.kv.note(number),
+        }
+    }
+
+    fn noted(&self) -> u64 {
+        self.kv.noted()
+    }
+
+    fn statfs(&self) -> Result<StatFs, OsdError> {
+        self.kv.statfs()
+    }
+}
+
+impl Ended {
+    fn fail(&mut self, error: &OsdError) {
+        if self.failure.is_none() {
+            tracing::error!(%error, "a change of the tables did not reach the disk: nothing more is taken until the server is started again");
+            self.failure = Some(format!("a change did not reach the disk: {error}"));
+        }
+    }
+}
+
 impl Late {
     /// How the first `upto` calls ended, when they have, or one has failed.
     fn ended(&self, upto: u64) -> Option<Result<(), OsdError>> {
@@ -193,6 +371,17 @@ impl Late {
 
     fn refuse_broken(&self) -> Result<(), OsdError> {
         self.ended(0).unwrap_or(Ok(()))
+    }
+
+    /// A batch that was seen was not written.
+    fn fail(&self, error: &OsdError) -> OsdError {
+        let mut ended = self.ended.lock();
+        self.made.fetch_add(1, Ordering::Release);
+        ended.count += 1;
+        ended.fail(error);
+        drop(ended);
+        self.changed.notify_waiters();
+        OsdError::Poisoned(format!("a change did not reach the disk: {error}"))
     }
 }
 
@@ -211,9 +400,8 @@ async fn await_in_order(
         {
             let mut ended = late.ended.lock();
             ended.count += 1;
-            if let (Err(error), None) = (&answer, &ended.failure) {
-                tracing::error!(%error, "a change of the tables did not reach the disk");
-                ended.failure = Some(format!("a change did not reach the disk: {error}"));
+            if let Err(error) = &answer {
+                ended.fail(error);
             }
         }
         late.changed.notify_waiters();
@@ -224,7 +412,7 @@ impl Deref for Device {
     type Target = dyn Kv;
 
     fn deref(&self) -> &(dyn Kv + 'static) {
-        &*self.kv
+        &*self.tables
     }
 }
 
@@ -242,10 +430,8 @@ impl From<Arc<dyn Kv>> for Device {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::{DiskModel, OsdMem, OsdSim, Table};
+    use crate::{DiskModel, Fault, OsdMem, OsdSim, Table};
 
     fn slow() -> (OsdSim, Device) {
         let model = DiskModel {
@@ -301,5 +487,137 @@ mod tests {
         assert!(device.stored().await.is_err());
         assert!(device.commit(batch()).is_err());
         assert!(device.stored().await.is_err(), "and stays so");
+    }
+
+    fn behind() -> (OsdSim, Device) {
+        let disk = OsdSim::from(OsdMem::new());
+        (disk.clone(), Device::from(Arc::new(disk)).behind())
+    }
+
+    fn put(key: &'static str, value: &'static str) -> Batch {
+        let mut b = Batch::new();
+        b.put(Table("t"), key, value);
+        b
+    }
+
+    fn text(value: &'static str) -> Option<Bytes> {
+        Some(Bytes::from_static(value.as_bytes()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_behind_is_seen_and_written_for_who_waits() {
+        let (disk, device) = behind();
+        let t = Table("t");
+        device.commit(put("a", "1")).unwrap();
+        device.commit(put("a", "2")).unwrap();
+        device.note(3);
+        assert_eq!(device.get(t, b"a").unwrap(), text("2"));
+        assert_eq!((disk.get(t, b"a").unwrap(), disk.noted()), (None, 0));
+        assert!(device.stored_now());
+        assert_eq!((disk.get(t, b"a").unwrap(), disk.noted()), (text("2"), 3));
+        assert_eq!(device.stats().write.count(), 1, "as one");
+        device.note(4);
+        assert_eq!(disk.noted(), 3);
+        assert!(device.stored_now());
+        assert_eq!(disk.noted(), 4);
+        device.commit(put("b", "1")).unwrap();
+        let all = device.range(t, b"", None, 9).unwrap();
+        assert_eq!(all.len(), 2, "a range is of all that was committed");
+        device.commit(put("c", "1")).unwrap();
+        assert_eq!(device.last(t, b"").unwrap().unwrap().0, "c");
+        device.commit(put("d", "1")).unwrap();
+        device.sync().await.unwrap();
+        assert!(disk.get(t, b"d").unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_seen_and_is_not_written_breaks_the_device() {
+        let (disk, device) = behind();
+        device.commit(put("a", "1")).unwrap();
+        disk.inject(Fault::FailWrite(1));
+        assert!(!device.stored_now());
+        assert!(device.stored().await.is_err());
+        assert!(device.commit(put("b", "1")).is_err());
+        assert!(device.sync().await.is_err());
+        assert!(!device.stored_now(), "and stays so");
+        assert_eq!(disk.get(Table("t"), b"a").unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_seen_waits_for_room() {
+        let (disk, device) = behind();
+        device.commit(put("a", "1")).unwrap();
+        device.note(2);
+        disk.inject(Fault::Full(1));
+        assert!(!device.stored_now());
+        assert!(device.trouble().is_some());
+        assert!(
+            matches!(device.commit(put("b", "1")), Err(OsdError::NoSpace)),
+            "nothing more is taken"
+        );
+        let waiting = tokio::spawn({
+            let device = device.clone();
+            async move { device.stored().await }
+        });
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!waiting.is_finished());
+        assert!(device.get(Table("t"), b"a").unwrap().is_some());
+        disk.inject(Fault::None);
+        waiting.await.unwrap().unwrap();
+        assert!(device.stored_now() && device.trouble().is_none());
+        assert_eq!(disk.get(Table("t"), b"a").unwrap(), text("1"));
+        assert_eq!(
+            (disk.get(Table("t"), b"b").unwrap(), disk.noted()),
+            (None, 2)
+        );
+    }
+
+    #[test]
+    fn what_nobody_waited_for_ends_with_the_device() {
+        let (disk, device) = behind();
+        device.commit(put("a", "1")).unwrap();
+        assert!(device.stored_now());
+        device.commit(put("a", "2")).unwrap();
+        device.note(2);
+        drop(device);
+        assert_eq!(disk.get(Table("t"), b"a").unwrap(), text("1"));
+        assert_eq!(disk.noted(), 0);
+    }
+
+    #[test]
+    fn changes_of_many_threads_are_all_there_in_their_order() {
+        let (disk, device) = behind();
+        let t = Table("t");
+        let number = |found: Option<Bytes>| {
+            found.map_or(0, |v| u64::from_le_bytes(v[..].try_into().unwrap()))
+        };
+        let lock = Mutex::new(());
+        let (threads, each) = (4, 500u64);
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let (device, disk, lock) = (&device, &disk, &lock);
+                scope.spawn(move || {
+                    let own = vec![thread];
+                    for n in 1..=each {
+                        let held = lock.lock();
+                        let next = number(device.get(t, b"sum").unwrap()) + 1;
+                        let mut b = Batch::new();
+                        b.put(t, "sum", next.to_le_bytes().to_vec());
+                        b.put(t, own.clone(), n.to_le_bytes().to_vec());
+                        device.commit(b).unwrap();
+                        drop(held);
+                        // without a lock: not less than what was committed before
+                        assert!(number(device.get(t, b"sum").unwrap()) >= next);
+                        assert!(device.stored_now());
+                        assert!(number(disk.get(t, b"sum").unwrap()) >= next);
+                        assert_eq!(number(disk.get(t, &own).unwrap()), n);
+                    }
+                });
+            }
+        });
+        assert_eq!(
+            number(disk.get(t, b"sum").unwrap()),
+            u64::from(threads) * each
+        );
     }
 }

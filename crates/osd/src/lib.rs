@@ -18,6 +18,7 @@
 //! Deliberately absent: transactions that span [`Kv`] and [`Objects`], quotas.
 
 mod batch;
+mod behind;
 mod device;
 mod error;
 mod fs;
@@ -66,6 +67,17 @@ pub trait Kv: Send + Sync {
     /// when the answer is there it survives `kill -9` of the process (not yet power loss: see [`Kv::sync`]), and so does every
     /// batch committed before it.
     fn commit(&self, b: Batch) -> Io<()>;
+
+    /// Whether `b` may be seen before it is written, because it will be: there is room for it, and more is put by for
+    /// [`Kv::commit_seen`]. It may be asked of batches that are not committed then.
+    fn may_wait(&self, _b: &Batch) -> bool {
+        false
+    }
+
+    /// [`Kv::commit`] of what was seen before it is written, and must not fail for want of room: it may have what is put by.
+    fn commit_seen(&self, b: Batch) -> Io<()> {
+        self.commit(b)
+    }
 
     /// Makes every batch committed before this call survive power loss. May take milliseconds.
     fn sync(&self) -> Io<()>;

@@ -6,7 +6,7 @@ mod mdt_rig;
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_osd::OsdMem;
+use coral_osd::{Kv, OsdMem, Table};
 use coral_server::mdt::{self, check::Problem, table};
 use coral_wire::connect::ConnectFlags2;
 use coral_wire::layout::{LOV_OFFSET_DEFAULT, Layout, LovMd};
@@ -527,6 +527,29 @@ async fn an_open_that_outlives_its_client_leaves_no_handle() -> TestResult {
     assert!(opening.await?.is_err());
     rig.stop().await;
     clean(&rig.mem);
+    Ok(())
+}
+
+/// A kill after that must not bring it back, with the locks it had.
+#[tokio::test(start_paused = true)]
+async fn locks_of_an_evicted_client_go_to_others_when_no_start_would_know_it() -> TestResult {
+    let rig = Rig::new(1).await;
+    let a = rig.client("10.0.0.8@tcp").await;
+    assert!(a.lookup(Fid::ROOT, b"").await?.lock.is_some());
+    let known = || -> Result<usize, coral_osd::OsdError> {
+        let clients = rig
+            .mem
+            .range(Table("last_rcvd"), b"c", Some(b"d"), usize::MAX)?;
+        Ok(clients.len())
+    };
+    assert_eq!(known()?, 1);
+    rig.evict(&a);
+    // nobody else asks for anything, and no time passes
+    while !rig.mdt().target.ldlm().locks().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(known()?, 0, "as soon as the locks are free");
+    rig.stop().await;
     Ok(())
 }
 

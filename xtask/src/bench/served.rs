@@ -4,6 +4,22 @@ use super::step;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The MDTs of a file system.
+#[derive(Clone, Copy)]
+pub(super) struct Mdts {
+    pub count: u32,
+    /// New directories are striped over all of them.
+    pub striped: bool,
+}
+
+impl Mdts {
+    /// One.
+    pub const ONE: Mdts = Mdts {
+        count: 1,
+        striped: false,
+    };
+}
+
 /// Up from [`Served::up`] until [`Served::down`].
 #[derive(Clone)]
 pub(super) struct Served {
@@ -14,7 +30,13 @@ pub(super) struct Served {
 
 impl Served {
     /// Formats `data`, serves it on `port` and mounts it on `mnt`, with a directory `streams` whose files have 4 stripes.
-    pub fn up(coral: &Path, data: &Path, mnt: &Path, port: u16) -> Result<Served, String> {
+    pub fn up(
+        coral: &Path,
+        data: &Path,
+        mnt: &Path,
+        port: u16,
+        mdts: Mdts,
+    ) -> Result<Served, String> {
         let _ = std::fs::remove_dir_all(data);
         std::fs::create_dir_all(mnt).map_err(|e| format!("{}: {e}", mnt.display()))?;
         step::run_in(
@@ -23,11 +45,19 @@ impl Served {
                 .arg(data)
                 .arg("--mount")
                 .arg(mnt)
-                .args(["--port", &port.to_string()]),
+                .args(["--port", &port.to_string()])
+                .args(["--mdts", &mdts.count.to_string()]),
         )?;
         let (coral, data) = (coral.to_owned(), data.to_owned());
         let pid = status(&coral, &data)?.0;
         let served = Served { coral, data, pid };
+        if mdts.striped {
+            step::run_in(
+                Command::new(&served.coral)
+                    .args(["lfs", "setdirstripe", "-D", "-c", &mdts.count.to_string()])
+                    .arg(mnt),
+            )?;
+        }
         let streams = mnt.join("streams");
         std::fs::create_dir_all(&streams).map_err(|e| format!("{}: {e}", streams.display()))?;
         step::run_in(

@@ -224,8 +224,30 @@ impl Namespace {
     ) -> Result<Entry, Error> {
         check_name(name)?;
         self.attributes.within_reach(fid).await?;
+        let mut at = self.places.new_name(parent, name).await?;
+        for _ in 0..MOVES_MAX {
+            let done = self.link_at(cred, fid, at.dir, name).await;
+            let moved = |e: &Error| self.places.may_have_moved(e);
+            if !done.as_ref().err().is_some_and(moved) {
+                return done;
+            }
+            let now = self.places.new_name(parent, name).await?;
+            if now == at {
+                return done;
+            }
+            at = now;
+        }
+        self.link_at(cred, fid, at.dir, name).await
+    }
+
+    async fn link_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        parent: Fid,
+        name: &[u8],
+    ) -> Result<Entry, Error> {
         let ids = self.ids.of(cred, &[fid, parent]).await;
-        let parent = self.places.new_name(parent, name).await?.dir;
         let mdc = self.servers.lmv.of(parent).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {

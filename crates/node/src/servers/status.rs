@@ -44,7 +44,7 @@ impl Servers {
             name: t.name().to_owned(),
             dir: served.dir.as_ref().map(|(dir, _)| dir.clone()),
             recovery: t.recovery_status(),
-            trouble: osd.and_then(Weak::upgrade).and_then(|osd| osd.trouble()),
+            trouble: t.kv().trouble().or_else(|| osd?.upgrade()?.trouble()),
             mounts: self.mounts(t),
             last_transno: t.last_transno(),
             last_committed: t.last_committed(),

@@ -325,6 +325,12 @@ impl Kv for OsdFs {
     fn commit(&self, b: Batch) -> Io<()> {
         Io::ready(self.tables.commit(b))
     }
+    fn may_wait(&self, b: &Batch) -> bool {
+        self.tables.may_wait(b)
+    }
+    fn commit_seen(&self, b: Batch) -> Io<()> {
+        Io::ready(self.tables.commit_as(b, true))
+    }
     fn sync(&self) -> Io<()> {
         if self.tables.has_many_removals() {
             self.compact_later();

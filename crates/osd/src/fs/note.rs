@@ -4,11 +4,11 @@
 //! loss it might be newer than those data; so it is written with the identity of the machine's
 //! boot and means nothing after another.
 
+use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::private;
 
@@ -22,7 +22,7 @@ const RECORD_BYTES: usize = 24;
 pub(super) struct NoteFile {
     file: File,
     boot: u64,
-    number: AtomicU64,
+    number: Mutex<u64>,
 }
 
 impl NoteFile {
@@ -46,7 +46,7 @@ impl NoteFile {
         Ok(NoteFile {
             file,
             boot,
-            number: AtomicU64::new(number.unwrap_or(0)),
+            number: Mutex::new(number.unwrap_or(0)),
         })
     }
 
@@ -55,14 +55,18 @@ impl NoteFile {
     }
 
     pub(super) fn get(&self) -> u64 {
-        self.number.load(Ordering::Acquire)
+        *self.number.lock()
     }
 
-    /// Notes `number` if it is the greatest so far; the caller notes one at a time. A failure is
-    /// as if the machine had stopped: the number is not found again, which costs a replay.
+    /// Notes `number` if it is the greatest so far. A failure is as if the machine had stopped: the
+    /// number is not found again, which costs a replay.
     pub(super) fn set(&self, number: u64) {
-        let before = self.number.fetch_max(number, Ordering::AcqRel);
-        if self.boot != 0 && before < number {
+        let mut greatest = self.number.lock();
+        if *greatest >= number {
+            return;
+        }
+        *greatest = number;
+        if self.boot != 0 {
             let _ = self.file.write_at(&encode(number, self.boot), 0);
         }
     }

@@ -21,9 +21,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::fstatvfs;
+use tokio::time::Instant;
 
 use super::journal;
 use super::stock::{PIECE_BYTES, Stock};
@@ -48,9 +50,14 @@ const ALLOWANCE_MAX_BYTES: u64 = 2 << 20;
 const TIGHT_BYTES: u64 = 1 << 30;
 /// With fewer inodes left nothing is promised: a promised write may need one for its object.
 const INODES_MIN: u64 = 256;
+/// Bytes of tables that may be seen before they are written, on one answer of the kernel that there is room. The ballast has more,
+/// which they get if the disk has filled up meanwhile.
+const SEEN_MAX_BYTES: i64 = 256 << 10;
+/// An answer that is older is none.
+const SEEN_ANSWER_AGE: Duration = Duration::from_secs(1);
 /// What is kept for a start on a full disk, as a part of the disk, within these bounds in bytes.
 const BALLAST_DIVISOR: u64 = 64;
-const BALLAST_MIN_BYTES: u64 = 1 << 20;
+pub(super) const BALLAST_MIN_BYTES: u64 = 1 << 20;
 pub(super) const BALLAST_MAX_BYTES: u64 = 8 << 20;
 /// Ballast that is dropped at a time.
 const BALLAST_STEP_BYTES: u64 = 512 << 10;
@@ -151,6 +158,10 @@ pub(super) struct SpaceGate {
     privileged: bool,
     table_allowance: AtomicI64,
     removal_allowance: AtomicI64,
+    /// What may be seen before it is written, until the kernel is asked again.
+    seen_allowance: AtomicI64,
+    /// When it was asked.
+    seen_asked: Mutex<Instant>,
     /// Targets on the same disk that are to share it in what they report.
     sharers: AtomicU64,
     /// Bytes of our tables that are yet to be sorted to disk.
@@ -186,6 +197,8 @@ impl SpaceGate {
             privileged: !lags && rustix::process::geteuid().is_root(),
             table_allowance: AtomicI64::new(0),
             removal_allowance: AtomicI64::new(0),
+            seen_allowance: AtomicI64::new(0),
+            seen_asked: Mutex::new(Instant::now()),
             sharers: AtomicU64::new(1),
             unsorted: AtomicU64::new(0),
             promised: AtomicU64::new(0),
@@ -288,6 +301,27 @@ impl SpaceGate {
             allowance.store(fresh as i64 - signed, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Whether a change of the tables, of so many bytes, may be seen before it is written: not where free space lags, and not when
+    /// the disk is tight.
+    pub(super) fn may_wait(&self, bytes: u64) -> bool {
+        let Ok(bytes) = i64::try_from(bytes) else {
+            return false;
+        };
+        let mut asked = self.seen_asked.lock();
+        let fresh = asked.elapsed() < SEEN_ANSWER_AGE;
+        if fresh && self.seen_allowance.fetch_sub(bytes, Ordering::Relaxed) >= bytes {
+            return true;
+        }
+        *asked = Instant::now();
+        let roomy = bytes <= SEEN_MAX_BYTES
+            && !self.lags
+            && self.stock.has_ballast()
+            && self.left().is_ok_and(|left| left > TIGHT_BYTES);
+        let rest = if roomy { SEEN_MAX_BYTES - bytes } else { 0 };
+        self.seen_allowance.store(rest, Ordering::Relaxed);
+        roomy
     }
 
     /// Room for a change of the tables that removes something: what such changes may write from now on. They come before everything
@@ -468,6 +502,7 @@ impl SpaceGate {
     pub(super) fn forget_allowances(&self) {
         self.table_allowance.store(0, Ordering::Relaxed);
         self.removal_allowance.store(0, Ordering::Relaxed);
+        self.seen_allowance.store(0, Ordering::Relaxed);
     }
 
     /// Whether a store that failed for want of room may be opened again for a change of `class`. Only a removal uses what was put

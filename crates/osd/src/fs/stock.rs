@@ -120,6 +120,11 @@ impl Stock {
         }
     }
 
+    /// Whether a step of the ballast, at least, is put by.
+    pub(super) fn has_ballast(&self) -> bool {
+        self.state.lock().ballast >= super::space::BALLAST_MIN_BYTES
+    }
+
     /// Lets `bytes` of the ballast go; false when there was none.
     pub(super) fn drop_ballast(&self, bytes: u64) -> bool {
         let mut s = self.state.lock();

@@ -309,12 +309,27 @@ impl Tables {
         last.map(|g| pair(g.into_inner())).transpose()
     }
 
+    /// Whether `b` may be seen before it is written.
+    pub(super) fn may_wait(&self, b: &Batch) -> bool {
+        let well =
+            !self.syncs.failed.load(Ordering::Relaxed) && !self.syncs.stuck.load(Ordering::Acquire);
+        well && weigh(b).is_ok_and(|(_, bytes)| self.space.may_wait(bytes))
+    }
+
     pub(super) fn commit(&self, b: Batch) -> Result<(), OsdError> {
+        self.commit_as(b, false)
+    }
+
+    /// `seen`: others have seen it already, so it gets what is kept for removals.
+    pub(super) fn commit_as(&self, b: Batch, seen: bool) -> Result<(), OsdError> {
         if b.is_empty() {
             return Ok(());
         }
         self.syncs.refuse_after_failure()?;
-        let (class, bytes) = weigh(&b)?;
+        let (mut class, bytes) = weigh(&b)?;
+        if seen {
+            class = Class::Removal;
+        }
         // What removes something is tried once more where the kernel had counted room that is none.
         let mut again = class == Class::Removal;
         loop {
@@ -328,6 +343,10 @@ impl Tables {
             };
             tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
             if !std::mem::take(&mut again) {
+                if seen {
+                    // whoever waits for it tries again, and the tables are opened again then
+                    return Err(OsdError::NoSpace);
+                }
                 let full = matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin(class);
                 return Err(if full { OsdError::NoSpace } else { e });
             }

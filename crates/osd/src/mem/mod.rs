@@ -344,6 +344,10 @@ impl Kv for OsdMem {
         Io::ready(self.commit_now(b))
     }
 
+    /// So that what is seen before it is written is tried too; not while changes are to fail.
+    fn may_wait(&self, _b: &Batch) -> bool {
+        matches!(self.state.lock().fault, Fault::None)
+    }
     fn sync(&self) -> Io<()> {
         self.keep_batches(u64::MAX);
         Io::ready(Ok(()))

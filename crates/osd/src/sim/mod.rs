@@ -225,6 +225,9 @@ impl Kv for OsdSim {
         let bytes = b.bytes();
         self.answer(self.mem.commit_now(b), |m| m.write_latency, bytes)
     }
+    fn may_wait(&self, b: &Batch) -> bool {
+        self.mem.may_wait(b)
+    }
     fn sync(&self) -> Io<()> {
         let upto = self.mem.batch_count();
         self.sync_then(0, move |mem| mem.keep_batches(upto))

@@ -16,6 +16,7 @@ use parking_lot::RwLock;
 use super::connect::{FLAGS, FLAGS2, IBITS};
 use super::core::{self, MdtCore, MdtOpenError};
 use super::ctx::{Answer, Ctx};
+use super::fld::Fld;
 use super::identity::{Identities, NameService};
 use super::mdts::{MdtTarget, Mdts};
 use super::open_handles::OpenHandle;
@@ -45,6 +46,8 @@ const ORPHANS_AT_A_TIME: usize = 256;
 pub struct MdtOps {
     /// Its state.
     pub core: RwLock<MdtCore>,
+    /// Where sequences are.
+    pub(super) fld: Arc<Fld>,
     /// What it counts.
     pub stats: Arc<MdtStats>,
     /// Its locks.
@@ -130,7 +133,7 @@ impl Mdt {
         kv: impl Into<Device>,
         data: Arc<dyn Objects>,
     ) -> Result<Mdt, MdtOpenError> {
-        let kv = kv.into();
+        let kv = kv.into().behind();
         if !core::is_formatted(&*kv)? {
             let (secs, nsecs) = node.wall_time();
             core::format(
@@ -156,6 +159,7 @@ impl Mdt {
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         state.recovering = target.in_recovery();
         let ops = Arc::new(MdtOps {
+            fld: store.fld().clone(),
             core: RwLock::new(state),
             stats: Arc::default(),
             ldlm: target.ldlm().clone(),
@@ -186,6 +190,8 @@ impl Mdt {
             ops.reap_orphans()?;
             ops.search.start(&ops);
         }
+        // as nobody waits for what a start commits
+        target.kv().stored_now();
         Ok(Mdt { target, ops })
     }
 

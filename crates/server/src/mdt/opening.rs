@@ -18,6 +18,7 @@ use super::namespace::{self, At, NewObject};
 use super::open_handles::OpenHandle;
 use super::packed::Packed;
 use super::record::{Inode, S_IFREG};
+use super::reint::inherited_layout;
 use super::store::{MdtResult, Store, Txn};
 use super::stripe;
 
@@ -148,7 +149,10 @@ impl Ctx {
             tracing::warn!(client = %self.rq.exp.uuid, nid = %self.rq.rq.from, limits = ?core.opens.limits, "an open is refused: too many open files");
             return Ok(self.open_failed(0, e));
         }
-        let found = match self.find_target(&core.store, o) {
+        // whatever is read of it stays as it is while the core is locked
+        let store = core.store.clone();
+        let mut t = Txn::new(&store);
+        let found = match self.find_target(&mut t, o) {
             Ok(f) => f,
             Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e))),
         };
@@ -165,7 +169,7 @@ impl Ctx {
                     *held = Some((OpenNeed::Parent, lock));
                 }
                 match held {
-                    Some((OpenNeed::Parent, _)) => self.create_open(req, o, core),
+                    Some((OpenNeed::Parent, _)) => self.create_open(req, o, core, t),
                     _ => Ok(OpenStep::OpenNeed(OpenNeed::Parent)),
                 }
             }
@@ -196,18 +200,18 @@ impl Ctx {
     }
 
     /// What the open names, if it exists. A replay opens what it opened then, wherever it is now.
-    fn find_target(&self, store: &Store, o: &Open<'_>) -> MdtResult<Option<Fid>> {
+    fn find_target(&self, t: &mut Txn<'_>, o: &Open<'_>) -> MdtResult<Option<Fid>> {
         if o.replay && !o.rec.fid2.is_zero() {
             // gone since, or to be created again: what has its name now is another
-            return Ok(store.find(&o.rec.fid2)?.map(|_| o.rec.fid2));
+            return Ok(t.find(&o.rec.fid2)?.map(|_| o.rec.fid2));
         }
         if o.by_fid() {
             // named by another MDT, the object comes first and its parent second (`mdt_cross_open`)
             let first = o.rec.fid2.is_zero() || o.rec.bias & bias::CROSS_REF != 0;
             let fid = if first { o.rec.fid1 } else { o.rec.fid2 };
-            return Ok(store.find(&fid)?.map(|_| fid));
+            return Ok(t.find(&fid)?.map(|_| fid));
         }
-        namespace::lookup(&mut Txn::new(store), &o.cred, o.at())
+        namespace::lookup(t, &o.cred, o.at())
     }
 
     /// An open that ends without a handle; `errno` 0: the disposition says it all.
@@ -243,27 +247,26 @@ impl Ctx {
         }
     }
 
-    /// Creates the file and opens it.
+    /// Creates the file and opens it; `t` has what was looked up.
     fn create_open(
         &self,
         req: &LdlmRequest,
         o: &Open<'_>,
         core: &mut MdtCore,
+        mut t: Txn<'_>,
     ) -> MdtResult<OpenStep> {
         let created = disp::LOOKUP_NEG | disp::OPEN_CREATE;
         if o.has(flag::DIRECTORY) {
             return Ok(self.open_failed(created, Errno::EINVAL));
         }
         let mut pre = self.pre_versions();
-        let mut looked = Txn::new(&core.store);
-        pre.object(0, &mut looked, Some(&o.rec.fid1))?;
-        pre.absent(1, &mut looked, |t| t.store.lookup(&o.rec.fid1, o.name))?;
-        drop(looked);
+        pre.object(0, &mut t, Some(&o.rec.fid1))?;
+        pre.absent(1, &mut t, |t| t.store.lookup(&o.rec.fid1, o.name))?;
         // nothing is allocated for a file that may not be made
-        if let Err(e) = self.check_create(&core.store, o) {
+        if let Err(e) = self.check_create(&mut t, o) {
             return Ok(self.open_failed(created, self.told(&e)));
         }
-        let lov = match self.new_layout(core, o) {
+        let lov = match self.new_layout(core, &mut t, o) {
             Ok(lov) => lov,
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
@@ -275,7 +278,6 @@ impl Ctx {
             time: self.time(o.rec.time),
             ..NewObject::default()
         };
-        let mut t = Txn::new(&core.store);
         let h = match namespace::create(&mut t, &o.cred, o.at(), &new) {
             Ok(h) => h,
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
@@ -314,21 +316,23 @@ impl Ctx {
         }
     }
 
-    fn check_create(&self, store: &Store, o: &Open<'_>) -> MdtResult<()> {
+    fn check_create(&self, t: &mut Txn<'_>, o: &Open<'_>) -> MdtResult<()> {
         namespace::check_name(o.name)?;
-        let dir = store.inode(&o.rec.fid1)?;
+        let h = t.get(&o.rec.fid1)?;
+        let dir = t.ino(h);
         if !dir.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
         if dir.nlink == 0 {
             return Err(Errno::ENOENT.into());
         }
-        store.permit(&o.cred, &o.rec.fid1, &dir, MAY_WRITE | MAY_EXEC)
+        t.store
+            .permit(&o.cred, &o.rec.fid1, dir, MAY_WRITE | MAY_EXEC)
     }
 
     /// The layout of the file an open creates: what came with the request, what is inherited, or
     /// none if it shall be made later.
-    fn new_layout(&self, core: &mut MdtCore, o: &Open<'_>) -> MdtResult<Bytes> {
+    fn new_layout(&self, core: &mut MdtCore, t: &mut Txn<'_>, o: &Open<'_>) -> MdtResult<Bytes> {
         // a kernel client replays with the layout it was given, and says HAS_EA only if it had asked for one (`mdt_open_unpack`)
         if o.replay && stripe::has_objects(o.ea) {
             return Ok(o.ea.clone());
@@ -338,7 +342,7 @@ impl Ctx {
         } else if o.has(flag::DELAY_CREATE) {
             return Ok(Bytes::new());
         } else {
-            self.inherited_layout(core, Some(&o.rec.fid1))?
+            inherited_layout(t, Some(&o.rec.fid1))?
         };
         let (mut alloc, store) = core.allocator();
         alloc.layout(store, &o.rec.fid2, wanted.as_ref())

@@ -15,6 +15,7 @@ use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MdtBody, MdtRecReint, Rec, RecCreate, RecLink, RecRename, RecUnlink};
 use coral_wire::{Errno, Fid, coral};
 
+pub(super) use self::layout::inherited_layout;
 use super::cred::cap;
 use super::ctx::{Answer, Ctx};
 use super::dom;

@@ -21,7 +21,7 @@ use super::dom;
 use super::handler::MdtOps;
 use super::namespace::{self, At, RenameMode, Unlinked};
 use super::record::Inode;
-use super::store::{MdtError, MdtResult, Store, Txn};
+use super::store::{MdtError, MdtResult, Txn};
 use super::trans::{Need, Op};
 
 /// Times an operation starts over because the names have changed before it had its locks.
@@ -88,13 +88,12 @@ pub(super) fn elsewhere(fid: Fid) -> MdtBody {
 impl Ctx {
     /// Whether the object lies here.
     pub(super) fn is_here(&self, fid: &Fid) -> bool {
-        self.reading().store.is_here(fid)
+        self.ops.fld.is_here(fid)
     }
 
     /// Whether all of these lie here.
     pub(super) fn all_here<'a>(&self, fids: impl IntoIterator<Item = &'a Fid>) -> bool {
-        let store: Store = self.reading().store.clone();
-        fids.into_iter().all(|f| store.is_here(f))
+        fids.into_iter().all(|f| self.is_here(f))
     }
 
     /// Removes the directory `child`, which lies here, and whose name or shards lie on other MDTs.

@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Where sequences are.
-    pub fn fld(&self) -> &Fld {
+    pub fn fld(&self) -> &Arc<Fld> {
         &self.fld
     }
 
@@ -301,6 +301,8 @@ pub struct Txn<'s> {
     pub store: &'s Store,
     slots: Vec<Slot>,
     batch: Batch,
+    /// The name that was looked up last: who may not have it and who makes it ask one after the other.
+    looked: Option<(Fid, Box<[u8]>, Option<Fid>)>,
     /// Changes of entries and objects that lie on other MDTs.
     away: Vec<(u32, Update)>,
     /// Directories above some, over all MDTs.
@@ -316,6 +318,7 @@ impl<'s> Txn<'s> {
             store,
             slots: Vec::with_capacity(4),
             batch: Batch::new(),
+            looked: None,
             away: Vec::new(),
             above: Vec::new(),
             lost: BTreeSet::new(),

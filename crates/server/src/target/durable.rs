@@ -138,6 +138,8 @@ pub(super) async fn sync_loop(
         let Some(target) = target.upgrade() else {
             return;
         };
+        // what nobody waits for is written too
+        target.stored_now();
         if target.has_unsynced()
             && let Err(error) = target.sync().await
         {

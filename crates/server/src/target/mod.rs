@@ -428,8 +428,11 @@ impl LuTarget {
         true
     }
 
-    /// Gives back what an unlinked export held.
+    /// Gives back what an unlinked export held: to others, who are told so only when a killed server would not know it any more.
     async fn give_back(self: Arc<Self>, exp: Arc<Export>, evicted: bool) {
+        if let Err(error) = self.stored().await {
+            tracing::error!(target = %self.cfg.name, client = %exp.uuid, %error, "a client is forgotten until the next start only");
+        }
         self.ldlm.export_gone(exp.cookie);
         if let Some(ops) = self.ops.get() {
             ops.clone().export_gone(exp.clone(), evicted).await;

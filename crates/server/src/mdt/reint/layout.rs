@@ -32,23 +32,10 @@ impl Ctx {
             Some(i) if i.is_reg() && i.lov.is_empty() => i,
             _ => return Ok(None),
         };
-        let wanted = self.inherited_layout(core, ino.links.first().map(|l| l.parent).as_ref())?;
+        let parent = ino.links.first().map(|l| l.parent);
+        let wanted = inherited_layout(&mut Txn::new(&core.store), parent.as_ref())?;
         let (mut alloc, store) = core.allocator();
         Ok(Some(alloc.layout(store, fid, wanted.as_ref())?))
-    }
-
-    /// The default layout of `parent`, else the root's.
-    pub fn inherited_layout(
-        &self,
-        core: &MdtCore,
-        parent: Option<&Fid>,
-    ) -> MdtResult<Option<Bytes>> {
-        for dir in parent.into_iter().chain([&Fid::ROOT]) {
-            if let Some(ino) = core.store.find(dir)?.filter(|i: &Inode| !i.lov.is_empty()) {
-                return Ok(Some(ino.lov));
-            }
-        }
-        Ok(None)
     }
 
     /// A setattr that carries a layout: what a directory hands down (`mdt_reint_setattr` with MA_LOV or MA_LMV). New directories
@@ -207,4 +194,18 @@ impl Ctx {
         self.commit(t, &mut a)?;
         Ok((a, file))
     }
+}
+
+/// The default layout of `parent`, else the root's.
+pub(in crate::mdt) fn inherited_layout(
+    t: &mut Txn<'_>,
+    parent: Option<&Fid>,
+) -> MdtResult<Option<Bytes>> {
+    for dir in parent.into_iter().chain([&Fid::ROOT]) {
+        let found = t.find(dir)?.map(|h| t.ino(h).lov.clone());
+        if let Some(lov) = found.filter(|lov| !lov.is_empty()) {
+            return Ok(Some(lov));
+        }
+    }
+    Ok(None)
 }

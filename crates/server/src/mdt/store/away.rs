@@ -80,9 +80,18 @@ impl Txn<'_> {
     }
 
     /// What `name` in `parent` names, before this transaction.
-    pub fn lookup(&self, parent: &Fid, name: &[u8]) -> MdtResult<Option<Fid>> {
+    pub fn lookup(&mut self, parent: &Fid, name: &[u8]) -> MdtResult<Option<Fid>> {
         match self.away(parent) {
-            None => self.store.lookup(parent, name),
+            None => {
+                if let Some((dir, known, found)) = &self.looked
+                    && (dir, &known[..]) == (parent, name)
+                {
+                    return Ok(*found);
+                }
+                let found = self.store.lookup(parent, name)?;
+                self.looked = Some((*parent, name.into(), found));
+                Ok(found)
+            }
             Some(a) => {
                 let found = a.names.iter().find(|(n, _)| n == name);
                 // a name that was not looked up when its directory was locked cannot be told now
