@@ -140,7 +140,7 @@ impl WriteBehind {
 impl Writing<'_> {
     /// What is here, as one batch, which may be empty. It stays here, to be seen, until [`Writing::written`].
     pub(crate) fn group(&self) -> Group {
-        let mut waiting = self.behind.waiting.lock();
+        let waiting = self.behind.waiting.lock();
         let batch = match waiting.batches.len() {
             0 => Batch::new(),
             1 => waiting.batches[0].clone(),

@@ -242,9 +242,15 @@ impl Names {
             (mdc.getattr_name(&ids, parent, name).await?, None)
         };
         if elsewhere(&attrs) {
-            // the lock covers the name, but no attributes: nothing is kept under it
-            mdc.drop_lock(lock);
-            return self.attributes.md_inode(attrs.body.fid1).await;
+            // the lock covers the name, but no attributes: these have one of the MDT where the object lies
+            let child = attrs.body.fid1;
+            let md = self.attributes.md_inode(child).await;
+            if let Some(lock) = lock.filter(|l| md.is_ok() && l.res() == child.res_id()) {
+                let (name, still) = ((parent, name), || !lock.is_blocked());
+                self.cache
+                    .learn_name_elsewhere(mark, name, child, lock.cookie(), still);
+            }
+            return md;
         }
         let md = MdInode::read(&mdc, &attrs)?;
         let cookie = lock.as_ref().map(|l| l.cookie());

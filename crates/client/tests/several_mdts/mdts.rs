@@ -5,7 +5,7 @@ use coral_server::mdt::check_all;
 use coral_wire::layout::LmvUserMd;
 use coral_wire::{Errno, Fid};
 
-use crate::common::{Cluster, User};
+use crate::common::{Cluster, User, counts, rpcs};
 use crate::several::{end, mkdir_on, path_of};
 
 /// Files take their objects along to other MDTs, so whose an object is only all MDTs together can tell.
@@ -109,6 +109,40 @@ async fn directories_on_other_mdts_are_used_like_any() {
     u.rmdir("a").await.unwrap();
     assert_eq!(v.fid("a").await, Err(Errno::ENOENT));
     assert_eq!(v.stat("").await.unwrap().nlink, 2);
+    end(&c, &[&fs, &other]).await;
+}
+
+/// The name of a directory and its attributes are covered by locks of two MDTs.
+#[tokio::test(start_paused = true)]
+async fn what_lies_in_a_directory_of_another_mdt_is_remembered() {
+    let c = Cluster::start_mdts(3, 2).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&fs), User::root(&other));
+    mkdir_on(&v, "a", 1).await.unwrap();
+    mkdir_on(&v, "a/b", 2).await.unwrap();
+    v.put("a/b/f", b"1").await.unwrap();
+    u.stat("a/b/f").await.unwrap();
+    let (_, again) = rpcs(&u.fs, async {
+        for _ in 0..3 {
+            u.stat("a/b/f").await.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(again, counts(&[]), "names and attributes are known");
+    // who changes a name has its MDT call the lock back
+    v.rename("a/b", "a/c", 0).await.unwrap();
+    assert_eq!(u.stat("a/b/f").await.err(), Some(Errno::ENOENT));
+    u.stat("a/c/f").await.unwrap();
+    v.rename("a/c", "c", 0).await.unwrap();
+    assert_eq!(u.stat("a/c/f").await.err(), Some(Errno::ENOENT));
+    u.stat("c/f").await.unwrap();
+    v.unlink("c/f").await.unwrap();
+    v.rmdir("c").await.unwrap();
+    assert_eq!(u.fid("c").await, Err(Errno::ENOENT));
+    mkdir_on(&v, "c", 1).await.unwrap();
+    assert!(u.stat("c").await.unwrap().is_dir());
+    u.rmdir("c").await.unwrap();
+    assert_eq!(v.fid("c").await, Err(Errno::ENOENT));
     end(&c, &[&fs, &other]).await;
 }
 

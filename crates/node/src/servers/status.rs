@@ -1,7 +1,7 @@
 //! How the targets of a node stand, and how their recovery is cut short.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use coral_server::{LuTarget, RecoveryStatus, TargetKind, TargetStats};
 use coral_wire::nid::Nid;

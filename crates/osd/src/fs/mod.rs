@@ -29,6 +29,7 @@ mod objects;
 mod page_cache;
 mod pool;
 pub(crate) mod private;
+mod seen;
 mod space;
 mod stock;
 mod synced;

@@ -21,13 +21,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::fstatvfs;
-use tokio::time::Instant;
 
 use super::journal;
+use super::seen::SeenAllowance;
 use super::stock::{PIECE_BYTES, Stock};
 use super::tables::TABLES_DIR;
 use crate::{OsdError, StatFs};
@@ -50,11 +49,6 @@ const ALLOWANCE_MAX_BYTES: u64 = 2 << 20;
 const TIGHT_BYTES: u64 = 1 << 30;
 /// With fewer inodes left nothing is promised: a promised write may need one for its object.
 const INODES_MIN: u64 = 256;
-/// Bytes of tables that may be seen before they are written, on one answer of the kernel that there is room. The ballast has more,
-/// which they get if the disk has filled up meanwhile.
-const SEEN_MAX_BYTES: i64 = 256 << 10;
-/// An answer that is older is none.
-const SEEN_ANSWER_AGE: Duration = Duration::from_secs(1);
 /// What is kept for a start on a full disk, as a part of the disk, within these bounds in bytes.
 const BALLAST_DIVISOR: u64 = 64;
 pub(super) const BALLAST_MIN_BYTES: u64 = 1 << 20;
@@ -153,15 +147,13 @@ pub(super) struct SpaceGate {
     disk: Arc<Disk>,
     stock: Arc<Stock>,
     /// Free space lags behind what is written.
-    lags: bool,
+    pub(super) lags: bool,
     /// May use what a file system keeps for root.
     privileged: bool,
     table_allowance: AtomicI64,
     removal_allowance: AtomicI64,
-    /// What may be seen before it is written, until the kernel is asked again.
-    seen_allowance: AtomicI64,
-    /// When it was asked.
-    seen_asked: Mutex<Instant>,
+    /// What may be seen before it is written.
+    seen: SeenAllowance,
     /// Targets on the same disk that are to share it in what they report.
     sharers: AtomicU64,
     /// Bytes of our tables that are yet to be sorted to disk.
@@ -197,8 +189,7 @@ impl SpaceGate {
             privileged: !lags && rustix::process::geteuid().is_root(),
             table_allowance: AtomicI64::new(0),
             removal_allowance: AtomicI64::new(0),
-            seen_allowance: AtomicI64::new(0),
-            seen_asked: Mutex::new(Instant::now()),
+            seen: SeenAllowance::default(),
             sharers: AtomicU64::new(1),
             unsorted: AtomicU64::new(0),
             promised: AtomicU64::new(0),
@@ -244,11 +235,6 @@ impl SpaceGate {
         sums.unsorted = sums.unsorted + bytes - before;
     }
 
-    /// Whether free space lags behind what is written.
-    pub(super) fn lags(&self) -> bool {
-        self.lags
-    }
-
     /// Kept free because free space lags, bytes.
     fn lag(&self) -> u64 {
         if self.lags { LAG_BYTES } else { 0 }
@@ -272,10 +258,9 @@ impl SpaceGate {
     /// Room for `len` more bytes, or [`OsdError::NoSpace`].
     pub(super) fn admit(&self, class: Class, len: u64) -> Result<(), OsdError> {
         let signed = i64::try_from(len).map_err(|_| OsdError::NoSpace)?;
-        let allowance = if class == Class::Removal {
-            &self.removal_allowance
-        } else {
-            &self.table_allowance
+        let allowance = match class {
+            Class::Removal => &self.removal_allowance,
+            _ => &self.table_allowance,
         };
         if class != Class::Object && allowance.fetch_sub(signed, Ordering::Relaxed) >= signed {
             return Ok(());
@@ -303,25 +288,11 @@ impl SpaceGate {
         Ok(())
     }
 
-    /// Whether a change of the tables, of so many bytes, may be seen before it is written: not where free space lags, and not when
-    /// the disk is tight.
+    /// Whether so many bytes of tables may be seen before they are written: not where free space lags, nor on a tight disk.
     pub(super) fn may_wait(&self, bytes: u64) -> bool {
-        let Ok(bytes) = i64::try_from(bytes) else {
-            return false;
-        };
-        let mut asked = self.seen_asked.lock();
-        let fresh = asked.elapsed() < SEEN_ANSWER_AGE;
-        if fresh && self.seen_allowance.fetch_sub(bytes, Ordering::Relaxed) >= bytes {
-            return true;
-        }
-        *asked = Instant::now();
-        let roomy = bytes <= SEEN_MAX_BYTES
-            && !self.lags
-            && self.stock.has_ballast()
-            && self.left().is_ok_and(|left| left > TIGHT_BYTES);
-        let rest = if roomy { SEEN_MAX_BYTES - bytes } else { 0 };
-        self.seen_allowance.store(rest, Ordering::Relaxed);
-        roomy
+        let left = || self.left().is_ok_and(|left| left > TIGHT_BYTES);
+        let roomy = || !self.lags && self.stock.has_ballast() && left();
+        self.seen.take(bytes, roomy)
     }
 
     /// Room for a change of the tables that removes something: what such changes may write from now on. They come before everything
@@ -502,7 +473,7 @@ impl SpaceGate {
     pub(super) fn forget_allowances(&self) {
         self.table_allowance.store(0, Ordering::Relaxed);
         self.removal_allowance.store(0, Ordering::Relaxed);
-        self.seen_allowance.store(0, Ordering::Relaxed);
+        self.seen.forget();
     }
 
     /// Whether a store that failed for want of room may be opened again for a change of `class`. Only a removal uses what was put

@@ -172,6 +172,28 @@ impl Core {
             return;
         }
         c.put_name(parent, name, child);
+        c.node(child).add_link(parent, name);
+        c.shrink(c.limit_bytes);
+    }
+
+    /// The same of a child that lies on another MDT than its name: the lock is one of the name's MDT. `still`: it is not called back
+    /// yet, asked under the cache's mutex.
+    pub fn learn_name_elsewhere(
+        &mut self,
+        mark: Mark,
+        (parent, name): (Fid, &[u8]),
+        child: Fid,
+        cookie: u64,
+        still: impl FnOnce() -> bool,
+    ) {
+        let c = self;
+        // what lies there is remembered, or nobody would ask for the name
+        if !still() || !c.undisturbed(parent, mark) || !c.nodes.contains_key(&child) {
+            return;
+        }
+        c.put_name(parent, name, child);
+        c.node(child).add_link_elsewhere(cookie, parent, name);
+        c.shrink(c.limit_bytes);
     }
 
     /// The listing of `parent` has said since `mark`, and says, that `name` is `child`: relies on the child's LOOKUP lock from now
@@ -183,6 +205,8 @@ impl Core {
         let holds = |n: &Node| n.holds(Ibits::LOOKUP);
         if self.nodes.get(&child).is_some_and(|n| holds(n)) {
             self.put_name(parent, name, child);
+            self.node(child).add_link(parent, name);
+            self.shrink(self.limit_bytes);
         }
         true
     }
@@ -209,8 +233,6 @@ impl Core {
             },
         );
         c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
-        c.node(child).add_link(parent, name);
-        c.shrink(c.limit_bytes);
     }
 
     /// A lookup found nothing.
@@ -408,6 +430,16 @@ impl Core {
     /// An inode-bit lock on `bits` is called back or given up.
     pub fn lock_lost(&mut self, fid: Fid, cookie: u64, bits: u64) -> Forget {
         let c = self;
+        let elsewhere = c
+            .nodes
+            .get_mut(&fid)
+            .map(|n| n.drop_links_elsewhere(cookie));
+        if let Some(entries) = elsewhere.filter(|names| !names.is_empty()) {
+            return Forget {
+                inodes: Vec::new(),
+                entries: entries.into_vec(),
+            };
+        }
         let Some(n) = c.nodes.get_mut(&fid).filter(|n| n.has_lock(cookie)) else {
             // what it covered went from here for want of room, or already; above us it may still be remembered
             let mut out = Forget::default();
@@ -453,7 +485,7 @@ impl Core {
         c.objects.clear();
         let (now, nodes) = (c.epoch, std::mem::take(&mut c.nodes));
         for (fid, n) in nodes {
-            out.entries.extend(n.links.iter().cloned());
+            out.entries.extend(n.all_links());
             out.inodes.push(fid);
             if n.changing > 0 {
                 c.nodes.insert(fid, Box::new(Node::new(now, n.changing)));

@@ -129,6 +129,23 @@ impl Cache {
         }
     }
 
+    /// The same of a child that lies on another MDT than its name: the lock is one of the name's MDT. `still`: it is not called back
+    /// yet, asked under the cache's mutex.
+    pub fn learn_name_elsewhere(
+        &self,
+        mark: Mark,
+        name: (Fid, &[u8]),
+        child: Fid,
+        cookie: u64,
+        still: impl FnOnce() -> bool,
+    ) {
+        if self.enabled {
+            self.core
+                .lock()
+                .learn_name_elsewhere(mark, name, child, cookie, still);
+        }
+    }
+
     /// The listing of `parent` has said since `mark`, and says, that `name` is `child`: relies on the child's LOOKUP lock from now
     /// on, if there is one. False: that does not stand.
     pub fn confirm_name(&self, mark: Mark, parent: Fid, name: &[u8], child: Fid) -> bool {

@@ -45,6 +45,8 @@ pub(super) struct Node {
     confirmed: bool,
     /// Names of this object that rely on its LOOKUP lock.
     pub links: SmallVec<[(Fid, Bytes); 1]>,
+    /// Names of this object in directories of other MDTs, each with the lock of that MDT that it relies on.
+    elsewhere: Vec<(u64, Fid, Bytes)>,
     /// Names in `names` that are none any more.
     removed: Vec<Bytes>,
     /// Own changes of its entries under way.
@@ -252,6 +254,30 @@ impl Node {
     /// LOOKUP is held and this is one of its names.
     pub fn is_named(&self, parent: Fid, name: &[u8]) -> bool {
         self.holds(Ibits::LOOKUP) && self.links.iter().any(|(p, n)| *p == parent && n == name)
+            || self.is_named_elsewhere(parent, name)
+    }
+
+    fn is_named_elsewhere(&self, parent: Fid, name: &[u8]) -> bool {
+        (self.elsewhere.iter()).any(|(_, p, n)| *p == parent && n == name)
+    }
+
+    /// It has this name as long as the lock `cookie` is held, which the MDT of `parent` has given.
+    pub fn add_link_elsewhere(&mut self, cookie: u64, parent: Fid, name: &[u8]) {
+        self.elsewhere
+            .push((cookie, parent, Bytes::copy_from_slice(name)));
+    }
+
+    /// The names that relied on that lock of another MDT.
+    pub fn drop_links_elsewhere(&mut self, cookie: u64) -> SmallVec<[(Fid, Bytes); 1]> {
+        let relies = |e: &mut (u64, Fid, Bytes)| e.0 == cookie;
+        let gone = self.elsewhere.extract_if(.., relies);
+        gone.map(|(_, parent, name)| (parent, name)).collect()
+    }
+
+    /// All names that rely on locks on this object.
+    pub fn all_links(&self) -> impl Iterator<Item = (Fid, Bytes)> + '_ {
+        let elsewhere = self.elsewhere.iter().map(|(_, p, n)| (*p, n.clone()));
+        self.links.iter().cloned().chain(elsewhere)
     }
 
     pub fn add_link(&mut self, parent: Fid, name: &[u8]) {

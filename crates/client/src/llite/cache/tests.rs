@@ -286,6 +286,38 @@ fn switched_off_it_knows_nothing() {
     assert!(matches!(c.lookup(DIR, b"a"), Lookup::Unknown));
 }
 
+/// The name's MDT gives a lock for the name, the object's MDT one for its attributes.
+#[test]
+fn a_name_on_another_mdt_relies_on_a_lock_of_that() {
+    let c = cache();
+    learn(&c, &dir(1), 11);
+    let mark = c.begin_read(DIR);
+    c.learn(c.begin_read(CHILD), &file(3), Some((10, FULL)), || true);
+    c.learn_name_elsewhere(mark, (DIR, b"f"), CHILD, 20, || false);
+    assert!(!c.is_named(DIR, b"f", CHILD), "it is called back already");
+    c.learn_name_elsewhere(mark, (DIR, b"f"), CHILD, 20, || true);
+    assert!(matches!(c.lookup(DIR, b"f"), Lookup::Hit(_)));
+    // the lock of the name goes, and nothing else with it
+    let told = c.lock_lost(CHILD, 20, Ibits::LOOKUP.bits());
+    assert_eq!(
+        (told.inodes, told.entries),
+        (vec![], vec![(DIR, Bytes::from_static(b"f"))])
+    );
+    assert!(c.known(CHILD).is_some());
+    assert!(matches!(c.lookup(DIR, b"f"), Lookup::Unknown));
+    // the lock of the attributes goes, and the name stays
+    c.learn_name_elsewhere(c.begin_read(DIR), (DIR, b"f"), CHILD, 21, || true);
+    c.lock_lost(CHILD, 10, FULL);
+    assert!(c.known(CHILD).is_none());
+    assert!(matches!(c.lookup(DIR, b"f"), Lookup::Name(CHILD)));
+    // an own change meanwhile
+    let (mark, change) = (c.begin_read(DIR), c.begin_change(&[DIR]));
+    drop(change);
+    c.learn_name_elsewhere(mark, (DIR, b"g"), CHILD, 22, || true);
+    assert!(!c.is_named(DIR, b"g", CHILD));
+    assert_eq!(c.clear().entries, [(DIR, Bytes::from_static(b"f"))]);
+}
+
 #[test]
 fn what_went_for_want_of_room_is_still_told_when_its_lock_goes() {
     let c = cache();

@@ -42,7 +42,7 @@ impl FsObjects {
         bytes: u64,
         call: impl Fn() -> Result<T, OsdError>,
     ) -> Result<T, OsdError> {
-        let mut ended = self.space.lags();
+        let mut ended = self.space.lags;
         loop {
             match call() {
                 Err(OsdError::NoSpace) if self.space.make_room(bytes) => {}
