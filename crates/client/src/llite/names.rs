@@ -59,7 +59,7 @@ impl Names {
         if let Some(entry) = self.opens.lookup_and_open(cred, parent, name).await {
             return Ok(entry);
         }
-        let (md, whole) = self.resolve(cred, parent, name).await?;
+        let (md, dir) = self.resolve(cred, parent, name).await?;
         let entry = match self.attributes.full(&md).await {
             // No reason to keep the name from whoever wants to remove it. The MDT's size is not the file's, and must not reach
             // the pages of one that is open.
@@ -74,8 +74,9 @@ impl Names {
             }
             attr => self.attributes.entry(attr?, &md),
         };
-        // the caller is told of names lost by the directory object they are in, and knows no shards
-        Ok(if whole && self.cache.is_named(parent, name, md.attr.fid) {
+        // the caller knows no shards
+        let fid = md.attr.fid;
+        Ok(if self.cache.is_named_to_caller(dir, parent, name, fid) {
             entry
         } else {
             Entry {
@@ -85,13 +86,13 @@ impl Names {
         })
     }
 
-    /// What a name is, as the MDT sees it; true: the directory is in one piece.
+    /// What a name is, as the MDT sees it, and the directory object that has it: the directory, or a shard of it.
     pub async fn resolve(
         &self,
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-    ) -> Result<(MdInode, bool), Error> {
+    ) -> Result<(MdInode, Fid), Error> {
         let mut all = self.places.all_of(parent, name).await?;
         for _ in 0..MOVES_MAX {
             let found = self.resolve_among(cred, parent, &all, name).await;
@@ -115,7 +116,7 @@ impl Names {
         parent: Fid,
         all: &[Place],
         name: &[u8],
-    ) -> Result<(MdInode, bool), Error> {
+    ) -> Result<(MdInode, Fid), Error> {
         let mut found = Err(Refusal::NoName.into());
         // a name that moves may have gone from the last place after it was missed in the first, which is where it goes
         let again = all.first().filter(|_| all.len() > 1);
@@ -123,7 +124,7 @@ impl Names {
             found = self
                 .resolve_in(cred, parent, p.dir, name)
                 .await
-                .map(|md| (md, p.dir == parent));
+                .map(|md| (md, p.dir));
             if let Ok((md, _)) = &found
                 && md.attr.is_dir()
                 && name != b".."

@@ -222,6 +222,16 @@ impl Core {
             || self.nodes.get(&parent).is_some_and(|dir| listed(dir))
     }
 
+    /// The same of a name that the caller knows as one in `parent`, of which `dir` may be a shard: it will be told of both when the
+    /// lock goes.
+    pub fn is_named_to_caller(&mut self, dir: Fid, parent: Fid, name: &[u8], child: Fid) -> bool {
+        let named = self.is_named(dir, name, child);
+        if named && dir != parent {
+            self.node(child).add_link_of_shard(dir, parent, name);
+        }
+        named
+    }
+
     fn put_name(&mut self, parent: Fid, name: &[u8], child: Fid) {
         let c = self;
         let dir = c.node(parent);

@@ -152,9 +152,14 @@ impl Cache {
         self.enabled && self.core.lock().confirm_name(mark, parent, name, child)
     }
 
-    /// A lock covers that `name` in `parent` is `child`.
-    pub fn is_named(&self, parent: Fid, name: &[u8], child: Fid) -> bool {
-        self.enabled && self.core.lock().is_named(parent, name, child)
+    /// A lock covers that `name` in `dir` is `child`. The caller knows it as a name in `parent`, of which `dir` may be a shard: it
+    /// will be told of that when the lock goes.
+    pub fn is_named_to_caller(&self, dir: Fid, parent: Fid, name: &[u8], child: Fid) -> bool {
+        self.enabled
+            && self
+                .core
+                .lock()
+                .is_named_to_caller(dir, parent, name, child)
     }
 
     /// A lookup found nothing.

@@ -267,6 +267,19 @@ impl Node {
             .push((cookie, parent, Bytes::copy_from_slice(name)));
     }
 
+    /// The caller knows its name in `dir`, which is a shard, as one in `parent`: that goes with the same locks.
+    pub fn add_link_of_shard(&mut self, dir: Fid, parent: Fid, name: &[u8]) {
+        self.add_link(parent, name);
+        if self.is_named_elsewhere(parent, name) {
+            return;
+        }
+        let here = |e: &&(u64, Fid, Bytes)| e.1 == dir && e.2 == name;
+        let locks: Vec<u64> = self.elsewhere.iter().filter(here).map(|e| e.0).collect();
+        for cookie in locks {
+            self.add_link_elsewhere(cookie, parent, name);
+        }
+    }
+
     /// The names that relied on that lock of another MDT.
     pub fn drop_links_elsewhere(&mut self, cookie: u64) -> SmallVec<[(Fid, Bytes); 1]> {
         let relies = |e: &mut (u64, Fid, Bytes)| e.0 == cookie;

@@ -294,7 +294,10 @@ fn a_name_on_another_mdt_relies_on_a_lock_of_that() {
     let mark = c.begin_read(DIR);
     c.learn(c.begin_read(CHILD), &file(3), Some((10, FULL)), || true);
     c.learn_name_elsewhere(mark, (DIR, b"f"), CHILD, 20, || false);
-    assert!(!c.is_named(DIR, b"f", CHILD), "it is called back already");
+    assert!(
+        !c.is_named_to_caller(DIR, DIR, b"f", CHILD),
+        "it is called back already"
+    );
     c.learn_name_elsewhere(mark, (DIR, b"f"), CHILD, 20, || true);
     assert!(matches!(c.lookup(DIR, b"f"), Lookup::Hit(_)));
     // the lock of the name goes, and nothing else with it
@@ -314,8 +317,33 @@ fn a_name_on_another_mdt_relies_on_a_lock_of_that() {
     let (mark, change) = (c.begin_read(DIR), c.begin_change(&[DIR]));
     drop(change);
     c.learn_name_elsewhere(mark, (DIR, b"g"), CHILD, 22, || true);
-    assert!(!c.is_named(DIR, b"g", CHILD));
+    assert!(!c.is_named_to_caller(DIR, DIR, b"g", CHILD));
     assert_eq!(c.clear().entries, [(DIR, Bytes::from_static(b"f"))]);
+}
+
+/// A directory in shards: the kernel knows the name as one of the whole.
+#[test]
+fn a_name_in_a_shard_is_told_as_one_of_the_directory() {
+    let (c, whole) = (cache(), Fid::new(0x2_0000_0400, 99));
+    let both = [
+        (DIR, Bytes::from_static(b"f")),
+        (whole, Bytes::from_static(b"f")),
+    ];
+    learn(&c, &dir(1), 11);
+    learn(&c, &file(3), 10);
+    assert!(!c.is_named_to_caller(DIR, whole, b"f", CHILD));
+    c.learn_name(c.begin_read(DIR), DIR, b"f", CHILD, 10);
+    for _ in 0..2 {
+        assert!(c.is_named_to_caller(DIR, whole, b"f", CHILD));
+    }
+    assert_eq!(c.lock_lost(CHILD, 10, FULL).entries, both);
+    // the child on another MDT than the shard
+    c.learn(c.begin_read(CHILD), &file(4), Some((12, FULL)), || true);
+    c.learn_name_elsewhere(c.begin_read(DIR), (DIR, b"f"), CHILD, 20, || true);
+    for _ in 0..2 {
+        assert!(c.is_named_to_caller(DIR, whole, b"f", CHILD));
+    }
+    assert_eq!(c.lock_lost(CHILD, 20, Ibits::LOOKUP.bits()).entries, both);
 }
 
 #[test]
@@ -371,9 +399,11 @@ fn a_name_relies_on_the_lock_it_came_with() {
     let mark = c.begin_read(DIR);
     learn(&c, &file(3), 11);
     c.learn_name(mark, DIR, b"a", CHILD, 10);
-    assert!(!c.is_named(DIR, b"a", CHILD));
+    assert!(!c.is_named_to_caller(DIR, DIR, b"a", CHILD));
     c.learn_name(mark, DIR, b"a", CHILD, 11);
-    assert!(c.is_named(DIR, b"a", CHILD) && !c.is_named(DIR, b"b", CHILD));
+    assert!(
+        c.is_named_to_caller(DIR, DIR, b"a", CHILD) && !c.is_named_to_caller(DIR, DIR, b"b", CHILD)
+    );
 }
 
 /// A name of a listing is asked about, and the directory's lock goes meanwhile.
@@ -388,13 +418,15 @@ fn a_listed_name_is_confirmed_while_the_listing_stands() {
     list(5, 1);
     let mark = c.begin_read(DIR);
     learn(&c, &file(3), 10);
-    assert!(c.confirm_name(mark, DIR, b"a", CHILD) && c.is_named(DIR, b"a", CHILD));
+    assert!(c.confirm_name(mark, DIR, b"a", CHILD) && c.is_named_to_caller(DIR, DIR, b"a", CHILD));
     c.lock_lost(CHILD, 10, FULL);
     let mark = c.begin_read(DIR);
     c.lock_lost(DIR, 1, FULL);
     learn(&c, &dir(6), 2);
     learn(&c, &file(4), 11);
-    assert!(!c.confirm_name(mark, DIR, b"a", CHILD) && !c.is_named(DIR, b"a", CHILD));
+    assert!(
+        !c.confirm_name(mark, DIR, b"a", CHILD) && !c.is_named_to_caller(DIR, DIR, b"a", CHILD)
+    );
 }
 
 /// A server that counts no versions: the slower of two replies is the older one.
