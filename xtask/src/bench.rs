@@ -67,6 +67,12 @@ pub(crate) struct Asked<'a> {
 }
 
 pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
+    if asked.striped && asked.mdts < 2 {
+        return Err(format!(
+            "bench --striped stripes directories over several MDTs, and --mdts is {}: give --mdts 2 or more",
+            asked.mdts
+        ));
+    }
     setup::fuse()?;
     if asked.profile {
         setup::profiler()?;

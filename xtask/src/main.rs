@@ -78,8 +78,8 @@ enum Command {
         /// MDTs; without a name of a benchmark, a file system with so many is measured beside one that has one.
         #[arg(long, default_value_t = 1)]
         mdts: u32,
-        /// With these, new directories are striped over all of them.
-        #[arg(long, requires = "mdts")]
+        /// With several MDTs: new directories are striped over all of them.
+        #[arg(long)]
         striped: bool,
         /// With `scale`: every file gets data.
         #[arg(long)]
