@@ -21,7 +21,7 @@ use super::finish::finish;
 use super::heritage::{Heritage, Heritages};
 use super::identities::Identities;
 use super::name::check_name;
-use super::places::Places;
+use super::places::{Missed, Place, Places};
 use super::servers::Servers;
 use super::types::Cred;
 use crate::error::{Error, Refusal};
@@ -90,9 +90,26 @@ impl DirStripes {
         rq: MkdirRequest,
     ) -> Result<(), Error> {
         check_name(&rq.name)?;
+        let mut missed = Missed::none();
+        loop {
+            let place = self.places.new_name(parent, &rq.name).await?;
+            missed.is_new(&place)?;
+            match self.mkdir_at(cred, parent, place, rq.clone()).await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(place, e),
+                done => return done,
+            }
+        }
+    }
+
+    async fn mkdir_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        place: Place,
+        rq: MkdirRequest,
+    ) -> Result<(), Error> {
         let mut ids = self.ids.of(cred, &[parent]).await;
         ids.umask = 0;
-        let place = self.places.new_name(parent, &rq.name).await?;
         let offset = rq.lum.head.stripe_offset;
         let mdc = self.mdt_for(parent, place.dir, offset).await?;
         let args = CreateArgs {
@@ -124,8 +141,25 @@ impl DirStripes {
         rq: MkdirRequest,
     ) -> Result<(), Error> {
         check_name(&rq.name)?;
+        let mut missed = Missed::none();
+        loop {
+            let place = self.places.of(parent, &rq.name).await?;
+            missed.is_new(&place)?;
+            match self.restripe_at(cred, parent, place, rq.clone()).await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(place, e),
+                done => return done,
+            }
+        }
+    }
+
+    async fn restripe_at(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        place: Place,
+        rq: MkdirRequest,
+    ) -> Result<(), Error> {
         let ids = self.ids.of(cred, &[parent]).await;
-        let place = self.places.of(parent, &rq.name).await?;
         let home = self.servers.lmv.of(place.dir).await?;
         let found = home.getattr_name(&Ids::root(), place.dir, &rq.name).await?;
         let child = found.body.fid1;

@@ -20,7 +20,7 @@ use super::identities::Identities;
 use super::inode::read_attr;
 use super::kept::KeptOpens;
 use super::name::check_name;
-use super::places::{MOVES_MAX, Place, Places};
+use super::places::{Missed, Place, Places};
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
@@ -70,20 +70,15 @@ impl Namespace {
     /// Makes something that is no open file.
     async fn make(self: &Arc<Self>, cred: &Cred, args: CreateArgs) -> Result<Entry, Error> {
         check_name(&args.name)?;
-        let mut place = self.places.new_name(args.parent, &args.name).await?;
-        for _ in 0..MOVES_MAX {
-            let done = self.make_at(cred, args.clone(), place).await;
-            let moved = |e: &Error| self.places.may_have_moved(e);
-            if !done.as_ref().err().is_some_and(moved) {
-                return done;
+        let mut missed = Missed::none();
+        loop {
+            let place = self.places.new_name(args.parent, &args.name).await?;
+            missed.is_new(&place)?;
+            match self.make_at(cred, args.clone(), place).await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(place, e),
+                done => return done,
             }
-            let now = self.places.new_name(args.parent, &args.name).await?;
-            if now == place {
-                return done;
-            }
-            place = now;
         }
-        self.make_at(cred, args, place).await
     }
 
     async fn make_at(
@@ -224,20 +219,15 @@ impl Namespace {
     ) -> Result<Entry, Error> {
         check_name(name)?;
         self.attributes.within_reach(fid).await?;
-        let mut at = self.places.new_name(parent, name).await?;
-        for _ in 0..MOVES_MAX {
-            let done = self.link_at(cred, fid, at.dir, name).await;
-            let moved = |e: &Error| self.places.may_have_moved(e);
-            if !done.as_ref().err().is_some_and(moved) {
-                return done;
+        let mut missed = Missed::none();
+        loop {
+            let at = self.places.new_name(parent, name).await?;
+            missed.is_new(&at)?;
+            match self.link_at(cred, fid, at.dir, name).await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
+                done => return done,
             }
-            let now = self.places.new_name(parent, name).await?;
-            if now == at {
-                return done;
-            }
-            at = now;
         }
-        self.link_at(cred, fid, at.dir, name).await
     }
 
     async fn link_at(
@@ -296,24 +286,15 @@ impl Namespace {
         dir: bool,
     ) -> Result<(), Error> {
         check_name(name)?;
-        let mut at = self.places.of(parent, name).await?;
-        for _ in 0..MOVES_MAX {
-            let done = self.remove_at(cred, at.dir, name, dir).await;
-            let Some(e) = done
-                .as_ref()
-                .err()
-                .filter(|e| self.places.may_have_moved(e))
-            else {
-                return done;
-            };
-            tracing::trace!(%parent, error = %e, "has the name moved meanwhile");
-            let now = self.places.of(parent, name).await?;
-            if now == at {
-                return done;
+        let mut missed = Missed::none();
+        loop {
+            let at = self.places.of(parent, name).await?;
+            missed.is_new(&at)?;
+            match self.remove_at(cred, at.dir, name, dir).await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
+                done => return done,
             }
-            at = now;
         }
-        self.remove_at(cred, at.dir, name, dir).await
     }
 
     async fn remove_at(
@@ -358,24 +339,15 @@ impl Namespace {
             return Err(Refusal::RenameFlags.into());
         }
         let (from, to) = ((parent, name), (new_parent, new_name));
-        let mut dirs = self.both_places(from, to).await?;
-        for _ in 0..MOVES_MAX {
-            let done = self.rename_at(cred, dirs, name, new_name, flags).await;
-            let Some(e) = done
-                .as_ref()
-                .err()
-                .filter(|e| self.places.may_have_moved(e))
-            else {
-                return done;
-            };
-            tracing::trace!(%parent, error = %e, "has the name moved meanwhile");
-            let now = self.both_places(from, to).await?;
-            if now == dirs {
-                return done;
+        let mut missed = Missed::none();
+        loop {
+            let dirs = self.both_places(from, to).await?;
+            missed.is_new(&dirs)?;
+            match self.rename_at(cred, dirs, name, new_name, flags).await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(dirs, e),
+                done => return done,
             }
-            dirs = now;
         }
-        self.rename_at(cred, dirs, name, new_name, flags).await
     }
 
     async fn both_places(

@@ -19,7 +19,7 @@ use super::identities::Identities;
 use super::inode::MdInode;
 use super::name::check_name;
 use super::opens::Opens;
-use super::places::{MOVES_MAX, Place, Places};
+use super::places::{Missed, Place, Places};
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
@@ -93,21 +93,15 @@ impl Names {
         parent: Fid,
         name: &[u8],
     ) -> Result<(MdInode, Fid), Error> {
-        let mut all = self.places.all_of(parent, name).await?;
-        for _ in 0..MOVES_MAX {
-            let found = self.resolve_among(cred, parent, &all, name).await;
-            let missed = found.as_ref().err();
-            if !missed.is_some_and(|e| self.places.may_have_moved(e)) {
-                return found;
+        let mut missed = Missed::none();
+        loop {
+            let all = self.places.all_of(parent, name).await?;
+            missed.is_new(&all)?;
+            match self.resolve_among(cred, parent, &all, name).await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(all, e),
+                done => return done,
             }
-            // the layout may have changed after it was looked at, and the name have moved
-            let now = self.places.all_of(parent, name).await?;
-            if now == all {
-                return found;
-            }
-            all = now;
         }
-        self.resolve_among(cred, parent, &all, name).await
     }
 
     async fn resolve_among(

@@ -24,7 +24,7 @@ use super::inode::MdInode;
 use super::kept::{KeptOpens, close_soon};
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
-use super::places::{MOVES_MAX, Places};
+use super::places::{MOVES_MAX, Missed, Places};
 use super::reopen::{KEPT, Reopen};
 use super::servers::Servers;
 use super::setattr::SetAttrs;
@@ -34,6 +34,13 @@ use crate::mdc::{Ids, Mdc, Opened};
 
 /// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
 const LARGEFILE: u32 = 0o100_000;
+
+/// What came of an open that may create.
+enum Created {
+    Here(Entry, Arc<FileHandle>),
+    /// What has the name lies on another MDT than the name.
+    Elsewhere(Fid),
+}
 
 /// Opens and closes files.
 pub(super) struct Opens {
@@ -151,20 +158,36 @@ impl Opens {
         flags: u32,
     ) -> Result<(Entry, Arc<FileHandle>), Error> {
         check_name(name)?;
-        let mut at = self.places.of(parent, name).await?;
-        for _ in 0..MOVES_MAX {
+        let mut missed = Missed::none();
+        loop {
+            let at = self.places.of(parent, name).await?;
+            missed.is_new(&at)?;
             let whole = at.dir == parent;
-            let how = (mode, flags);
-            let done = self.create_at(cred, at.dir, whole, name, how).await;
-            let moved = |e: &Error| self.places.may_have_moved(e);
-            if !done.as_ref().err().is_some_and(moved) {
-                return done;
+            let done = self.create_here_or_elsewhere(cred, at.dir, whole, name, (mode, flags));
+            match done.await {
+                Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
+                done => return done,
             }
-            let now = self.places.of(parent, name).await?;
-            if now == at {
-                return done;
+        }
+    }
+
+    async fn create_here_or_elsewhere(
+        self: &Arc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        whole: bool,
+        name: &[u8],
+        how: (u32, u32),
+    ) -> Result<(Entry, Arc<FileHandle>), Error> {
+        for _ in 0..MOVES_MAX {
+            match self.create_at(cred, parent, whole, name, how).await? {
+                Created::Here(entry, fh) => return Ok((entry, fh)),
+                // what is gone has lost the name meanwhile, and whoever has it now is opened
+                Created::Elsewhere(fid) => match self.open_elsewhere(cred, fid, how.1).await {
+                    Err(e) if e.is_gone() => {}
+                    done => return done,
+                },
             }
-            at = now;
         }
         Err(Refusal::ShardLost.into())
     }
@@ -177,7 +200,7 @@ impl Opens {
         whole: bool,
         name: &[u8],
         (mode, flags): (u32, u32),
-    ) -> Result<(Entry, Arc<FileHandle>), Error> {
+    ) -> Result<Created, Error> {
         let ids = self.ids.of(cred, &[parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         let fid = mdc.new_fid().await?;
@@ -225,7 +248,7 @@ impl Opens {
         .await?;
         let (fh, md, created) = match done {
             Ok(opened) => opened,
-            Err(fid) => return self.open_elsewhere(cred, fid, flags).await,
+            Err(fid) => return Ok(Created::Elsewhere(fid)),
         };
         match self.attr_after_open(cred, &fh, &md, created).await {
             Ok(attr) => {
@@ -237,7 +260,7 @@ impl Opens {
                     // the kernel may know the file already, and would take this in whatever it was told meanwhile
                     entry = Entry::for_now(entry.attr);
                 }
-                Ok((entry, fh))
+                Ok(Created::Here(entry, fh))
             }
             Err(e) => {
                 self.release(&fh).await.ok();
@@ -398,48 +421,68 @@ impl Opens {
         name: &[u8],
     ) -> Option<Entry> {
         let flags = self.reopen.wanted(cred.pid)?;
-        let ids = self.ids.of(cred, &[parent]).await;
         let dir = self.places.of(parent, name).await.ok()?.dir;
-        let mdc = self.servers.lmv.of(dir).await.ok()?;
-        let fid = mdc.new_fid().await.ok()?;
-        let (me, name, pid) = (self.clone(), Bytes::copy_from_slice(name), cred.pid);
-        let md = finish(async move {
-            // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
-            let bits = mds_flags(flags);
-            let mut o = mdc
-                .open(
-                    &ids,
-                    dir,
-                    &name,
-                    fid,
-                    bits,
-                    0,
-                    me.servers.now(),
-                    Bytes::new(),
-                    false,
-                )
-                .await
-                .ok()?;
-            mdc.drop_lock(o.lock.take());
-            let md = MdInode::read(&mdc, &o.attrs).ok()?;
-            let fh = me.handle((mdc, &ids), &o, &md, flags).await;
-            if !md.attr.is_file() {
-                return None;
+        let (fh, md) = self.open_name(cred, dir, name, flags).await?;
+        if !md.attr.is_file() {
+            return None;
+        }
+        self.reopen.keep(cred.pid, &fh)?;
+        drop(fh);
+        let (me, pid) = (Arc::downgrade(self), cred.pid);
+        tokio::spawn(async move {
+            tokio::time::sleep(KEPT).await;
+            if let Some(me) = me.upgrade() {
+                me.reopen.drop_late(pid);
             }
-            me.reopen.keep(pid, &fh)?;
-            let me = Arc::downgrade(&me);
-            tokio::spawn(async move {
-                tokio::time::sleep(KEPT).await;
-                if let Some(me) = me.upgrade() {
-                    me.reopen.drop_late(pid);
-                }
-            });
-            Some(md)
-        })
-        .await?;
+        });
         let entry = self
             .attributes
             .entry(self.attributes.full(&md).await.ok()?, &md);
         Some(Entry::for_now(entry.attr))
+    }
+
+    /// Opens what has the name at this moment.
+    async fn open_name(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Fid,
+        name: &[u8],
+        flags: u32,
+    ) -> Option<(Arc<FileHandle>, MdInode)> {
+        let ids = self.ids.of(cred, &[dir]).await;
+        let mdc = self.servers.lmv.of(dir).await.ok()?;
+        for _ in 0..MOVES_MAX {
+            let fid = mdc.new_fid().await.ok()?;
+            let (me, mdc, name) = (self.clone(), mdc.clone(), Bytes::copy_from_slice(name));
+            let ids = ids.clone();
+            let found = finish(async move {
+                // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
+                let (bits, now) = (mds_flags(flags), me.servers.now());
+                let none = Bytes::new;
+                let opened = mdc
+                    .open(&ids, dir, &name, fid, bits, 0, now, none(), false)
+                    .await;
+                let mut o = match opened {
+                    Err(e) if e.is(Errno::EREMOTE) => {
+                        let named = mdc.getattr_name(&ids, dir, &name).await.ok()?;
+                        return Some(Err(named.body.fid1));
+                    }
+                    opened => opened.ok()?,
+                };
+                mdc.drop_lock(o.lock.take());
+                let md = MdInode::read(&mdc, &o.attrs).ok()?;
+                Some(Ok((me.handle((mdc, &ids), &o, &md, flags).await, md)))
+            })
+            .await?;
+            match found {
+                Ok(opened) => return Some(opened),
+                // what lies on another MDT than its name is opened by its FID; gone, it has lost the name meanwhile
+                Err(fid) => match self.open_fid(cred, fid, flags).await {
+                    Err(e) if e.is_gone() => {}
+                    fh => return Some((fh.ok()?, self.attributes.md_inode(fid).await.ok()?)),
+                },
+            }
+        }
+        None
     }
 }

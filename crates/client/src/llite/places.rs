@@ -29,6 +29,37 @@ pub(super) struct Place {
     pub version: u32,
 }
 
+/// The places where something was not found, while it is tried wherever the name is by then.
+pub(super) struct Missed<P> {
+    last: Option<(P, Error)>,
+    times: usize,
+}
+
+impl<P: PartialEq> Missed<P> {
+    /// Nothing was tried yet.
+    pub fn none() -> Self {
+        Self {
+            last: None,
+            times: 0,
+        }
+    }
+
+    /// Whether to try there. An error, the last one, when it was tried there just now, or often enough.
+    pub fn is_new(&mut self, place: &P) -> Result<(), Error> {
+        match self.last.take() {
+            Some((at, e)) if at == *place || self.times > MOVES_MAX => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// It was not found there.
+    pub fn at(&mut self, place: P, e: Error) {
+        tracing::trace!(error = %e, "has the name moved meanwhile");
+        self.last = Some((place, e));
+        self.times += 1;
+    }
+}
+
 /// Finds names' directory objects.
 pub(super) struct Places {
     servers: Arc<Servers>,
