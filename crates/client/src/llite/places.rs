@@ -118,9 +118,12 @@ impl Places {
     /// The directory object that has `name` of `dir`; where it would be made when there is no such name.
     pub async fn of(&self, dir: Fid, name: &[u8]) -> Result<Place, Error> {
         let places = self.all_of(dir, name).await?;
-        let Some((last, others)) = places.split_last() else {
-            return Err(Refusal::ShardLost.into());
-        };
+        self.first_with(&places, name).await
+    }
+
+    /// The first of the places that has `name`, or the last.
+    async fn first_with(&self, places: &[Place], name: &[u8]) -> Result<Place, Error> {
+        let (last, others) = places.split_last().ok_or(Refusal::ShardLost)?;
         for p in others {
             match self
                 .servers
@@ -141,16 +144,14 @@ impl Places {
     /// Where a new `name` goes. EEXIST when an older layout has it already, EBADF when the hash is not known.
     pub async fn new_name(&self, dir: Fid, name: &[u8]) -> Result<Place, Error> {
         let places = self.all_of(dir, name).await?;
-        let Some((last, others)) = places.split_last() else {
-            return Err(Refusal::ShardLost.into());
-        };
+        let (last, others) = places.split_last().ok_or(Refusal::ShardLost)?;
         if others.is_empty() {
             return Ok(*last);
         }
         if self.layout_of(dir).await?.is_some_and(|l| !known_hash(&l)) {
             return Err(Refusal::UnknownHash.into());
         }
-        if self.of(dir, name).await? != *last {
+        if self.first_with(&places, name).await? != *last {
             Err(Refusal::NameTaken.into())
         } else {
             Ok(*last)
