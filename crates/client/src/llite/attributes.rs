@@ -9,7 +9,7 @@ use coral_wire::layout::LmvMd;
 use coral_wire::ldlm::{LdlmMode, Policy};
 use futures_util::future::try_join_all;
 
-use super::cache::{Cache, Known, Mark};
+use super::cache::{Cache, Mark};
 use super::covers::{Covers, OpenFiles};
 use super::cred::permitted;
 use super::ghosts::Ghosts;
@@ -163,11 +163,10 @@ impl Attributes {
             .known(attr.fid)
             .filter(|_| self.upcalls.are_heard());
         let ttl = |yes: bool| if yes { COVERED_TTL } else { Duration::ZERO };
-        // locks on the shards cover those of a striped directory; the caller knows no shards
-        let now = covered
-            .as_ref()
-            .filter(|_| md.striped.is_none())
-            .and_then(Known::attr);
+        let now = covered.as_ref().and_then(|k| match md.striped {
+            None => k.attr(),
+            Some(_) => self.cache.striped(attr.fid),
+        });
         Entry {
             attr: now.unwrap_or(attr),
             attr_ttl: ttl(now.is_some()),

@@ -16,32 +16,54 @@ use crate::time::Timespec;
 /// An own change of the entries of directories, under way.
 pub(super) struct ChangingEntries {
     change: Option<Change>,
-    upcalls: Arc<Upcalls>,
+    caller: Caller,
     dirs: SmallVec<[Fid; 2]>,
 }
 
 impl Drop for ChangingEntries {
     fn drop(&mut self) {
         self.change = None;
-        self.dirs.iter().for_each(|d| self.upcalls.tell_own(*d));
+        self.dirs.iter().for_each(|d| self.caller.tell(*d));
+    }
+}
+
+/// Who is told of own changes.
+#[derive(Clone)]
+struct Caller {
+    cache: Arc<Cache>,
+    upcalls: Arc<Upcalls>,
+}
+
+impl Caller {
+    /// Attributes of `fid`, and of the directory of which it is a shard, that were asked for before are old.
+    fn tell(&self, fid: Fid) {
+        self.upcalls.tell_own(fid);
+        if let Some(dir) = self.cache.directory_of(fid) {
+            self.upcalls.tell_own(dir);
+        }
     }
 }
 
 /// Takes own changes in.
 pub(super) struct Changes {
     cache: Arc<Cache>,
-    upcalls: Arc<Upcalls>,
+    caller: Caller,
 }
 
 impl Changes {
     /// For the objects of one mount.
     pub fn new(cache: Arc<Cache>, upcalls: Arc<Upcalls>) -> Self {
-        Self { cache, upcalls }
+        let caller = Caller {
+            cache: cache.clone(),
+            upcalls,
+        };
+        Self { cache, caller }
     }
 
     /// Times of data on the MDT were set by way of the inode: what is cached of the data is older.
     pub fn data_times_set(&self, fid: Fid) {
-        self.upcalls
+        self.caller
+            .upcalls
             .tell(|| self.cache.extent_lost(DOM_OST, fid.res_id()));
     }
 
@@ -50,7 +72,7 @@ impl Changes {
     pub fn begin(&self, dirs: &[Fid]) -> ChangingEntries {
         ChangingEntries {
             change: Some(self.cache.begin_change(dirs)),
-            upcalls: self.upcalls.clone(),
+            caller: self.caller.clone(),
             dirs: dirs.into(),
         }
     }
@@ -58,7 +80,7 @@ impl Changes {
     /// An own change of the object's attributes whose outcome the reply did not tell.
     pub fn forget_attrs(&self, fid: Fid) {
         self.cache.forget_attrs(fid);
-        self.upcalls.tell_own(fid);
+        self.caller.tell(fid);
     }
 
     /// An own change at `now` gave `name` in `dir` to `fid` (`None`: took it away); `body`: how the directory looks now.
@@ -87,7 +109,7 @@ impl Changes {
             let ours = mdc.untime(body.ctime) == now;
             self.cache
                 .changed(&read_attr(mdc, body), body.version, ours);
-            self.upcalls.tell_own(fid);
+            self.caller.tell(fid);
         } else {
             self.forget_attrs(fid);
         }

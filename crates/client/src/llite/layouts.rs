@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use coral_wire::fid::Fid;
 use coral_wire::mds::{layout_intent, open};
 
@@ -137,7 +136,7 @@ impl Layouts {
                         open::WRITE,
                         0,
                         self.servers.now(),
-                        Bytes::new(),
+                        0,
                         false,
                     )
                     .await?;

@@ -10,7 +10,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
@@ -127,7 +126,7 @@ impl MdtOpen {
                 self.bits,
                 0,
                 time,
-                Bytes::new(),
+                0,
                 false,
             )
             .await;

@@ -223,7 +223,7 @@ impl Namespace {
         loop {
             let at = self.places.new_name(parent, name).await?;
             missed.is_new(&at)?;
-            match self.link_at(cred, fid, at.dir, name).await {
+            match self.link_at(cred, fid, at, name).await {
                 Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
                 done => return done,
             }
@@ -234,16 +234,17 @@ impl Namespace {
         self: &Arc<Self>,
         cred: &Cred,
         fid: Fid,
-        parent: Fid,
+        at: Place,
         name: &[u8],
     ) -> Result<Entry, Error> {
+        let parent = at.dir;
         let ids = self.ids.of(cred, &[fid, parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             let _change = me.changes.begin(&[parent]);
             let now = me.servers.now();
-            let done = mdc.link(&ids, fid, parent, &name, now).await?;
+            let done = mdc.link(&ids, fid, parent, at.version, &name, now).await?;
             me.changes
                 .named(&mdc, parent, done.dir(parent), now, &name, Some(fid));
             me.changes.object(&mdc, fid, &done.attrs.body, now);
@@ -409,7 +410,9 @@ impl Namespace {
                 .and_then(|fid| me.cache.known(fid))
                 .map_or(libc::S_IFDIR, |k| k.md.attr.mode);
             let done = mdc
-                .rename(&ids, parent, &name, new_parent, &new_name, mode, flags, now)
+                .rename(
+                    &ids, parent, &name, new_parent, to.version, &new_name, mode, flags, now,
+                )
                 .await?;
             let (from, to) = (done.dir(parent), done.dir(new_parent));
             match (flags & RENAME_EXCHANGE, moved) {

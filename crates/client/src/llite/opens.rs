@@ -24,7 +24,7 @@ use super::inode::MdInode;
 use super::kept::{KeptOpens, close_soon};
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
-use super::places::{MOVES_MAX, Missed, Places};
+use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::reopen::{KEPT, Reopen};
 use super::servers::Servers;
 use super::setattr::SetAttrs;
@@ -163,7 +163,7 @@ impl Opens {
             let at = self.places.of(parent, name).await?;
             missed.is_new(&at)?;
             let whole = at.dir == parent;
-            let done = self.create_here_or_elsewhere(cred, at.dir, whole, name, (mode, flags));
+            let done = self.create_here_or_elsewhere(cred, at, whole, name, (mode, flags));
             match done.await {
                 Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
                 done => return done,
@@ -174,13 +174,13 @@ impl Opens {
     async fn create_here_or_elsewhere(
         self: &Arc<Self>,
         cred: &Cred,
-        parent: Fid,
+        at: Place,
         whole: bool,
         name: &[u8],
         how: (u32, u32),
     ) -> Result<(Entry, Arc<FileHandle>), Error> {
         for _ in 0..MOVES_MAX {
-            match self.create_at(cred, parent, whole, name, how).await? {
+            match self.create_at(cred, at, whole, name, how).await? {
                 Created::Here(entry, fh) => return Ok((entry, fh)),
                 // what is gone has lost the name meanwhile, and whoever has it now is opened
                 Created::Elsewhere(fid) => match self.open_elsewhere(cred, fid, how.1).await {
@@ -192,15 +192,16 @@ impl Opens {
         Err(Refusal::ShardLost.into())
     }
 
-    /// The same in the directory object `parent`, which is all of the directory if it is `whole`.
+    /// The same in the directory object of `at`, which is all of the directory if it is `whole`.
     async fn create_at(
         self: &Arc<Self>,
         cred: &Cred,
-        parent: Fid,
+        at: Place,
         whole: bool,
         name: &[u8],
         (mode, flags): (u32, u32),
     ) -> Result<Created, Error> {
+        let parent = at.dir;
         let ids = self.ids.of(cred, &[parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         let fid = mdc.new_fid().await?;
@@ -213,15 +214,7 @@ impl Opens {
             let now = me.servers.now();
             let opened = mdc
                 .open(
-                    &ids,
-                    parent,
-                    &name,
-                    fid,
-                    bits,
-                    mode,
-                    now,
-                    Bytes::new(),
-                    want_lock,
+                    &ids, parent, &name, fid, bits, mode, now, at.version, want_lock,
                 )
                 .await;
             let mut o = match opened {
@@ -364,7 +357,7 @@ impl Opens {
                     mds_flags(flags),
                     0,
                     me.servers.now(),
-                    Bytes::new(),
+                    0,
                     want_lock,
                 )
                 .await?;
@@ -454,13 +447,11 @@ impl Opens {
         for _ in 0..MOVES_MAX {
             let fid = mdc.new_fid().await.ok()?;
             let (me, mdc, name) = (self.clone(), mdc.clone(), Bytes::copy_from_slice(name));
-            let ids = ids.clone();
             let found = finish(async move {
                 // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
                 let (bits, now) = (mds_flags(flags), me.servers.now());
-                let none = Bytes::new;
                 let opened = mdc
-                    .open(&ids, dir, &name, fid, bits, 0, now, none(), false)
+                    .open(&ids, dir, &name, fid, bits, 0, now, 0, false)
                     .await;
                 let mut o = match opened {
                     Err(e) if e.is(Errno::EREMOTE) => {

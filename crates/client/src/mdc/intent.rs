@@ -176,8 +176,8 @@ impl Mdc {
     }
 
     /// Opens. `fid2` is the FID for the new file with `CREAT`, else the file itself; `name` empty: open by FID.
-    /// `flags` are [`open`] bits; `eadata` a layout the caller demands. Without `want_lock` a lock is given only by servers
-    /// that give one always.
+    /// `flags` are [`open`] bits; `layout_version` that of a striped `parent`, as for [`super::CreateArgs`]. Without `want_lock` a
+    /// lock is given only by servers that give one always.
     #[expect(clippy::too_many_arguments, reason = "an open has that many parts")]
     pub async fn open(
         &self,
@@ -188,7 +188,7 @@ impl Mdc {
         flags: u64,
         mode: u32,
         now: Timespec,
-        eadata: Bytes,
+        layout_version: u32,
         want_lock: bool,
     ) -> Result<Opened, TargetError> {
         let creat = flags & open::CREAT != 0;
@@ -196,9 +196,6 @@ impl Mdc {
         let mut flags = flags;
         if name.is_empty() {
             flags |= open::BY_FID;
-        }
-        if !eadata.is_empty() {
-            flags |= open::HAS_EA;
         }
         let mut rec = RecCreate {
             opcode: ReintOp::OPEN,
@@ -212,6 +209,7 @@ impl Mdc {
             time: self.time(now),
             mode,
             umask: ids.umask,
+            layout_ver: layout_version,
             ..Default::default()
         };
         rec.set_flags(flags);
@@ -233,7 +231,7 @@ impl Mdc {
             if !want_lock {
                 dlm.flags |= LdlmFlags::INTENT_ONLY;
             }
-            let rq = open_rq(intent, &dlm, &rec, name, &eadata)
+            let rq = open_rq(intent, &dlm, &rec, name, &Bytes::new())
                 .replayable_open()
                 .about(about)
                 .concerning(if name.is_empty() { fid2 } else { parent });
@@ -253,9 +251,8 @@ impl Mdc {
         let transno = out.reply.transno;
         let handle = Arc::new(AtomicU64::new(body.open_handle));
         // a replay must give the file the objects it has by then, not new ones
-        let laid_out_here = creat || !eadata.is_empty();
-        let keep = match attrs.md.is_empty() || attrs.truncated() || !laid_out_here {
-            true => eadata,
+        let keep = match attrs.md.is_empty() || attrs.truncated() || !creat {
+            true => Bytes::new(),
             false => {
                 rec.set_flags(rec.flags() | open::HAS_EA);
                 Bytes::copy_from_slice(&attrs.md)

@@ -187,6 +187,7 @@ impl Mdc {
         ids: &Ids,
         fid: Fid,
         parent: Fid,
+        layout_version: u32,
         name: &[u8],
         now: Timespec,
     ) -> Result<Changed, TargetError> {
@@ -200,6 +201,7 @@ impl Mdc {
             fid1: fid,
             fid2: parent,
             time: self.time(now),
+            layout_ver: if self.coral() { layout_version } else { 0 },
             ..Default::default()
         };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
@@ -288,7 +290,8 @@ impl Mdc {
         self.reint(rq.about([parent, target])).await.map(drop)
     }
 
-    /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only.
+    /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only, as is
+    /// `layout_version`, that of the new directory.
     /// `mode` is that of what moves: a stock MDT lets renames run beside each other unless it says that a directory goes to
     /// another one, and two of these at once may each move one into the other (`mdt_reint_rename` in
     /// `lustre/mdt/mdt_reint.c`).
@@ -299,6 +302,7 @@ impl Mdc {
         parent: Fid,
         name: &[u8],
         new_parent: Fid,
+        layout_version: u32,
         new_name: &[u8],
         mode: u32,
         flags: u32,
@@ -316,6 +320,7 @@ impl Mdc {
             time: self.time(now),
             mode,
             padding_5: if self.coral() { flags } else { 0 },
+            layout_ver: if self.coral() { layout_version } else { 0 },
             ..Default::default()
         };
         let mut rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))

@@ -89,6 +89,22 @@ impl Ctx {
         self.coral.then(|| self.exp())
     }
 
+    /// Version of a directory's layout that the client goes by; 0: not said. What is replayed was checked when it was done.
+    pub fn layout(&self, said: u32) -> u32 {
+        match self.rq.is_replay() {
+            true => 0,
+            false => said,
+        }
+    }
+
+    /// The same of a link or rename, where only Coral's clients say it.
+    pub fn layout_of_coral(&self, said: u32) -> u32 {
+        match self.coral {
+            true => self.layout(said),
+            false => 0,
+        }
+    }
+
     /// A time of the request.
     pub fn time(&self, wire: i64) -> Time {
         if self.coral {

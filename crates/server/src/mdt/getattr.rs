@@ -50,7 +50,11 @@ impl Ctx {
         let core = self.reading();
         let mut t = Txn::new(&core.store);
         for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
-            let at = At { parent: fid, name };
+            let at = At {
+                parent: fid,
+                name,
+                layout: 0,
+            };
             fid =
                 namespace::lookup(&mut t, &super::cred::Ucred::root(), at)?.ok_or(Errno::ENOENT)?;
         }
@@ -133,6 +137,7 @@ impl Ctx {
         let at = At {
             parent: b.fid1,
             name: self.name(3),
+            layout: 0,
         };
         let p = {
             let core = self.reading();

@@ -185,6 +185,7 @@ impl Ctx {
                 At {
                     parent: b.fid1,
                     name,
+                    layout: 0,
                 },
             )
         };

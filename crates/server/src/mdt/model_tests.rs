@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_osd::{Batch, Device, OsdMem, Time};
+use coral_wire::layout::{LmvMdHead, hash_type};
 use coral_wire::{Errno, Fid};
 use proptest::prelude::*;
 
@@ -15,7 +16,8 @@ use super::cred::Ucred;
 use super::namespace::{self, At, NewObject, RenameMode};
 use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
-use super::{fld, table, usage};
+use super::xattr::TRUSTED_LMV;
+use super::{fld, striped, table, usage};
 use crate::quota::Used;
 
 #[derive(Clone, Debug)]
@@ -243,6 +245,7 @@ impl World {
                         At {
                             parent: dir,
                             name: &n,
+                            layout: 0,
                         },
                         &new,
                     )
@@ -273,6 +276,7 @@ impl World {
                         At {
                             parent: d2,
                             name: &n,
+                            layout: 0,
                         },
                         time,
                     )
@@ -308,10 +312,12 @@ impl World {
                         At {
                             parent: d1,
                             name: &n1,
+                            layout: 0,
                         },
                         At {
                             parent: d2,
                             name: &n2,
+                            layout: 0,
                         },
                     );
                     namespace::rename(t, &root, src, dst, mode, is_open, time).map(|_| ())
@@ -361,7 +367,19 @@ impl World {
         let d = self.dir(dir);
         let root = Ucred::root();
         let got = self.change(|t, time, is_open| {
-            namespace::unlink(t, &root, At { parent: d, name: n }, rmdir, is_open, time).map(|_| ())
+            namespace::unlink(
+                t,
+                &root,
+                At {
+                    parent: d,
+                    name: n,
+                    layout: 0,
+                },
+                rmdir,
+                is_open,
+                time,
+            )
+            .map(|_| ())
         });
         let want = match self.model.lookup(&d, n) {
             None => Err(Errno::ENOENT),
@@ -557,6 +575,7 @@ fn many_links_leave_the_inode_record() {
             At {
                 parent: Fid::ROOT,
                 name: b"a",
+                layout: 0,
             },
             &new,
         )
@@ -573,6 +592,7 @@ fn many_links_leave_the_inode_record() {
                 At {
                     parent: Fid::ROOT,
                     name: name.as_bytes(),
+                    layout: 0,
                 },
                 time,
             )
@@ -596,6 +616,7 @@ fn many_links_leave_the_inode_record() {
                 At {
                     parent: Fid::ROOT,
                     name: &name,
+                    layout: 0,
                 },
                 false,
                 open,
@@ -607,4 +628,84 @@ fn many_links_leave_the_inode_record() {
     }
     assert_eq!(w.store.inode(&fid).unwrap().nlink, 1);
     assert_eq!(check(&**w.store.kv()).unwrap().problems, Vec::new());
+}
+
+/// A client whose layout of a directory is an older one does not look where the name may lie still: what it makes would be a second
+/// of that name.
+#[test]
+fn a_new_name_is_refused_to_who_knows_another_layout() {
+    let mut w = World::new();
+    let root = Ucred::root();
+    let [shard, plain, file] = [1, 2, 3].map(|n| Fid::new(0x2_0000_0400, n));
+    let object = |fid, mode| NewObject {
+        fid,
+        mode,
+        ..NewObject::default()
+    };
+    let at = |parent, name: &'static [u8], layout| At {
+        parent,
+        name,
+        layout,
+    };
+    let made = [
+        (object(shard, 0o40755), b"shard" as &[u8]),
+        (object(plain, 0o40755), b"plain"),
+        (object(file, 0o100644), b"file"),
+    ];
+    for (new, name) in &made {
+        let make = at(Fid::ROOT, name, 0);
+        w.change(|t, _, _| namespace::create(t, &root, make, new).map(drop))
+            .unwrap();
+    }
+    let head = LmvMdHead {
+        stripe_count: 1,
+        hash_type: hash_type::CRUSH,
+        layout_version: 3,
+        ..LmvMdHead::default()
+    };
+    w.change(|t, _, _| {
+        let h = t.get(&shard)?;
+        let own = striped::shard_attribute(&head, 0);
+        t.put_xattr(h, TRUSTED_LMV, Some(own.encode()));
+        Ok(())
+    })
+    .unwrap();
+    for (dir, is) in [(shard, 3), (plain, 1)] {
+        for said in [is + 1, is - 1, is] {
+            let expected = match said == 0 || said == is {
+                true => Ok(()),
+                false => Err(Errno::ESTALE),
+            };
+            let there = |name| at(dir, name, said);
+            let new = object(Fid::new(0x2_0000_0400, 4), 0o100644);
+            let tried = [
+                w.change(|t, _, _| namespace::create(t, &root, there(b"made"), &new).map(drop)),
+                w.change(|t, time, _| {
+                    namespace::link(t, &root, &file, there(b"link"), time).map(drop)
+                }),
+                w.change(|t, time, open| {
+                    let from = at(Fid::ROOT, b"file", 0);
+                    let how = RenameMode::Replace;
+                    namespace::rename(t, &root, from, there(b"moved"), how, open, time).map(drop)
+                }),
+            ];
+            for done in tried {
+                assert_eq!(done, expected, "{dir} says {is}, told {said}");
+            }
+            if expected.is_ok() {
+                for name in [b"made" as &'static [u8], b"link"] {
+                    w.change(|t, time, open| {
+                        namespace::unlink(t, &root, there(name), false, open, time).map(drop)
+                    })
+                    .unwrap();
+                }
+                w.change(|t, time, open| {
+                    let (from, to) = (there(b"moved"), at(Fid::ROOT, b"file", 0));
+                    let how = RenameMode::Replace;
+                    namespace::rename(t, &root, from, to, how, open, time).map(drop)
+                })
+                .unwrap();
+            }
+        }
+    }
 }

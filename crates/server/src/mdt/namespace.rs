@@ -89,6 +89,8 @@ pub struct At<'a> {
     pub parent: Fid,
     /// The name.
     pub name: &'a [u8],
+    /// Version of the directory's layout by which a new name goes there; 0: not said.
+    pub layout: u32,
 }
 
 /// ACLs of a new object: attribute and value.
@@ -219,7 +221,7 @@ pub fn create(t: &mut Txn<'_>, cred: &Ucred, at: At<'_>, new: &NewObject) -> Mdt
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
-    striped::takes_name(t, parent, at.name)?;
+    striped::takes_name(t, parent, at)?;
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     let own = t.store.fld().is_reserved(new.fid.seq);
@@ -285,7 +287,7 @@ pub fn link(
     if t.ino(parent).nlink == 0 {
         return Err(Errno::ENOENT.into());
     }
-    striped::takes_name(t, parent, at.name)?;
+    striped::takes_name(t, parent, at)?;
     t.store
         .permit(cred, &at.parent, t.ino(parent), MAY_WRITE | MAY_EXEC)?;
     let ino = t.ino(h);
@@ -442,7 +444,7 @@ fn plan_rename(
     let child = t.get(&child_fid)?;
     let target_fid = t.lookup(&dst.parent, dst.name)?;
     if target_fid.is_none() {
-        striped::takes_name(t, dst_dir, dst.name)?;
+        striped::takes_name(t, dst_dir, dst)?;
     }
     if mode == RenameMode::NoReplace && target_fid.is_some() {
         return Err(Errno::EEXIST.into());

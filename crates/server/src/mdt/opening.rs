@@ -33,6 +33,8 @@ struct Open<'a> {
     name: &'a [u8],
     ea: &'a Bytes,
     replay: bool,
+    /// See [`At::layout`].
+    layout: u32,
 }
 
 impl Open<'_> {
@@ -54,6 +56,7 @@ impl Open<'_> {
         At {
             parent: self.rec.fid1,
             name: self.name,
+            layout: self.layout,
         }
     }
 }
@@ -94,6 +97,7 @@ impl Ctx {
             name: self.name(6),
             ea: self.buf(7),
             replay: self.rq.is_replay(),
+            layout: self.layout(rec.layout_ver),
         };
         let new = o.has(flag::LEASE) && o.has(flag::CREAT);
         if new || o.has(flag::VOLATILE | flag::RELEASE) {

@@ -21,6 +21,7 @@ use super::ctx::{Answer, Ctx};
 use super::dom;
 use super::namespace::{self, At, NewObject, RenameMode, Unlinked};
 use super::record::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use super::remote::Name;
 use super::store::{MdtError, MdtResult, Store, Txn};
 use super::striped;
 
@@ -103,6 +104,7 @@ impl Ctx {
         let at = At {
             parent: r.fid1,
             name: self.name(3),
+            layout: self.layout(r.layout_ver),
         };
         let plan = match kind {
             S_IFDIR => self.plan()?,
@@ -155,10 +157,11 @@ impl Ctx {
         let at = At {
             parent: r.fid2,
             name: self.name(4),
+            layout: self.layout_of_coral(r.layout_ver),
         };
         if !self.all_here([&at.parent, &r.fid1]) {
-            let (name, time) = (Bytes::copy_from_slice(at.name), self.time(r.time));
-            return Box::pin(self.link_away(&cred, r.fid1, at.parent, name, time)).await;
+            let (name, time) = (Name::of(at), self.time(r.time));
+            return Box::pin(self.link_away(&cred, r.fid1, name, time)).await;
         }
         let _locks = self
             .ops
@@ -196,6 +199,7 @@ impl Ctx {
         let at = At {
             parent: r.fid1,
             name: self.name(3),
+            layout: 0,
         };
         let rmdir = r.mode & S_IFMT == S_IFDIR;
         if !self.is_here(&at.parent) {
@@ -270,24 +274,30 @@ impl Ctx {
         a.msg.push(&body).push_empty().push_empty();
     }
 
+    fn rename_mode(&self, r: &RecRename) -> Result<RenameMode, Errno> {
+        match r.padding_5 {
+            _ if !self.coral => Ok(RenameMode::Replace),
+            0 => Ok(RenameMode::Replace),
+            coral::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+            coral::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
     async fn rename(&self, head: &MdtRecReint, r: &RecRename) -> MdtResult<Answer> {
         self.cancel_early(6);
         let cred = self.cred(head);
         let src = At {
             parent: r.fid1,
             name: self.name(4),
+            layout: 0,
         };
         let dst = At {
             parent: r.fid2,
             name: self.name(5),
+            layout: self.layout_of_coral(r.layout_ver),
         };
-        let mode = match r.padding_5 {
-            _ if !self.coral => RenameMode::Replace,
-            0 => RenameMode::Replace,
-            coral::RENAME_NOREPLACE => RenameMode::NoReplace,
-            coral::RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return Err(Errno::EINVAL.into()),
-        };
+        let mode = self.rename_mode(r)?;
         let look = |store: &Store, at: At<'_>| -> MdtResult<Option<Fid>> {
             store.lookup(&at.parent, at.name)
         };
@@ -309,8 +319,7 @@ impl Ctx {
             let (child, target) = named()?;
             if self.renames_over([src.parent, dst.parent], [child, target])? {
                 drop(serial);
-                let named = |at: At<'_>| (at.parent, Bytes::copy_from_slice(at.name));
-                let (src, dst, time) = (named(src), named(dst), self.time(r.time));
+                let (src, dst, time) = (Name::of(src), Name::of(dst), self.time(r.time));
                 return Box::pin(self.rename_over(&cred, src, dst, mode, time)).await;
             }
             let objects: Vec<_> = child

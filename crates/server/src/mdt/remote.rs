@@ -28,7 +28,39 @@ use super::trans::{Need, Op};
 pub(super) const RETRIES: usize = 16;
 
 /// A name in a directory.
-type Name = (Fid, Bytes);
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    dir: Fid,
+    name: Bytes,
+    /// See [`At::layout`].
+    layout: u32,
+}
+
+impl Name {
+    /// It, to be kept.
+    pub fn of(at: At<'_>) -> Self {
+        Self {
+            dir: at.parent,
+            name: Bytes::copy_from_slice(at.name),
+            layout: at.layout,
+        }
+    }
+
+    fn at(&self) -> At<'_> {
+        At {
+            parent: self.dir,
+            name: &self.name,
+            layout: self.layout,
+        }
+    }
+
+    fn look(&self) -> Look {
+        Look {
+            dir: self.dir,
+            name: self.name.clone(),
+        }
+    }
+}
 
 /// The lock of who moves directories, the only one of the file system: the first of all in the order of locks.
 pub(super) const RENAMES: Need = Need {
@@ -110,6 +142,7 @@ impl Ctx {
         let at = At {
             parent: r.fid1,
             name: &name,
+            layout: 0,
         };
         if !self.is_here(&child) {
             return Err(Errno::EREMOTE.into());
@@ -173,7 +206,10 @@ impl Ctx {
         time: Time,
     ) -> MdtResult<Answer> {
         self.refuse_replay()?;
-        let (src_mdt, dst_mdt) = (self.ops.home(&src.0).await?, self.ops.home(&dst.0).await?);
+        let (src_mdt, dst_mdt) = (
+            self.ops.home(&src.dir).await?,
+            self.ops.home(&dst.dir).await?,
+        );
         let mut shards: Vec<Fid> = Vec::new();
         let mut moves = Vec::new();
         for _ in 0..RETRIES {
@@ -181,15 +217,15 @@ impl Ctx {
             let mut above = Vec::new();
             if !moves.is_empty() {
                 op.lock(vec![RENAMES], &[]).await?;
-                for dir in [src.0, dst.0] {
+                for dir in [src.dir, dst.dir] {
                     above.push((dir, op.above(dir).await?));
                 }
             }
-            let child = op.look(src.0, &src.1).await?;
-            let target = op.look(dst.0, &dst.1).await?;
+            let child = op.look(src.dir, &src.name).await?;
+            let target = op.look(dst.dir, &dst.name).await?;
             let mut needs = Needs::default();
-            needs.add(src.0, src_mdt, Ibits::UPDATE.0);
-            needs.add(dst.0, dst_mdt, Ibits::UPDATE.0);
+            needs.add(src.dir, src_mdt, Ibits::UPDATE.0);
+            needs.add(dst.dir, dst_mdt, Ibits::UPDATE.0);
             for (fid, named) in [(child, src_mdt), (target, dst_mdt)] {
                 let Some(fid) = fid else { continue };
                 needs.add(fid, self.ops.home(&fid).await?, GOES);
@@ -198,13 +234,10 @@ impl Ctx {
             for shard in &shards {
                 needs.add(*shard, self.ops.home(shard).await?, GOES);
             }
-            let looks = [&src, &dst].map(|(dir, name)| Look {
-                dir: *dir,
-                name: name.clone(),
-            });
+            let looks = [src.look(), dst.look()];
             op.lock(needs.list(), &looks).await?;
             // what is found out late is locked from the beginning
-            let dirs = directories(&op, src.0 != dst.0, [child, target])?;
+            let dirs = directories(&op, src.dir != dst.dir, [child, target])?;
             let mut parts = Vec::new();
             for fid in [child, target].into_iter().flatten() {
                 parts.extend(op.shards(&fid)?);
@@ -271,24 +304,16 @@ impl Ctx {
         &self,
         cred: &Ucred,
         fid: Fid,
-        parent: Fid,
-        name: Bytes,
+        name: Name,
         time: Time,
     ) -> MdtResult<Answer> {
         self.refuse_replay()?;
-        let at = At {
-            parent,
-            name: &name,
-        };
+        let (at, parent) = (name.at(), name.dir);
         let mut needs = Needs::default();
         needs.add(parent, self.ops.home(&parent).await?, Ibits::UPDATE.0);
         needs.add(fid, self.ops.home(&fid).await?, Ibits::UPDATE.0);
-        let look = Look {
-            dir: parent,
-            name: name.clone(),
-        };
         let mut op = Op::begin(&self.ops);
-        op.lock(needs.list(), &[look]).await?;
+        op.lock(needs.list(), &[name.look()]).await?;
         let link = |t: &mut Txn<'_>| {
             if self.view.guards_links() {
                 namespace::may_link(t, cred, &fid)?;
@@ -331,10 +356,7 @@ struct Rename<'a> {
 
 impl Rename<'_> {
     fn run(&self, core: &MdtCore, t: &mut Txn<'_>, cred: &Ucred) -> MdtResult<Option<Unlinked>> {
-        let [src, dst] = self.names.map(|(parent, name)| At {
-            parent: *parent,
-            name,
-        });
+        let [src, dst] = self.names.map(Name::at);
         let is = (
             t.lookup(&src.parent, src.name)?,
             t.lookup(&dst.parent, dst.name)?,

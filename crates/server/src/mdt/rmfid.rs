@@ -111,6 +111,7 @@ impl Ctx {
         let at = At {
             parent: link.parent,
             name: &link.name,
+            layout: 0,
         };
         let remove = |core: &MdtCore, t: &mut Txn<'_>| {
             t.get(&at.parent)?;

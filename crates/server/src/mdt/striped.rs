@@ -15,6 +15,7 @@ use coral_wire::layout::{
 };
 use coral_wire::{Errno, Fid};
 
+use super::namespace::At;
 use super::record::{Inode, Link, S_IFDIR, XattrValue};
 use super::store::{MdtResult, Store, Txn, TxnObject, torn};
 use super::xattr::TRUSTED_LMV;
@@ -84,15 +85,17 @@ pub fn holds_names(t: &Txn<'_>, h: TxnObject) -> MdtResult<()> {
     }
 }
 
-/// ESTALE for a directory in which `name` is not to be made: a master, or a shard that another name than this belongs to, or that
-/// gives its names away to others. The client knows an older layout.
-pub fn takes_name(t: &Txn<'_>, h: TxnObject, name: &[u8]) -> MdtResult<()> {
+/// ESTALE for a directory in which a name is not to be made: a master, or a shard that another name than this belongs to, or that
+/// gives its names away to others. The client knows an older layout. One that says which it knows is also refused where the name
+/// would belong there: it may lie in another shard still, where that client does not look (`mdt_layout_version_check`).
+pub fn takes_name(t: &Txn<'_>, h: TxnObject, at: At<'_>) -> MdtResult<()> {
+    let is_known = |version| at.layout == 0 || at.layout == version;
     let belongs = match attribute(t.store, &t.fid(h), t.ino(h))? {
-        None => true,
+        None => is_known(FIRST_LAYOUT),
         Some(own) if own.head.magic == LMV_MAGIC_V1 => false,
         Some(own) => {
             let number = own.head.master_mdt_index as usize;
-            own.shard_of(name).is_none_or(|n| n == number)
+            own.shard_of(at.name).is_none_or(|n| n == number) && is_known(own.head.layout_version)
         }
     };
     match belongs {

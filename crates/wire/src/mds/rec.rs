@@ -62,7 +62,10 @@ wire_struct! {
     /// `mdt_rec_link`.
     #[derive(Eq)]
     pub struct RecLink : 136 {
-        0 opcode: ReintOp, 4 cap: u32, 8 fsuid: u32, 12 padding_1_h: u32, 16 fsgid: u32, 20 padding_2_h: u32,
+        0 opcode: ReintOp, 4 cap: u32, 8 fsuid: u32,
+        /// Layout version of a striped directory, as for a create. Coral's own.
+        12 layout_ver: u32,
+        16 fsgid: u32, 20 padding_2_h: u32,
         24 suppgid1: u32, 28 padding_3_h: u32, 32 suppgid2: u32, 36 padding_4_h: u32,
         /// The object.
         40 fid1: Fid,
@@ -98,7 +101,10 @@ wire_struct! {
     /// `mdt_rec_rename`.
     #[derive(Eq)]
     pub struct RecRename : 136 {
-        0 opcode: ReintOp, 4 cap: u32, 8 fsuid: u32, 12 padding_1_h: u32, 16 fsgid: u32, 20 padding_2_h: u32,
+        0 opcode: ReintOp, 4 cap: u32, 8 fsuid: u32,
+        /// Layout version of a striped target directory, as for a create. Coral's own.
+        12 layout_ver: u32,
+        16 fsgid: u32, 20 padding_2_h: u32,
         24 suppgid1: u32, 28 padding_3_h: u32, 32 suppgid2: u32, 36 padding_4_h: u32,
         /// Source directory.
         40 fid1: Fid,

@@ -7,7 +7,7 @@ use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::{Ibits, ResId};
 
-use super::known::{ATTR_BITS, DirState, Forget, Known, Lookup, Mark};
+use super::known::{DirState, Known, Lookup, Mark};
 use super::node::{Name, Node};
 use crate::llite::budget::Spent;
 use crate::llite::inode::MdInode;
@@ -18,17 +18,17 @@ use crate::osc::ObjectAttr;
 pub(super) const NODE_BYTES: usize = 920;
 /// Rough size of a name, bytes.
 const NAME_BYTES: usize = 150;
-/// Bits whose loss is told: the attributes are not known any more.
-const TOLD_BITS: u64 = ATTR_BITS | Ibits::LAYOUT.bits();
 
 /// What is remembered of the objects of one mount.
 pub(super) struct Core {
     limit_bytes: usize,
     pub(super) nodes: BTreeMap<Fid, Box<Node>>,
     /// Objects whose extent locks cover cached sizes: {OST index, resource}.
-    objects: BTreeMap<(u32, ResId), Fid>,
+    pub(super) objects: BTreeMap<(u32, ResId), Fid>,
+    /// Shards of striped directories whose attributes the caller may remember, and the directory.
+    pub(super) shard_of: BTreeMap<Fid, Fid>,
     /// Grows with every own change of any directory.
-    epoch: u64,
+    pub(super) epoch: u64,
     pub(super) bytes: usize,
     sweep: Fid,
 }
@@ -40,6 +40,7 @@ impl Core {
             limit_bytes,
             nodes: BTreeMap::new(),
             objects: BTreeMap::new(),
+            shard_of: BTreeMap::new(),
             epoch: 0,
             bytes: 0,
             sweep: Fid::default(),
@@ -433,76 +434,6 @@ impl Core {
             c.epoch += 1;
             c.remove(fid);
         }
-    }
-
-    // ---- locks go ------------------------------------------------------------------------------------------------
-
-    /// An inode-bit lock on `bits` is called back or given up.
-    pub fn lock_lost(&mut self, fid: Fid, cookie: u64, bits: u64) -> Forget {
-        let c = self;
-        let elsewhere = c
-            .nodes
-            .get_mut(&fid)
-            .map(|n| n.drop_links_elsewhere(cookie));
-        if let Some(entries) = elsewhere.filter(|names| !names.is_empty()) {
-            return Forget {
-                inodes: Vec::new(),
-                entries: entries.into_vec(),
-            };
-        }
-        let Some(n) = c.nodes.get_mut(&fid).filter(|n| n.has_lock(cookie)) else {
-            // what it covered went from here for want of room, or already; above us it may still be remembered
-            let mut out = Forget::default();
-            if bits & TOLD_BITS != 0 {
-                out.inodes.push(fid);
-            }
-            if bits & ATTR_BITS != 0 {
-                out.entries.push((fid, Bytes::new()));
-            }
-            return out;
-        };
-        let (lost, links) = n.drop_lock(cookie);
-        let mut out = Forget::default();
-        if lost & TOLD_BITS != 0 {
-            out.inodes.push(fid);
-        }
-        out.entries = links.into_vec();
-        if lost & Ibits::LOOKUP.bits() != 0 && out.entries.is_empty() {
-            // names that a listing brought are not kept here, but may be remembered above us
-            out.entries.push((fid, Bytes::new()));
-        }
-        out
-    }
-
-    /// An extent lock goes: the size and times it covered are not known any more. Above us they may be remembered also where they
-    /// went from here before, for want of room or with another lock.
-    pub fn extent_lost(&mut self, ost: u32, res: ResId) -> Forget {
-        let fid = self.objects.remove(&(ost, res));
-        if let Some(n) = fid.and_then(|f| self.nodes.get_mut(&f)) {
-            n.objects = None;
-        }
-        Forget {
-            inodes: fid.into_iter().collect(),
-            entries: Vec::new(),
-        }
-    }
-
-    /// Everything is void (eviction).
-    pub fn clear(&mut self) -> Forget {
-        let c = self;
-        let mut out = Forget::default();
-        c.epoch += 1;
-        c.objects.clear();
-        let (now, nodes) = (c.epoch, std::mem::take(&mut c.nodes));
-        for (fid, n) in nodes {
-            out.entries.extend(n.all_links());
-            out.inodes.push(fid);
-            if n.changing > 0 {
-                c.nodes.insert(fid, Box::new(Node::new(now, n.changing)));
-            }
-        }
-        c.bytes = c.nodes.len() * NODE_BYTES;
-        out
     }
 
     /// The caller no longer knows the object.

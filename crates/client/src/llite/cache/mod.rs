@@ -21,6 +21,7 @@
 mod core;
 mod known;
 mod node;
+mod told;
 
 use std::sync::Arc;
 
@@ -72,6 +73,17 @@ impl Cache {
     /// The object, if its attributes are covered.
     pub fn known(&self, fid: Fid) -> Option<Known> {
         self.core.lock().known(fid)
+    }
+
+    /// The attributes of a striped directory, if those of all its shards are covered. The caller will be told of the directory when
+    /// one of their locks goes.
+    pub fn striped(&self, fid: Fid) -> Option<Attr> {
+        self.core.lock().striped(fid)
+    }
+
+    /// The striped directory of which this is a shard, if the caller may remember its attributes.
+    pub fn directory_of(&self, shard: Fid) -> Option<Fid> {
+        self.core.lock().directory_of(shard)
     }
 
     /// The object is opened for reading; true: it was before, as far as is remembered.

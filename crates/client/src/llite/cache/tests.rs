@@ -2,6 +2,7 @@ use super::core::NODE_BYTES;
 use super::known::ATTR_BITS;
 use super::*;
 use crate::lov::FileLayout;
+use coral_wire::layout::LmvMd;
 use coral_wire::ldlm::Ibits;
 
 const DIR: Fid = Fid::new(0x400, 1);
@@ -344,6 +345,53 @@ fn a_name_in_a_shard_is_told_as_one_of_the_directory() {
         assert!(c.is_named_to_caller(DIR, whole, b"f", CHILD));
     }
     assert_eq!(c.lock_lost(CHILD, 20, Ibits::LOOKUP.bits()).entries, both);
+}
+
+/// The attributes of a directory in shards are those of the shards: they are remembered while locks on all of them are held.
+#[test]
+fn attributes_of_a_striped_directory_live_as_long_as_the_locks_on_all_shards() {
+    let (c, shards) = (cache(), [Fid::new(0x400, 7), Fid::new(0x2_0000_0400, 8)]);
+    let whole = MdInode {
+        striped: Some(Arc::new(LmvMd {
+            stripe_fids: shards.to_vec(),
+            ..LmvMd::default()
+        })),
+        ..dir(1)
+    };
+    let shard = |n: usize, size: u64| {
+        let mut shard = md(shards[n], libc::S_IFDIR | 0o755, 1);
+        (shard.attr.size, shard.attr.nlink, shard.shard) = (size, 3, true);
+        shard
+    };
+    learn(&c, &whole, 10);
+    learn(&c, &shard(0, 100), 11);
+    assert_eq!((c.striped(DIR), c.directory_of(shards[0])), (None, None));
+    for lost in [1, 0] {
+        learn(&c, &shard(1, 200), 12);
+        learn(&c, &shard(0, 100), 11);
+        let merged = c.striped(DIR).expect("all are covered");
+        assert_eq!((merged.size, merged.nlink), (300, 4));
+        assert_eq!(c.directory_of(shards[lost]), Some(DIR));
+        let told = c.lock_lost(shards[lost], 11 + lost as u64, FULL);
+        assert_eq!(told.inodes, [shards[lost], DIR]);
+        assert_eq!(c.striped(DIR), None);
+        // it is told once, until it is asked for again
+        let again = c.lock_lost(shards[lost], 30, FULL);
+        assert_eq!(again.inodes, [shards[lost]]);
+    }
+    learn(&c, &shard(0, 100), 13);
+    assert!(c.striped(DIR).is_some());
+    // a shard went from here for want of room, and above us it is remembered still
+    for _ in 0..2 {
+        c.core.lock().shrink(0);
+    }
+    assert_eq!(c.lock_lost(shards[0], 13, FULL).inodes, [shards[0], DIR]);
+    assert_eq!(c.lock_lost(DIR, 10, FULL).inodes, [DIR]);
+    learn(&c, &whole, 14);
+    learn(&c, &shard(0, 100), 15);
+    learn(&c, &shard(1, 200), 16);
+    assert!(c.striped(DIR).is_some());
+    assert!(c.clear().inodes.contains(&DIR));
 }
 
 #[test]

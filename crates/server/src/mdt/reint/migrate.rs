@@ -24,7 +24,7 @@ use crate::mdt::core::MdtCore;
 use crate::mdt::cred::{Ucred, cap};
 use crate::mdt::ctx::{Answer, Ctx};
 use crate::mdt::handler::MdtOps;
-use crate::mdt::namespace;
+use crate::mdt::namespace::{self, At};
 use crate::mdt::open_handles::OpenTable;
 use crate::mdt::out::ALL_BITS;
 use crate::mdt::record::{Inode, Link, S_IFDIR, S_IFMT, XattrValue};
@@ -365,7 +365,12 @@ impl Found {
                 return Err(Errno::EEXIST.into());
             }
             let new = t.get(&self.new)?;
-            striped::takes_name(t, new, &self.name)?;
+            let at = At {
+                parent: self.new,
+                name: &self.name,
+                layout: 0,
+            };
+            striped::takes_name(t, new, at)?;
         }
         let moved = match aim {
             Aim::Name => None,

@@ -56,6 +56,7 @@ impl Ctx {
         let at = At {
             parent: r.fid1,
             name: &name,
+            layout: self.layout(r.layout_ver),
         };
         let need = Need {
             fid: at.parent,
