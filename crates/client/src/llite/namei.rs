@@ -10,7 +10,7 @@ use coral_wire::fid::Fid;
 use coral_wire::mds::MdtBody;
 
 use super::attributes::Attributes;
-use super::cache::Cache;
+use super::cache::{Cache, Lookup};
 use super::changes::Changes;
 use super::dirstripe::{DirStripes, asks_shards};
 use super::finish::finish;
@@ -58,6 +58,15 @@ impl Namespace {
         let mdc = self.servers.lmv.of(dir).await?;
         if !self.servers.lmv.several() {
             return Ok((mdc, Fid::ZERO));
+        }
+        // by what a lock covers: an MDT that sees it otherwise says so
+        match self.cache.lookup(dir, name) {
+            Lookup::Hit(k) => {
+                return Ok((self.servers.lmv.of(k.md.attr.fid).await?, k.md.attr.fid));
+            }
+            Lookup::Name(fid) => return Ok((self.servers.lmv.of(fid).await?, fid)),
+            Lookup::Absent => return Ok((mdc, Fid::ZERO)),
+            Lookup::Unknown => {}
         }
         match mdc.getattr_name(&Ids::root(), dir, name).await {
             Ok(a) if elsewhere(&a) => Ok((self.servers.lmv.of(a.body.fid1).await?, a.body.fid1)),

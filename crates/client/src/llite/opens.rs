@@ -162,8 +162,7 @@ impl Opens {
         loop {
             let at = self.places.of(parent, name).await?;
             missed.is_new(&at)?;
-            let whole = at.dir == parent;
-            let done = self.create_here_or_elsewhere(cred, at, whole, name, (mode, flags));
+            let done = self.create_here_or_elsewhere(cred, parent, at, name, (mode, flags));
             match done.await {
                 Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
                 done => return done,
@@ -174,13 +173,13 @@ impl Opens {
     async fn create_here_or_elsewhere(
         self: &Arc<Self>,
         cred: &Cred,
+        parent: Fid,
         at: Place,
-        whole: bool,
         name: &[u8],
         how: (u32, u32),
     ) -> Result<(Entry, Arc<FileHandle>), Error> {
         for _ in 0..MOVES_MAX {
-            match self.create_at(cred, at, whole, name, how).await? {
+            match self.create_at(cred, parent, at, name, how).await? {
                 Created::Here(entry, fh) => return Ok((entry, fh)),
                 // what is gone has lost the name meanwhile, and whoever has it now is opened
                 Created::Elsewhere(fid) => match self.open_elsewhere(cred, fid, how.1).await {
@@ -192,12 +191,12 @@ impl Opens {
         Err(Refusal::ShardLost.into())
     }
 
-    /// The same in the directory object of `at`, which is all of the directory if it is `whole`.
+    /// The same at one place of the directory that the caller knows as `whole`.
     async fn create_at(
         self: &Arc<Self>,
         cred: &Cred,
+        whole: Fid,
         at: Place,
-        whole: bool,
         name: &[u8],
         (mode, flags): (u32, u32),
     ) -> Result<Created, Error> {
@@ -207,8 +206,9 @@ impl Opens {
         let fid = mdc.new_fid().await?;
         let mode = mode & 0o7777 | libc::S_IFREG;
         let bits = mds_flags(flags | libc::O_CREAT as u32);
-        let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
+        let (me, called) = (self.clone(), Bytes::copy_from_slice(name));
         let done = finish(async move {
+            let name = called;
             let want_lock = me.cache.enabled();
             let (mark, _change) = (me.cache.begin_read(parent), me.changes.begin(&[parent]));
             let now = me.servers.now();
@@ -246,7 +246,9 @@ impl Opens {
         match self.attr_after_open(cred, &fh, &md, created).await {
             Ok(attr) => {
                 let mut entry = self.attributes.entry(attr, &md);
-                if !whole {
+                // the caller knows no shards
+                let fid = md.attr.fid;
+                if parent != whole && !self.cache.is_named_to_caller(parent, whole, name, fid) {
                     entry.entry_ttl = Duration::ZERO;
                 }
                 if !created {
