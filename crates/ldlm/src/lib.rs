@@ -24,7 +24,8 @@ mod stats;
 
 pub use ast::{AstError, AstPeer, AstPeers, AstSender, EvictReason, PtlrpcAsts};
 pub use client::{
-    ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook, LockRef, PendingLock,
+    ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook, LockPool, LockRef,
+    PendingLock,
 };
 pub use core::LockInfo;
 pub use server::{

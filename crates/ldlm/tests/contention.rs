@@ -6,6 +6,7 @@ use common::*;
 use coral_ldlm::*;
 use coral_wire::errno::Errno;
 use coral_wire::ldlm::*;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -590,6 +591,57 @@ async fn the_lru_gives_old_locks_back_in_batches() {
     assert!(cancels <= 8, "{cancels} cancels for 84 locks");
     a.ns.cancel_all().await;
     assert_eq!((a.ns.counts(), bed.server.ldlm.counts()), ((0, 0), (0, 0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn targets_leave_each_other_the_idle_locks_that_they_do_not_use() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    let pool = Arc::new(LockPool::default());
+    pool.set_limit(64);
+    a.ns.share(&pool, 32);
+    b.ns.share(&pool, 32);
+    let idle = async |of: &Client, first: u64, count: u64| {
+        for i in first..first + count {
+            let res = ResId([i, 0, 0, 0]);
+            let asked = of
+                .ns
+                .enqueue(res, LdlmType::IBITS, PR, bits(1), NO_FLAGS, 0);
+            drop(asked.await.unwrap());
+        }
+        sleep(SOON).await;
+        (a.ns.counts().1, b.ns.counts().1)
+    };
+    assert_eq!(idle(a, 1000, 60).await, (60, 0), "one alone has all");
+    let (of_a, _) = idle(a, 2000, 100).await;
+    assert!((64..72).contains(&of_a), "{of_a} of 64, and up to 8 more");
+    let (of_a, of_b) = idle(b, 3000, 30).await;
+    assert_eq!(of_b, 30, "within its share");
+    assert!((32..72 - 30).contains(&of_a), "{of_a}");
+    let (of_a, of_b) = idle(b, 4000, 200).await;
+    assert!(
+        of_a >= 32 && of_b >= 32 && of_a + of_b < 72,
+        "{of_a} {of_b}"
+    );
+    assert_eq!(pool.idle(), of_a + of_b);
+    assert_eq!(bed.server.ldlm.counts().0, of_a + of_b);
+    // one that is told how many it may have is no part of it
+    a.ns.set_lru_size(4);
+    let (of_a, of_b) = idle(a, 5000, 1).await;
+    assert!(of_a <= 5, "{of_a}");
+    assert_eq!(pool.idle(), of_b);
+    let (of_a, of_b) = idle(b, 6000, 200).await;
+    assert!(of_a <= 5 && (64..72).contains(&of_b), "{of_a} {of_b}");
+    a.ns.share(&pool, 32);
+    let (of_a, of_b) = idle(a, 7000, 200).await;
+    assert!(
+        of_a >= 32 && of_b >= 32 && of_a + of_b < 72,
+        "{of_a} {of_b}"
+    );
+    b.ns.cancel_unused().await;
+    assert_eq!((b.ns.counts().1, pool.idle()), (0, of_a));
 }
 
 #[tokio::test(start_paused = true)]

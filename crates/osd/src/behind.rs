@@ -10,6 +10,7 @@
 //! * One writes at a time, with [`WriteBehind::writing`] in hand.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ const ROWS_MAX: usize = 128;
 /// Batches in the order in which they came.
 #[derive(Default)]
 struct Waiting {
-    batches: VecDeque<Batch>,
+    batches: VecDeque<Arc<Batch>>,
     /// The greatest number that is to be noted behind them, and how many came with it.
     note: Option<u64>,
     notes: u64,
@@ -50,7 +51,7 @@ pub(crate) struct Writing<'a> {
 
 /// What is to be written, as one batch.
 pub(crate) struct Group {
-    pub(crate) batch: Batch,
+    pub(crate) batch: Arc<Batch>,
     /// Noted behind it.
     pub(crate) note: Option<u64>,
     batches: usize,
@@ -71,8 +72,8 @@ fn value(op: &Op) -> Option<Bytes> {
 }
 
 /// The changes of these batches, those of each row by the last of them alone: a row that all change is written once.
-fn merged<'a>(batches: impl Iterator<Item = &'a Batch>) -> Batch {
-    let ops: Vec<&'a Op> = batches.flat_map(Batch::ops).collect();
+fn merged<'a>(batches: impl Iterator<Item = &'a Arc<Batch>>) -> Batch {
+    let ops: Vec<&'a Op> = batches.flat_map(|b| b.ops()).collect();
     let mut seen = BTreeSet::new();
     let mut kept = Vec::with_capacity(ops.len());
     for op in ops.into_iter().rev() {
@@ -89,7 +90,7 @@ impl WriteBehind {
     pub(crate) fn push(&self, batch: Batch) -> bool {
         let mut waiting = self.waiting.lock();
         let rows = self.rows.fetch_add(batch.len(), Ordering::Release) + batch.len();
-        waiting.batches.push_back(batch);
+        waiting.batches.push_back(Arc::new(batch));
         self.came.fetch_add(1, Ordering::Release);
         rows > ROWS_MAX
     }
@@ -138,13 +139,18 @@ impl WriteBehind {
 }
 
 impl Writing<'_> {
+    /// How many batches are here.
+    pub(crate) fn batches(&self) -> usize {
+        self.behind.waiting.lock().batches.len()
+    }
+
     /// What is here, as one batch, which may be empty. It stays here, to be seen, until [`Writing::written`].
     pub(crate) fn group(&self) -> Group {
         let waiting = self.behind.waiting.lock();
         let batch = match waiting.batches.len() {
-            0 => Batch::new(),
+            0 => Arc::default(),
             1 => waiting.batches[0].clone(),
-            _ => merged(waiting.batches.iter()),
+            _ => Arc::new(merged(waiting.batches.iter())),
         };
         Group {
             batch,
@@ -208,7 +214,7 @@ mod tests {
         let group = writing.group();
         let mut wanted = put(T, "a", "2");
         wanted.put(U, "a", "other").del(T, "b");
-        assert_eq!((&group.batch, group.batches), (&wanted, 3));
+        assert_eq!((&*group.batch, group.batches), (&wanted, 3));
         // comes while the others are written, and stays
         behind.push(put(T, "a", "4"));
         writing.written(&group);

@@ -68,6 +68,16 @@ struct Ended {
     failure: Option<String>,
 }
 
+/// See [`Device::hold`].
+pub struct Held<'a>(Writing<'a>);
+
+impl Held<'_> {
+    /// Changes that wait to be written.
+    pub fn changes(&self) -> usize {
+        self.0.batches()
+    }
+}
+
 impl Device {
     /// The device on `kv`.
     pub fn new(kv: Arc<dyn Kv>) -> Device {
@@ -188,6 +198,12 @@ impl Device {
         }
     }
 
+    /// Nobody writes until what is returned is dropped, so that many come to be written at once: for tests and benchmarks. `None`: all
+    /// is written at once by who commits it.
+    pub fn hold(&self) -> Option<Held<'_>> {
+        self.tables.behind.as_ref().map(|b| Held(b.writing()))
+    }
+
     /// Why nothing is acknowledged, in words.
     pub fn trouble(&self) -> Option<String> {
         let failure = self.tables.late.ended.lock().failure.clone();
@@ -245,9 +261,9 @@ impl Tables {
     fn write_in(&self, writing: &Writing<'_>) -> Result<(), OsdError> {
         self.late.refuse_broken()?;
         let begun = Instant::now();
-        let mut group = writing.group();
+        let group = writing.group();
         if !group.batch.is_empty() {
-            match self.kv.commit_seen(std::mem::take(&mut group.batch)).now() {
+            match self.kv.commit_seen(&group.batch).now() {
                 Ok(Ok(())) => {}
                 Ok(Err(OsdError::NoSpace)) => return Err(OsdError::NoSpace),
                 // others have seen it, and built on it

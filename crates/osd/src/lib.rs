@@ -75,8 +75,8 @@ pub trait Kv: Send + Sync {
     }
 
     /// [`Kv::commit`] of what was seen before it is written, and must not fail for want of room: it may have what is put by.
-    fn commit_seen(&self, b: Batch) -> Io<()> {
-        self.commit(b)
+    fn commit_seen(&self, b: &Batch) -> Io<()> {
+        self.commit(b.clone())
     }
 
     /// Makes every batch committed before this call survive power loss. May take milliseconds.

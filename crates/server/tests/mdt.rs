@@ -454,6 +454,36 @@ async fn directories_of_many_entries_read_in_hash_order() -> TestResult {
     Ok(())
 }
 
+/// A name may lie where a client does not look who knows another layout of the directory.
+#[tokio::test]
+async fn who_knows_another_layout_of_a_directory_makes_no_names() -> TestResult {
+    let rig = Rig::new(2).await;
+    let mut c = rig.client("1@lo").await;
+    let dir = c.mkdir(Fid::ROOT, b"dir").await?;
+    let file = c.mknod(Fid::ROOT, b"file", 0o100644).await?;
+    for (layout, expected) in [(7, Err(Errno::ESTALE)), (1, Ok(())), (0, Ok(()))] {
+        c.layout = layout;
+        let name = |what: &str| format!("{what}{layout}").into_bytes();
+        let creat = flag::CREAT | flag::WRITE;
+        let opened = c.open(dir, &name("open"), creat, 0o644).await;
+        let tried = [
+            c.mkdir(dir, &name("dir")).await.map(drop),
+            c.mknod(dir, &name("node"), 0o100644).await.map(drop),
+            opened.map(drop),
+            c.link(file, dir, &name("link")).await,
+            c.rename(Fid::ROOT, b"file", dir, &name("file")).await,
+        ];
+        assert_eq!(tried, [expected; 5], "says {layout}");
+        if expected.is_ok() {
+            c.rename(dir, &name("file"), Fid::ROOT, b"file").await?;
+        }
+        // what is there already is found
+        c.open(Fid::ROOT, b"file", flag::READ, 0).await?;
+    }
+    rig.stop().await;
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_unlinked_open_file_lives_until_its_last_close() -> TestResult {
     let rig = Rig::new(2).await;

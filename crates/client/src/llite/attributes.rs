@@ -157,13 +157,13 @@ impl Attributes {
 
     /// An answer: the caller may remember what a lock covers, if it wants to hear of its loss. What is covered by now counts more
     /// than `attr`, which may have been asked for before the lock came, and before what made it grow.
-    pub fn entry(&self, attr: Attr, md: &MdInode) -> Entry {
+    pub fn entry(&self, attr: Attr) -> Entry {
         let covered = self
             .cache
             .known(attr.fid)
             .filter(|_| self.upcalls.are_heard());
         let ttl = |yes: bool| if yes { COVERED_TTL } else { Duration::ZERO };
-        let now = covered.as_ref().and_then(|k| match md.striped {
+        let now = covered.as_ref().and_then(|k| match k.md.striped {
             None => k.attr(),
             Some(_) => self.cache.striped(attr.fid),
         });
@@ -186,7 +186,7 @@ impl Attributes {
             }
             md => md?,
         };
-        Ok(self.entry(self.full(&md).await?, &md))
+        Ok(self.entry(self.full(&md).await?))
     }
 
     /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.

@@ -18,13 +18,14 @@ fn lock_limit(cache_mb: u32) -> usize {
     sixth(cache_mb) / LOCK_BYTES
 }
 
-/// Idle locks that each MDT and each OST may leave with us: half of the locks are for metadata, half for data.
-pub(super) fn lock_limits(cache_mb: u32, mdts: usize, osts: usize) -> (usize, usize) {
-    let half = lock_limit(cache_mb) / 2;
-    (
-        (half / mdts.max(1)).max(LOCKS_MIN),
-        (half / osts.max(1)).max(LOCKS_MIN),
-    )
+/// Idle locks that all MDTs may leave with us together, and all OSTs: half of the locks are for metadata, half for data.
+pub(super) fn lock_pool(cache_mb: u32) -> usize {
+    lock_limit(cache_mb) / 2
+}
+
+/// Of these, those that each of so many targets may leave in any case.
+pub(super) fn lock_share(cache_mb: u32, targets: usize) -> usize {
+    (lock_pool(cache_mb) / targets.max(1)).max(LOCKS_MIN)
 }
 
 /// Files whose pages the kernel may cache at once, for a cache of so many MiB: each pins its locks.

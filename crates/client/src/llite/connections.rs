@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use coral_ldlm::ClientNamespace;
+use coral_ldlm::{ClientNamespace, LockPool};
 use coral_ptlrpc::{Import, ImportState};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
-use super::budget::{dirty_limit, kept_limits, lock_limits};
+use super::budget::{dirty_limit, kept_limits, lock_pool, lock_share};
 use super::flusher::Flusher;
 use super::locks::Locks;
 use super::servers::Servers;
@@ -36,6 +36,10 @@ pub(super) struct Connections {
     activation: Mutex<BTreeMap<u32, bool>>,
     /// Held while OSTs come and go.
     following: tokio::sync::Mutex<()>,
+    /// Idle locks of all MDTs.
+    mdt_locks: Arc<LockPool>,
+    /// Idle locks of all OSTs.
+    ost_locks: Arc<LockPool>,
 }
 
 impl Connections {
@@ -56,6 +60,8 @@ impl Connections {
             flusher,
             activation: Mutex::default(),
             following: tokio::sync::Mutex::default(),
+            mdt_locks: Arc::default(),
+            ost_locks: Arc::default(),
         });
         for mdc in me.servers.lmv.mdcs() {
             me.locks.attach(&mdc);
@@ -144,17 +150,29 @@ impl Connections {
             return;
         }
         let (mdcs, oscs) = (self.servers.lmv.mdcs(), self.servers.lov.oscs());
-        let (mdt, ost) = lock_limits(self.servers.opts.cache_mb, mdcs.len(), oscs.len());
-        mdcs.iter().for_each(|m| m.namespace().set_lru_size(mdt));
+        for mdc in &mdcs {
+            self.share_locks_with(mdc.namespace(), true);
+        }
         let dirty = dirty_limit(self.servers.opts.cache_mb, oscs.len());
         let (kept_of_mdt, kept) = kept_limits(self.servers.opts.cache_mb, mdcs.len(), oscs.len());
         mdcs.iter()
             .for_each(|m| m.data().set_kept_limit(kept_of_mdt));
         for o in &oscs {
-            o.namespace().set_lru_size(ost);
+            self.share_locks_with(o.namespace(), false);
             o.grant().set_max_dirty(dirty);
             o.set_kept_limit(kept);
         }
+    }
+
+    /// Gives a target its share of the budget for locks, and what the others leave of theirs.
+    pub fn share_locks_with(&self, ns: &Arc<ClientNamespace>, of_mdt: bool) {
+        let (pool, targets) = match of_mdt {
+            true => (&self.mdt_locks, self.servers.lmv.mdcs().len()),
+            false => (&self.ost_locks, self.servers.lov.oscs().len()),
+        };
+        let cache_mb = self.servers.opts.cache_mb;
+        pool.set_limit(lock_pool(cache_mb));
+        ns.share(pool, lock_share(cache_mb, targets));
     }
 }
 

@@ -331,10 +331,7 @@ impl Directories {
         if md.needs_osts() && !all_up {
             return None;
         }
-        Some(
-            self.attributes
-                .entry(self.attributes.full(&md).await.ok()?, &md),
-        )
+        Some(self.attributes.entry(self.attributes.full(&md).await.ok()?))
     }
 
     /// Up to `max` entries behind `cookie`; empty at the end. `keep`: for the cache to know the listing.

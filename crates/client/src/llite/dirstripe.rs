@@ -95,7 +95,7 @@ impl DirStripes {
             let place = self.places.new_name(parent, &rq.name).await?;
             missed.is_new(&place)?;
             match self.mkdir_at(cred, parent, place, rq.clone()).await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(place, e),
+                Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(place, e),
                 done => return done,
             }
         }
@@ -146,7 +146,7 @@ impl DirStripes {
             let place = self.places.of(parent, &rq.name).await?;
             missed.is_new(&place)?;
             match self.restripe_at(cred, parent, place, rq.clone()).await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(place, e),
+                Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(place, e),
                 done => return done,
             }
         }

@@ -53,14 +53,18 @@ pub(super) struct Namespace {
 impl Namespace {
     /// Where to send a request that takes `name` from what it names: with several MDTs that is the one of the victim, which
     /// alone can tell whether it becomes an orphan (`lmv_unlink`, `lmv_rename`). The FID is zero when none is needed or there
-    /// is no such name.
-    async fn victim(&self, dir: Fid, name: &[u8]) -> Result<(Arc<Mdc>, Fid), Error> {
+    /// is no such name. With `ask` what the cache knows does not count.
+    async fn victim(&self, dir: Fid, name: &[u8], ask: bool) -> Result<(Arc<Mdc>, Fid), Error> {
         let mdc = self.servers.lmv.of(dir).await?;
         if !self.servers.lmv.several() {
             return Ok((mdc, Fid::ZERO));
         }
+        let known = match ask {
+            true => Lookup::Unknown,
+            false => self.cache.lookup(dir, name),
+        };
         // by what a lock covers: an MDT that sees it otherwise says so
-        match self.cache.lookup(dir, name) {
+        match known {
             Lookup::Hit(k) => {
                 return Ok((self.servers.lmv.of(k.md.attr.fid).await?, k.md.attr.fid));
             }
@@ -76,6 +80,11 @@ impl Namespace {
         }
     }
 
+    /// The name may stand for something else than the victim that was taken from the cache.
+    fn is_another(&self, e: &Error) -> bool {
+        self.servers.lmv.several() && matches!(e.errno(), Errno::EREMOTE | Errno::ESTALE)
+    }
+
     /// Makes something that is no open file.
     async fn make(self: &Arc<Self>, cred: &Cred, args: CreateArgs) -> Result<Entry, Error> {
         check_name(&args.name)?;
@@ -84,7 +93,7 @@ impl Namespace {
             let place = self.places.new_name(args.parent, &args.name).await?;
             missed.is_new(&place)?;
             match self.make_at(cred, args.clone(), place).await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(place, e),
+                Err(e) if self.places.may_have_moved(&[args.parent], &e) => missed.at(place, e),
                 done => return done,
             }
         }
@@ -233,7 +242,7 @@ impl Namespace {
             let at = self.places.new_name(parent, name).await?;
             missed.is_new(&at)?;
             match self.link_at(cred, fid, at, name).await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
+                Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
                 done => return done,
             }
         }
@@ -296,12 +305,13 @@ impl Namespace {
         dir: bool,
     ) -> Result<(), Error> {
         check_name(name)?;
-        let mut missed = Missed::none();
+        let (mut missed, mut ask) = (Missed::none(), false);
         loop {
             let at = self.places.of(parent, name).await?;
             missed.is_new(&at)?;
-            match self.remove_at(cred, at.dir, name, dir).await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
+            match self.remove_at(cred, at.dir, name, dir, ask).await {
+                Err(e) if !ask && self.is_another(&e) => ask = true,
+                Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
                 done => return done,
             }
         }
@@ -313,9 +323,10 @@ impl Namespace {
         parent: Fid,
         name: &[u8],
         dir: bool,
+        ask: bool,
     ) -> Result<(), Error> {
         let ids = self.ids.of(cred, &[parent]).await;
-        let (mdc, child) = self.victim(parent, name).await?;
+        let (mdc, child) = self.victim(parent, name, ask).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             let victim = me.cache.name_of(parent, &name);
@@ -349,12 +360,15 @@ impl Namespace {
             return Err(Refusal::RenameFlags.into());
         }
         let (from, to) = ((parent, name), (new_parent, new_name));
-        let mut missed = Missed::none();
+        let (mut missed, mut ask) = (Missed::none(), false);
         loop {
             let dirs = self.both_places(from, to).await?;
             missed.is_new(&dirs)?;
-            match self.rename_at(cred, dirs, name, new_name, flags).await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(dirs, e),
+            match self.rename_at(cred, dirs, name, new_name, flags, ask).await {
+                Err(e) if !ask && self.is_another(&e) => ask = true,
+                Err(e) if self.places.may_have_moved(&[parent, new_parent], &e) => {
+                    missed.at(dirs, e);
+                }
                 done => return done,
             }
         }
@@ -378,6 +392,7 @@ impl Namespace {
         name: &[u8],
         new_name: &[u8],
         flags: u32,
+        ask: bool,
     ) -> Result<(), Error> {
         let (parent, new_parent) = (from.dir, to.dir);
         let ids = self.ids.of(cred, &[parent, new_parent]).await;
@@ -400,7 +415,7 @@ impl Namespace {
                 Ok(_) => return Err(Refusal::NameTaken.into()),
             }
         }
-        let (mdc, _) = self.victim(new_parent, new_name).await?;
+        let (mdc, _) = self.victim(new_parent, new_name, ask).await?;
         let me = self.clone();
         let (name, new_name) = (
             Bytes::copy_from_slice(name),

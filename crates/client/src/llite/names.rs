@@ -69,10 +69,10 @@ impl Names {
             {
                 Entry {
                     attr_ttl: Duration::ZERO,
-                    ..self.attributes.entry(md.attr, &md)
+                    ..self.attributes.entry(md.attr)
                 }
             }
-            attr => self.attributes.entry(attr?, &md),
+            attr => self.attributes.entry(attr?),
         };
         // the caller knows no shards
         let fid = md.attr.fid;
@@ -98,7 +98,7 @@ impl Names {
             let all = self.places.all_of(parent, name).await?;
             missed.is_new(&all)?;
             match self.resolve_among(cred, parent, &all, name).await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(all, e),
+                Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(all, e),
                 done => return done,
             }
         }

@@ -38,8 +38,8 @@ const LARGEFILE: u32 = 0o100_000;
 /// What came of an open that may create.
 enum Created {
     Here(Entry, Arc<FileHandle>),
-    /// What has the name lies on another MDT than the name.
-    Elsewhere(Fid),
+    /// What has the name lies on another MDT than the name. `None`: the name went before it was asked what it is.
+    Elsewhere(Option<Fid>),
 }
 
 /// Opens and closes files.
@@ -164,7 +164,7 @@ impl Opens {
             missed.is_new(&at)?;
             let done = self.create_here_or_elsewhere(cred, parent, at, name, (mode, flags));
             match done.await {
-                Err(e) if self.places.may_have_moved(&e) => missed.at(at, e),
+                Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
                 done => return done,
             }
         }
@@ -178,17 +178,21 @@ impl Opens {
         name: &[u8],
         how: (u32, u32),
     ) -> Result<(Entry, Arc<FileHandle>), Error> {
+        let mut lost = Refusal::NoName.into();
         for _ in 0..MOVES_MAX {
             match self.create_at(cred, parent, at, name, how).await? {
                 Created::Here(entry, fh) => return Ok((entry, fh)),
+                Created::Elsewhere(None) => {}
                 // what is gone has lost the name meanwhile, and whoever has it now is opened
-                Created::Elsewhere(fid) => match self.open_elsewhere(cred, fid, how.1).await {
-                    Err(e) if e.is_gone() => {}
-                    done => return done,
-                },
+                Created::Elsewhere(Some(fid)) => {
+                    match self.open_elsewhere(cred, fid, how.1).await {
+                        Err(e) if e.is_gone() => lost = e,
+                        done => return done,
+                    }
+                }
             }
         }
-        Err(Refusal::ShardLost.into())
+        Err(lost)
     }
 
     /// The same at one place of the directory that the caller knows as `whole`.
@@ -219,8 +223,11 @@ impl Opens {
                 .await;
             let mut o = match opened {
                 Err(e) if e.is(Errno::EREMOTE) => {
-                    let named = mdc.getattr_name(&ids, parent, &name).await?;
-                    return Ok(Err(named.body.fid1));
+                    return match mdc.getattr_name(&ids, parent, &name).await {
+                        Ok(named) => Ok(Err(Some(named.body.fid1))),
+                        Err(e) if e.is(Errno::ENOENT) => Ok(Err(None)),
+                        Err(e) => Err(e.into()),
+                    };
                 }
                 opened => opened?,
             };
@@ -245,7 +252,7 @@ impl Opens {
         };
         match self.attr_after_open(cred, &fh, &md, created).await {
             Ok(attr) => {
-                let mut entry = self.attributes.entry(attr, &md);
+                let mut entry = self.attributes.entry(attr);
                 // the caller knows no shards
                 let fid = md.attr.fid;
                 if parent != whole && !self.cache.is_named_to_caller(parent, whole, name, fid) {
@@ -274,11 +281,13 @@ impl Opens {
         if flags & libc::O_EXCL as u32 != 0 {
             return Err(Refusal::NameTaken.into());
         }
-        let fh = self.open(cred, fid, flags).await?;
+        let flags = flags & !libc::O_CREAT as u32;
+        let fh = self.open_fid(cred, fid, flags).await?;
+        self.cut_at_open(cred, &fh, flags).await?;
         let found = async {
             let md = self.attributes.md_inode(fid).await?;
             let attr = self.attributes.full(&md).await?;
-            Ok::<_, Error>(self.attributes.entry(attr, &md))
+            Ok::<_, Error>(self.attributes.entry(attr))
         };
         match found.await {
             Ok(entry) => Ok((Entry::for_now(entry.attr), fh)),
@@ -324,14 +333,25 @@ impl Opens {
             })?,
         };
         drop(opened);
+        self.cut_at_open(cred, &fh, flags).await?;
+        Ok(fh)
+    }
+
+    /// Cuts what was opened, if it is to be; closed when that fails.
+    async fn cut_at_open(
+        self: &Arc<Self>,
+        cred: &Cred,
+        fh: &Arc<FileHandle>,
+        flags: u32,
+    ) -> Result<(), Error> {
         if flags & libc::O_TRUNC as u32 != 0
             && fh.at_mdt.mode & libc::S_IFMT == libc::S_IFREG
-            && let Err(e) = self.setattrs.truncate(cred, &fh, 0).await
+            && let Err(e) = self.setattrs.truncate(cred, fh, 0).await
         {
-            self.release(&fh).await.ok();
+            self.release(fh).await.ok();
             return Err(e);
         }
-        Ok(fh)
+        Ok(())
     }
 
     async fn open_fid(
@@ -430,9 +450,7 @@ impl Opens {
                 me.reopen.drop_late(pid);
             }
         });
-        let entry = self
-            .attributes
-            .entry(self.attributes.full(&md).await.ok()?, &md);
+        let entry = self.attributes.entry(self.attributes.full(&md).await.ok()?);
         Some(Entry::for_now(entry.attr))
     }
 

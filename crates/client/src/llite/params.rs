@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use coral_ldlm::ClientNamespace;
 
-use super::budget::{Spent, lock_limits};
+use super::budget::Spent;
 use super::cache::Cache;
 use super::connections::Connections;
 use super::covers::Covers;
@@ -192,7 +192,7 @@ impl Tunables {
     /// `osc.NAME.max_rpcs_in_flight` to a number of RPCs, 1 to 256 (until a server joins or leaves);
     /// `osc.NAME.active` to 0, so that the OST is left and what needs it fails, or 1;
     /// `osc.NAME.idle_timeout` to seconds without use after which the OST is left, 0 (never) to 50;
-    /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the share of the budget again), or `clear` (all unused locks
+    /// `ldlm.namespaces.NAME.lru_size` to a number of locks, 0 (the budget decides again), or `clear` (all unused locks
     /// are given back, cached pages first). EINVAL for another value, EPERM for another parameter, ENOENT when there is none
     /// of that name.
     pub async fn set_param(&self, name: &str, value: &str) -> Result<(), Error> {
@@ -267,14 +267,7 @@ impl Tunables {
                 self.drains.drop_all().await;
                 ns.cancel_unused().await;
             }
-            (_, Ok(0)) => {
-                let (mdt, ost) = lock_limits(
-                    self.servers.opts.cache_mb,
-                    self.servers.lmv.mdcs().len(),
-                    self.servers.lov.oscs().len(),
-                );
-                ns.set_lru_size(if found.contains("-mdc-") { mdt } else { ost });
-            }
+            (_, Ok(0)) => (self.connections).share_locks_with(&ns, found.contains("-mdc-")),
             (_, Ok(n)) => ns.set_lru_size(n),
             _ => return Err(Refusal::BadParam.into()),
         }

@@ -75,9 +75,17 @@ impl Places {
         }
     }
 
-    /// What a server did not find may have moved to another shard of a directory that is being migrated, after it was looked for.
-    pub fn may_have_moved(&self, e: &Error) -> bool {
-        self.servers.lmv.several() && e.is_gone()
+    /// What a server did not find may have moved to another shard of one of these directories, after it was looked for. What is
+    /// remembered of their layouts is forgotten when the server knows others.
+    pub fn may_have_moved(&self, dirs: &[Fid], e: &Error) -> bool {
+        if !self.servers.lmv.several() {
+            return false;
+        }
+        if e.errno() == Errno::ESTALE {
+            dirs.iter()
+                .for_each(|d| self.attributes.cache.forget_attrs(*d));
+        }
+        e.is_gone()
     }
 
     /// The layout of a directory in shards. Where `dir` is one of them itself, it was in one piece when the caller looked it up, and

@@ -157,7 +157,7 @@ impl SetAttrs {
             Some(objects) => md.merged(&objects),
             None => self.attributes.full(&md).await?,
         };
-        Ok(self.attributes.entry(attr, &md))
+        Ok(self.attributes.entry(attr))
     }
 
     /// EOPNOTSUPP for a file whose objects are out of reach (released, foreign): before the MDT notes a size that nothing has.

@@ -22,12 +22,13 @@ pub async fn way(u: &User, path: &str) -> Vec<Result<Fid>> {
     fids
 }
 
-/// An operation by path, looked up again when what it is about has moved meanwhile. The kernel does that for ESTALE.
+/// An operation by path, looked up again when what it is about has moved meanwhile. The kernel does that for ESTALE, once.
 pub async fn steady<T>(u: &User, path: &str, op: impl AsyncFn() -> Result<T>) -> Result<T> {
+    let mut stale = 0;
     for _ in 0..100 {
         let at = way(u, path).await;
         match op().await {
-            Err(Errno::ESTALE) => {}
+            Err(Errno::ESTALE) if stale == 0 => stale += 1,
             Err(Errno::ENOENT) if at != way(u, path).await => {}
             done => return done,
         }

@@ -71,16 +71,16 @@ impl ClientNamespace {
     /// Gives one pin up; what follows from it is never done inline: the caller may hold mutexes of its own.
     pub(super) fn unpin(self: &Arc<Self>, cookie: u64) {
         let now = Instant::now();
-        let (doomed, over) = {
+        let (doomed, idle, old) = {
             let mut locks = self.locks.lock();
             let doomed = locks.unpin(cookie, now);
-            // The LRU is served once it is worth an RPC, so that not every unpin makes one.
-            let size = self.lru_size();
-            let slack = (size / 8).clamp(1, CANCEL_BATCH);
-            let over = locks.counts().1 >= size + slack
-                || locks.has_older(now.checked_sub(self.lru_max_age));
-            (doomed, over)
+            let old = locks.has_older(now.checked_sub(self.lru_max_age));
+            (doomed, locks.counts().1, old)
         };
+        // The LRU is served once it is worth an RPC, so that not every unpin makes one.
+        let size = self.lru_size();
+        let slack = (size / 8).clamp(1, CANCEL_BATCH);
+        let over = old | (self.tell(idle) && idle >= size + slack);
         if let Some(d) = doomed {
             let me = self.clone();
             self.spawn(Box::pin(async move { me.give_back(vec![d]).await }));
@@ -88,7 +88,7 @@ impl ClientNamespace {
         if over && !self.shrinking.swap(true, Ordering::AcqRel) {
             let me = self.clone();
             self.spawn(Box::pin(async move {
-                me.clone().shrink(me.lru_size()).await;
+                me.clone().shrink(me.kept()).await;
                 me.shrinking.store(false, Ordering::Release);
             }));
         }
@@ -100,7 +100,7 @@ impl ClientNamespace {
     }
 
     /// Gives idle locks back until `keep` are left and none is too old.
-    async fn shrink(self: Arc<Self>, keep: usize) {
+    pub(super) async fn shrink(self: Arc<Self>, keep: usize) {
         loop {
             let limit = Instant::now().checked_sub(self.lru_max_age);
             let mut aged = self.locks.lock().aged(keep, limit, CANCEL_BATCH);
@@ -108,6 +108,7 @@ impl ClientNamespace {
                 aged.retain(|i| hook.may_cancel_early(i));
             }
             let doomed = self.locks.lock().doom_if_idle(&aged);
+            self.tell(self.counts().1);
             if doomed.is_empty() {
                 return;
             }

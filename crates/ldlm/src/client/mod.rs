@@ -8,13 +8,14 @@
 //! while one exists the lock is not given back. No mutex is held while a hook, a send or a waker runs.
 //!
 //! Lustre: `lustre/ldlm/ldlm_request.c` and the callback half of `ldlm_lockd.c`. Left out: lock volume (the LRU has a fixed
-//! size), lock convert (the whole lock is given back), cancel of idle locks before replay.
+//! size, or one that targets share, [`LockPool`]), lock convert (the whole lock is given back), cancel of idle locks before replay.
 
 mod callback;
 mod cancel;
 mod enqueue;
 mod flock;
 mod handle;
+mod pool;
 mod table;
 
 use coral_lnet::Node;
@@ -37,6 +38,7 @@ use flock::Aftermaths;
 use table::LockTable;
 
 pub use handle::{LockRef, PendingLock};
+pub use pool::LockPool;
 
 /// Lock replays under way at once, per server: a client with thousands of locks would else hold up everybody's recovery by a
 /// round trip for each. Lustre: `lock_can_replay`, 8 at most.
@@ -180,6 +182,9 @@ impl LdlmClient {
             hook: RwLock::new(None),
             locks: Mutex::new(LockTable::new(self.node.rng_u64())),
             shrinking: AtomicBool::new(false),
+            pool: OnceLock::new(),
+            pooled: AtomicBool::new(false),
+            told: AtomicUsize::new(0),
             aftermaths: Default::default(),
             runtime: Handle::try_current().ok(),
         });
@@ -235,10 +240,23 @@ pub struct ClientNamespace {
     locks: Mutex<LockTable>,
     /// A task serves the LRU.
     shrinking: AtomicBool,
+    pool: OnceLock<Arc<LockPool>>,
+    /// The pool decides how many idle locks are kept, not `lru_size` alone.
+    pooled: AtomicBool,
+    /// Idle locks that the pool was told of last.
+    told: AtomicUsize,
     /// Which owners of flocks have requests under way that nobody waits for.
     aftermaths: Arc<Aftermaths>,
     /// For work started by a drop outside of any task.
     runtime: Option<Handle>,
+}
+
+impl Drop for ClientNamespace {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.get() {
+            pool.told(*self.told.get_mut(), 0);
+        }
+    }
 }
 
 impl ClientNamespace {
@@ -288,14 +306,50 @@ impl ClientNamespace {
         self.locks.lock().iter().next().is_none()
     }
 
-    /// Unused granted locks kept at most.
+    /// Unused granted locks kept at most; in a pool, those kept in any case.
     pub fn lru_size(&self) -> usize {
         self.lru_size.load(Ordering::Relaxed)
     }
 
-    /// Changes that; the next lock that goes idle makes it true.
+    /// Changes that, whatever others have; the next lock that goes idle makes it true.
     pub fn set_lru_size(&self, locks: usize) {
         self.lru_size.store(locks, Ordering::Relaxed);
+        if self.pooled.swap(false, Ordering::AcqRel)
+            && let Some(pool) = self.pool.get()
+        {
+            pool.told(self.told.swap(0, Ordering::AcqRel), 0);
+        }
+    }
+
+    /// Keeps `locks` in any case, and as many more as the other members leave unused of the pool, which is always the same one.
+    pub fn share(self: &Arc<Self>, pool: &Arc<LockPool>, locks: usize) {
+        self.lru_size.store(locks, Ordering::Relaxed);
+        self.pool.get_or_init(|| pool.clone()).join(self);
+        self.pooled.store(true, Ordering::Release);
+        self.tell(self.counts().1);
+    }
+
+    fn is_pooled(&self) -> bool {
+        self.pooled.load(Ordering::Acquire)
+    }
+
+    /// Tells the pool how many locks are idle. True if there is none: the LRU is this namespace's alone.
+    fn tell(&self, idle: usize) -> bool {
+        let Some(pool) = self.pool.get().filter(|_| self.is_pooled()) else {
+            return true;
+        };
+        if pool.told(self.told.swap(idle, Ordering::AcqRel), idle) {
+            pool.serve(self);
+        }
+        false
+    }
+
+    /// Unused locks that are kept, as far as this namespace alone decides.
+    fn kept(&self) -> usize {
+        match self.is_pooled() {
+            true => usize::MAX,
+            false => self.lru_size(),
+        }
     }
 
     /// Age at which an unused lock is given back.

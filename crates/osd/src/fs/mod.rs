@@ -329,7 +329,7 @@ impl Kv for OsdFs {
     fn may_wait(&self, b: &Batch) -> bool {
         self.tables.may_wait(b)
     }
-    fn commit_seen(&self, b: Batch) -> Io<()> {
+    fn commit_seen(&self, b: &Batch) -> Io<()> {
         Io::ready(self.tables.commit_as(b, true))
     }
     fn sync(&self) -> Io<()> {

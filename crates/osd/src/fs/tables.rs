@@ -317,16 +317,16 @@ impl Tables {
     }
 
     pub(super) fn commit(&self, b: Batch) -> Result<(), OsdError> {
-        self.commit_as(b, false)
+        self.commit_as(&b, false)
     }
 
     /// `seen`: others have seen it already, so it gets what is kept for removals.
-    pub(super) fn commit_as(&self, b: Batch, seen: bool) -> Result<(), OsdError> {
+    pub(super) fn commit_as(&self, b: &Batch, seen: bool) -> Result<(), OsdError> {
         if b.is_empty() {
             return Ok(());
         }
         self.syncs.refuse_after_failure()?;
-        let (mut class, bytes) = weigh(&b)?;
+        let (mut class, bytes) = weigh(b)?;
         if seen {
             class = Class::Removal;
         }
@@ -338,7 +338,7 @@ impl Tables {
             }
             // Once for the journal and once for the sorted table.
             self.space.admit(class, 2 * bytes)?;
-            let Err(e) = self.commit_now(&b) else {
+            let Err(e) = self.commit_now(b) else {
                 return Ok(());
             };
             tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");

@@ -39,6 +39,8 @@ pub struct Client {
     pub node: Arc<Node>,
     pub uid: u32,
     pub gid: u32,
+    /// Version of directories' layouts that creates, opens, links and renames say; 0: none.
+    pub layout: u32,
     seq: Arc<AtomicU64>,
     oid: Arc<AtomicU32>,
 }
@@ -126,6 +128,7 @@ impl Client {
             ldlm,
             node,
             uid: 0,
+            layout: 0,
             gid: 0,
             seq: Arc::default(),
             oid: Arc::default(),
@@ -541,6 +544,7 @@ impl Client {
             time: self.now(),
             mode,
             umask: 0o022,
+            layout_ver: self.layout,
             ..RecCreate::default()
         }
     }
@@ -631,6 +635,7 @@ impl Client {
             fid1: fid,
             fid2: parent,
             time: c.time,
+            layout_ver: self.layout,
             ..RecLink::default()
         };
         self.reint(
@@ -684,6 +689,7 @@ impl Client {
             fid2: p2,
             time: c.time,
             padding_5: mode,
+            layout_ver: self.layout,
             ..RecRename::default()
         };
         self.reint(

@@ -385,7 +385,7 @@ impl Core {
         if let Some(old) = old.and_then(|o| o.fid).filter(|o| Some(*o) != fid)
             && let Some(child) = c.nodes.get_mut(&old)
         {
-            child.links.retain(|(p, n)| (*p, &n[..]) != (dir.fid, name));
+            child.drop_link(dir.fid, name);
         }
         if let Some(child) = fid.and_then(|f| c.nodes.get_mut(&f)) {
             child.add_link(dir.fid, name);

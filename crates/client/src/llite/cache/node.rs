@@ -45,6 +45,8 @@ pub(super) struct Node {
     confirmed: bool,
     /// Names of this object that rely on its LOOKUP lock.
     pub links: SmallVec<[(Fid, Bytes); 1]>,
+    /// The same in shards, as the caller knows them: the shard, the directory and the name.
+    told_as: Vec<(Fid, Fid, Bytes)>,
     /// Names of this object in directories of other MDTs, each with the lock of that MDT that it relies on.
     elsewhere: Vec<(u64, Fid, Bytes)>,
     /// Names in `names` that are none any more.
@@ -147,7 +149,14 @@ impl Node {
         }
         let links = match lost & Ibits::LOOKUP.bits() {
             0 => SmallVec::new(),
-            _ => std::mem::take(&mut self.links),
+            _ => {
+                let told = std::mem::take(&mut self.told_as).into_iter();
+                let told = told.map(|(_, whole, name)| (whole, name));
+                std::mem::take(&mut self.links)
+                    .into_iter()
+                    .chain(told)
+                    .collect()
+            }
         };
         (lost, links)
     }
@@ -269,7 +278,12 @@ impl Node {
 
     /// The caller knows its name in `dir`, which is a shard, as one in `parent`: that goes with the same locks.
     pub fn add_link_of_shard(&mut self, dir: Fid, parent: Fid, name: &[u8]) {
-        self.add_link(parent, name);
+        let is_told = |t: &(Fid, Fid, Bytes)| t.0 == dir && t.2 == name;
+        let held = self.holds(Ibits::LOOKUP) && !self.told_as.iter().any(is_told);
+        if held {
+            let name = Bytes::copy_from_slice(name);
+            self.told_as.push((dir, parent, name));
+        }
         if self.is_named_elsewhere(parent, name) {
             return;
         }
@@ -290,7 +304,15 @@ impl Node {
     /// All names that rely on locks on this object.
     pub fn all_links(&self) -> impl Iterator<Item = (Fid, Bytes)> + '_ {
         let elsewhere = self.elsewhere.iter().map(|(_, p, n)| (*p, n.clone()));
-        self.links.iter().cloned().chain(elsewhere)
+        let told = self.told_as.iter().map(|(_, p, n)| (*p, n.clone()));
+        self.links.iter().cloned().chain(told).chain(elsewhere)
+    }
+
+    /// An own change took this name away.
+    pub fn drop_link(&mut self, parent: Fid, name: &[u8]) {
+        self.links.retain(|(p, n)| (*p, &n[..]) != (parent, name));
+        self.told_as
+            .retain(|(p, _, n)| (*p, &n[..]) != (parent, name));
     }
 
     pub fn add_link(&mut self, parent: Fid, name: &[u8]) {
