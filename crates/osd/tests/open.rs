@@ -308,8 +308,15 @@ fn a_flipped_bit_in_any_file_of_the_store_is_reported_or_harmless() {
             .any(|p| p.components().any(|c| c.as_os_str() == "tables")),
         "{all:?}"
     );
+    let mut tables = 0;
     for path in all {
-        let good = fs::read(&path).unwrap();
+        let good = match fs::read(&path) {
+            Ok(good) => good,
+            // opening the store has tidied it up
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) => panic!("{}: {e}", path.display()),
+        };
+        tables += u32::from(path.components().any(|c| c.as_os_str() == "tables"));
         for part in [0, 1, 5, 9] {
             let at = ((good.len() - 1) * part / 9).min(good.len() - 1);
             let mut bad = good.clone();
@@ -322,5 +329,6 @@ fn a_flipped_bit_in_any_file_of_the_store_is_reported_or_harmless() {
             fs::write(&path, &good).unwrap();
         }
     }
+    assert_ne!(tables, 0, "no table was left to be changed");
     bulk_whole(dir.path()).unwrap();
 }
