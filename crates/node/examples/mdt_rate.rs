@@ -7,17 +7,12 @@
 //! Each row is one kind of operation by all clients at once, each in a directory of its own. CPU is that of the whole process,
 //! clients and servers. Alone is the time in which an operation had its MDT to itself, as `coral_mdt_locked_seconds` counts it;
 //! written is the time in which its changes were written, one at a time but beside the next operation
-//! (`coral_osd_write_seconds`). The serial share is the larger of the two over the CPU time of an operation.
-//!
-//! With more cores more of them wait for the one that writes, and what waits is written as one. So there are two more runs, with 8
-//! and 32 threads, in which nobody may write before as many changes wait (or none has come for a while): they tell what an operation
-//! costs when it is written together with so many. With the serial share s that this makes, n cores are used at best as
-//! 1 / (s + (1 - s) / n).
+//! (`coral_osd_write_seconds`). The serial share is the larger of the two over the CPU time of an operation: with that share s,
+//! n cores are used at best as 1 / (s + (1 - s) / n).
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use coral_client::mdc::{CreateArgs, Ids};
 use coral_client::{Cred, MountOptions};
@@ -33,12 +28,6 @@ type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Clients, each a node of its own.
 const CLIENTS: u32 = 8;
-/// Threads of the further runs, and the cores that are spoken of.
-const CORES: [u32; 2] = [8, 32];
-/// Files of these runs.
-const FEW: u32 = 20_000;
-/// What waits is written after so long, however little it is.
-const GATHERED: Duration = Duration::from_millis(2);
 /// Requests that each has under way.
 const TASKS: u32 = 4;
 /// Files that all clients make together, unless said.
@@ -67,21 +56,13 @@ struct Worker {
 }
 
 /// What the workers do.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq)]
 enum Work {
     Mknod,
     Create,
     Getattr,
     Unlink,
 }
-
-/// What is measured, in this order.
-const ROWS: [(&str, Work); 4] = [
-    ("mknod", Work::Mknod),
-    ("create + close", Work::Create),
-    ("getattr", Work::Getattr),
-    ("unlink", Work::Unlink),
-];
 
 impl Worker {
     async fn one(&self, work: Work, number: u32, fids: &[Fid]) -> Result<(), Failed> {
@@ -170,16 +151,12 @@ fn sum_s(now: &Snapshot, name: &str) -> f64 {
     sums.sum::<u64>() as f64 / 1e9
 }
 
-/// What an operation took of a run, seconds.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    took: f64,
-    cpu: f64,
-    alone: f64,
-    written: f64,
-}
-
-async fn measure(work: Work, workers: &[Arc<Worker>], servers: &Servers) -> Result<Cost, Failed> {
+async fn measure(
+    name: &str,
+    work: Work,
+    workers: &[Arc<Worker>],
+    servers: &Servers,
+) -> Result<(), Failed> {
     let mut fids = Vec::new();
     for worker in workers {
         let known = match work {
@@ -197,13 +174,26 @@ async fn measure(work: Work, workers: &[Arc<Worker>], servers: &Servers) -> Resu
         task.await??;
     }
     let operations = f64::from(workers.iter().map(|w| w.files).sum::<u32>());
-    let now = serial_s(servers);
-    Ok(Cost {
-        took: began.elapsed().as_secs_f64() / operations,
-        cpu: (cpu_s() - cpu) / operations,
-        alone: (now[0] - serial[0]) / operations,
-        written: (now[1] - serial[1]) / operations,
-    })
+    let (took, cpu, now) = (
+        began.elapsed().as_secs_f64(),
+        cpu_s() - cpu,
+        serial_s(servers),
+    );
+    let [alone, written] = [now[0] - serial[0], now[1] - serial[1]];
+    let share = alone.max(written) / cpu;
+    let cores = |n: f64| 1.0 / (share + (1.0 - share) / n);
+    let each = 1e6 / operations;
+    println!(
+        "{name:<16} {:>9.0} /s {:>7.1} us of CPU {:>7.1} us alone {:>7.1} us written {:>6.1} % serial {:>6.1} of 8 cores {:>6.1} of 32",
+        operations / took,
+        cpu * each,
+        alone * each,
+        written * each,
+        share * 100.0,
+        cores(8.0),
+        cores(32.0),
+    );
+    Ok(())
 }
 
 async fn serve(dir: &Path, net: &Arc<MemNet>) -> Result<Servers, Failed> {
@@ -226,42 +216,16 @@ async fn serve(dir: &Path, net: &Arc<MemNet>) -> Result<Servers, Failed> {
     Ok(Servers::start(node, config).await?)
 }
 
-/// Lets nobody write on the MDT before `many` changes wait, until it is told to stop.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a thread of the benchmark's own, for which no runtime has a place"
-)]
-fn gather(servers: &Servers, many: u32, stop: Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
-    let mdt = servers
-        .targets()
-        .find(|t| t.name().contains("MDT"))
-        .cloned();
-    std::thread::spawn(move || {
-        let Some(mdt) = mdt else { return };
-        while !stop.load(Ordering::Relaxed) {
-            if let Some(held) = mdt.kv().hold() {
-                let began = Instant::now();
-                while held.changes() < many as usize && began.elapsed() < GATHERED {
-                    std::thread::yield_now();
-                }
-            }
-            // whoever waits takes his turn
-            std::thread::sleep(Duration::from_micros(50));
-        }
-    })
-}
-
-/// All kinds of operations by `clients`; with `gathered` so many changes are written at once.
-async fn run(
-    dir: &Path,
-    (clients, files): (u32, u32),
-    gathered: Option<u32>,
-) -> Result<Vec<Cost>, Failed> {
+#[tokio::main]
+async fn main() -> Result<(), Failed> {
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().map_or_else(std::env::temp_dir, Into::into);
+    let files: u32 = args.next().map_or(Ok(FILES), |n| n.parse())?;
     let dir = tempfile::tempdir_in(dir)?;
     let net = MemNet::alone();
     let servers = serve(dir.path(), &net).await?;
     let mut workers = Vec::new();
-    for number in 0..clients {
+    for number in 0..CLIENTS {
         let nid = Nid::tcp(0, [10, 0, 1, number as u8].into());
         let config = NodeConfig::in_memory(nid, 100 + u64::from(number));
         let node = Node::start(config, Some(net.clone())).await?;
@@ -273,72 +237,24 @@ async fn run(
         workers.push(Arc::new(Worker {
             fs,
             dir,
-            files: files / clients,
+            files: files / CLIENTS,
         }));
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    let gate = gathered.map(|many| gather(&servers, many, stop.clone()));
-    let mut costs = Vec::new();
-    for (_, work) in ROWS {
-        costs.push(measure(work, &workers, &servers).await?);
-    }
-    stop.store(true, Ordering::Relaxed);
-    if let Some(gate) = gate {
-        // it ends within two milliseconds, and nobody else needs the thread of `block_on`
-        gate.join().map_err(|_| "the gate fell")?;
+    println!(
+        "{CLIENTS} clients with {TASKS} requests each, {files} files, {} cores",
+        std::thread::available_parallelism()?
+    );
+    for (name, work) in [
+        ("mknod", Work::Mknod),
+        ("create + close", Work::Create),
+        ("getattr", Work::Getattr),
+        ("unlink", Work::Unlink),
+    ] {
+        measure(name, work, &workers, &servers).await?;
     }
     for worker in workers {
         worker.fs.umount().await;
     }
     servers.stop().await;
-    Ok(costs)
-}
-
-/// The same with threads of its own, as many as are to write at once.
-fn on_threads(dir: &Path, gathered: Option<u32>, files: u32) -> Result<Vec<Cost>, Failed> {
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    if let Some(many) = gathered {
-        threads.worker_threads(many as usize);
-    }
-    let runtime = threads.enable_all().build()?;
-    let clients = gathered.unwrap_or(CLIENTS).max(CLIENTS);
-    runtime.block_on(run(dir, (clients, files), gathered))
-}
-
-fn main() -> Result<(), Failed> {
-    let mut args = std::env::args().skip(1);
-    let dir = args.next().map_or_else(std::env::temp_dir, Into::into);
-    let files: u32 = args.next().map_or(Ok(FILES), |n| n.parse())?;
-    let costs = on_threads(&dir, None, files)?;
-    let many: Vec<_> = CORES
-        .iter()
-        .map(|n| on_threads(&dir, Some(*n), FEW.min(files)))
-        .collect::<Result<_, _>>()?;
-    println!(
-        "{CLIENTS} clients with {TASKS} requests each, {files} files, {} cores",
-        std::thread::available_parallelism()?
-    );
-    for (row, (name, _)) in ROWS.iter().enumerate() {
-        let c = costs[row];
-        println!(
-            "{name:<16} {:>9.0} /s {:>7.1} us of CPU {:>7.1} us alone {:>7.1} us written {:>6.1} % serial",
-            1.0 / c.took,
-            c.cpu * 1e6,
-            c.alone * 1e6,
-            c.written * 1e6,
-            c.alone.max(c.written) / c.cpu * 100.0,
-        );
-        for (cores, costs) in CORES.iter().zip(&many) {
-            let written = costs[row].written;
-            let share = c.alone.max(written) / c.cpu;
-            println!(
-                "    {cores:>2} written at once {:>26} {:>24.1} us written {:>6.1} % serial {:>6.1} of {cores} cores used",
-                "",
-                written * 1e6,
-                share * 100.0,
-                1.0 / (share + (1.0 - share) / f64::from(*cores)),
-            );
-        }
-    }
     Ok(())
 }

@@ -139,11 +139,6 @@ impl WriteBehind {
 }
 
 impl Writing<'_> {
-    /// How many batches are here.
-    pub(crate) fn batches(&self) -> usize {
-        self.behind.waiting.lock().batches.len()
-    }
-
     /// What is here, as one batch, which may be empty. It stays here, to be seen, until [`Writing::written`].
     pub(crate) fn group(&self) -> Group {
         let waiting = self.behind.waiting.lock();

@@ -68,16 +68,6 @@ struct Ended {
     failure: Option<String>,
 }
 
-/// See [`Device::hold`].
-pub struct Held<'a>(Writing<'a>);
-
-impl Held<'_> {
-    /// Changes that wait to be written.
-    pub fn changes(&self) -> usize {
-        self.0.batches()
-    }
-}
-
 impl Device {
     /// The device on `kv`.
     pub fn new(kv: Arc<dyn Kv>) -> Device {
@@ -196,12 +186,6 @@ impl Device {
                 answer
             }),
         }
-    }
-
-    /// Nobody writes until what is returned is dropped, so that many come to be written at once: for tests and benchmarks. `None`: all
-    /// is written at once by who commits it.
-    pub fn hold(&self) -> Option<Held<'_>> {
-        self.tables.behind.as_ref().map(|b| Held(b.writing()))
     }
 
     /// Why nothing is acknowledged, in words.
