@@ -171,8 +171,9 @@ impl Connections {
             false => (&self.ost_locks, self.servers.lov.oscs().len()),
         };
         let cache_mb = self.servers.opts.cache_mb;
-        pool.set_limit(lock_pool(cache_mb));
-        ns.share(pool, lock_share(cache_mb, targets));
+        let share = lock_share(cache_mb, targets);
+        pool.set_limit(lock_pool(cache_mb).max(share * targets));
+        ns.share(pool, share);
     }
 }
 

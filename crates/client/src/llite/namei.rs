@@ -20,7 +20,7 @@ use super::identities::Identities;
 use super::inode::read_attr;
 use super::kept::KeptOpens;
 use super::name::check_name;
-use super::places::{Missed, Place, Places};
+use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
@@ -80,9 +80,15 @@ impl Namespace {
         }
     }
 
-    /// The name may stand for something else than the victim that was taken from the cache.
-    fn is_another(&self, e: &Error) -> bool {
-        self.servers.lmv.several() && matches!(e.errno(), Errno::EREMOTE | Errno::ESTALE)
+    /// The name may stand for something else than the victim that was taken from the cache, or than what it was when it was asked
+    /// about, so many times.
+    fn is_another(&self, e: &Error, asked: usize) -> bool {
+        let again = match e.errno() {
+            Errno::EREMOTE => asked < MOVES_MAX,
+            Errno::ESTALE => asked == 0,
+            _ => false,
+        };
+        again && self.servers.lmv.several()
     }
 
     /// Makes something that is no open file.
@@ -305,12 +311,12 @@ impl Namespace {
         dir: bool,
     ) -> Result<(), Error> {
         check_name(name)?;
-        let (mut missed, mut ask) = (Missed::none(), false);
+        let (mut missed, mut asked) = (Missed::none(), 0);
         loop {
             let at = self.places.of(parent, name).await?;
             missed.is_new(&at)?;
-            match self.remove_at(cred, at.dir, name, dir, ask).await {
-                Err(e) if !ask && self.is_another(&e) => ask = true,
+            match self.remove_at(cred, at.dir, name, dir, asked > 0).await {
+                Err(e) if self.is_another(&e, asked) => asked += 1,
                 Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
                 done => return done,
             }
@@ -360,12 +366,15 @@ impl Namespace {
             return Err(Refusal::RenameFlags.into());
         }
         let (from, to) = ((parent, name), (new_parent, new_name));
-        let (mut missed, mut ask) = (Missed::none(), false);
+        let (mut missed, mut asked) = (Missed::none(), 0);
         loop {
             let dirs = self.both_places(from, to).await?;
             missed.is_new(&dirs)?;
-            match self.rename_at(cred, dirs, name, new_name, flags, ask).await {
-                Err(e) if !ask && self.is_another(&e) => ask = true,
+            match self
+                .rename_at(cred, dirs, name, new_name, flags, asked > 0)
+                .await
+            {
+                Err(e) if self.is_another(&e, asked) => asked += 1,
                 Err(e) if self.places.may_have_moved(&[parent, new_parent], &e) => {
                     missed.at(dirs, e);
                 }

@@ -82,8 +82,11 @@ impl Places {
             return false;
         }
         if e.errno() == Errno::ESTALE {
-            dirs.iter()
-                .for_each(|d| self.attributes.cache.forget_attrs(*d));
+            let cache = &self.attributes.cache;
+            let wholes = dirs.iter().filter_map(|d| cache.directory_of(*d));
+            for dir in wholes.chain(dirs.iter().copied()) {
+                cache.forget_attrs(dir);
+            }
         }
         e.is_gone()
     }

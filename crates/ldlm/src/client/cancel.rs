@@ -100,7 +100,7 @@ impl ClientNamespace {
     }
 
     /// Gives idle locks back until `keep` are left and none is too old.
-    pub(super) async fn shrink(self: Arc<Self>, keep: usize) {
+    async fn shrink(self: Arc<Self>, keep: usize) {
         loop {
             let limit = Instant::now().checked_sub(self.lru_max_age);
             let mut aged = self.locks.lock().aged(keep, limit, CANCEL_BATCH);
@@ -114,6 +114,23 @@ impl ClientNamespace {
             }
             self.clone().give_back(doomed).await;
         }
+    }
+
+    /// Gives the oldest idle locks beyond `keep` back, as many as one message holds, in the background. False: there are none.
+    pub(super) fn give_back_beyond(self: &Arc<Self>, keep: usize) -> bool {
+        let limit = Instant::now().checked_sub(self.lru_max_age);
+        let mut aged = self.locks.lock().aged(keep, limit, CANCEL_BATCH);
+        if let Some(hook) = self.hook() {
+            aged.retain(|i| hook.may_cancel_early(i));
+        }
+        let doomed = self.locks.lock().doom_if_idle(&aged);
+        self.tell_idle(self.counts().1);
+        let some = !doomed.is_empty();
+        if some {
+            let me = self.clone();
+            self.spawn(Box::pin(async move { me.give_back(doomed).await }));
+        }
+        some
     }
 
     /// Calls the hooks, then tells the server, in as few messages as possible. It is done even when the future is dropped.

@@ -335,13 +335,32 @@ impl ClientNamespace {
 
     /// Tells the pool how many locks are idle. True if there is none: the LRU is this namespace's alone.
     fn tell(&self, idle: usize) -> bool {
-        let Some(pool) = self.pool.get().filter(|_| self.is_pooled()) else {
+        if !self.is_pooled() {
             return true;
-        };
-        if pool.told(self.told.swap(idle, Ordering::AcqRel), idle) {
+        }
+        if let Some(pool) = self.pool.get()
+            && self.tell_idle(idle)
+        {
             pool.serve(self);
         }
         false
+    }
+
+    /// The same; true if all members have too many.
+    fn tell_idle(&self, idle: usize) -> bool {
+        let tell = |idle| {
+            let before = self.told.swap(idle, Ordering::AcqRel);
+            self.pool.get().is_some_and(|p| p.told(before, idle))
+        };
+        let too_many = tell(idle);
+        match self.is_pooled() {
+            true => too_many,
+            // it has left the pool meanwhile
+            false => {
+                tell(0);
+                false
+            }
+        }
     }
 
     /// Unused locks that are kept, as far as this namespace alone decides.

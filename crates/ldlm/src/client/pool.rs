@@ -51,39 +51,51 @@ impl LockPool {
         idle.max(0) as usize >= limit + slack
     }
 
-    /// Gives locks back until there are no more than there may be, in the background.
+    /// Gives locks back until there are no more than there may be: in the background, and no server is waited for, because one may
+    /// be away.
     pub(super) fn serve(self: &Arc<Self>, member: &ClientNamespace) {
         if !self.serving.swap(true, Ordering::AcqRel) {
-            let me = self.clone();
-            member.spawn(Box::pin(async move {
-                me.shrink().await;
-                me.serving.store(false, Ordering::Release);
-            }));
+            let serving = Serving(self.clone());
+            member.spawn(Box::pin(async move { serving.0.shrink() }));
         }
     }
 
-    async fn shrink(&self) {
+    fn shrink(&self) {
+        let mut all: Vec<_> = {
+            let members = self.members.lock();
+            members.iter().filter_map(Weak::upgrade).collect()
+        };
+        all.retain(|m| m.is_pooled());
+        // what was called back meanwhile is idle no more
+        for member in &all {
+            member.tell_idle(member.counts().1);
+        }
         loop {
             let over = self
                 .idle()
                 .saturating_sub(self.limit.load(Ordering::Relaxed));
-            let all: Vec<_> = {
-                let members = self.members.lock();
-                members.iter().filter_map(Weak::upgrade).collect()
-            };
-            let beyond = |m: &Arc<ClientNamespace>| {
-                let have = if m.is_pooled() { m.counts().1 } else { 0 };
-                (have.saturating_sub(m.lru_size()), have)
-            };
-            let most = all.iter().map(|m| (beyond(m), m)).max_by_key(|m| m.0);
-            let Some(((more, have), member)) = most.filter(|m| over > 0 && m.0.0 > 0) else {
+            let beyond = |m: &Arc<ClientNamespace>| m.counts().1.saturating_sub(m.lru_size());
+            let most = all.iter().enumerate().max_by_key(|(_, m)| beyond(m));
+            let Some((i, more)) = most.map(|(i, m)| (i, beyond(m))) else {
                 return;
             };
-            member.clone().shrink(have - more.min(over)).await;
-            if member.counts().1 >= have {
-                // its hooks keep them
+            if over == 0 || more == 0 {
                 return;
             }
+            let keep = all[i].counts().1.saturating_sub(more.min(over));
+            if !all[i].give_back_beyond(keep) {
+                // its hooks keep them
+                all.swap_remove(i);
+            }
         }
+    }
+}
+
+/// A pool that is served, until it is dropped: also when its task ends before it began.
+struct Serving(Arc<LockPool>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.serving.store(false, Ordering::Release);
     }
 }
