@@ -4,6 +4,7 @@ mod common;
 use common::*;
 
 use coral_ldlm::*;
+use coral_lnet::LinkModel;
 use coral_wire::errno::Errno;
 use coral_wire::ldlm::*;
 use std::sync::Arc;
@@ -642,6 +643,43 @@ async fn targets_leave_each_other_the_idle_locks_that_they_do_not_use() {
     );
     b.ns.cancel_unused().await;
     assert_eq!((b.ns.counts().1, pool.idle()), (0, of_a));
+}
+
+/// Who has most of the pool is not reached: the others are held to what is left all the same.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_away_does_not_keep_others_from_giving_back() {
+    let bed = Bed::new(3).await;
+    let [away, b, c] = &bed.clients[..] else {
+        unreachable!()
+    };
+    let pool = Arc::new(LockPool::default());
+    pool.set_limit(64);
+    for of in [away, b, c] {
+        of.ns.share(&pool, 16);
+    }
+    let idle = async |of: &Client, first: u64, count: u64| {
+        for i in first..first + count {
+            let res = ResId([i, 0, 0, 0]);
+            let asked = of
+                .ns
+                .enqueue(res, LdlmType::IBITS, PR, bits(1), NO_FLAGS, 0);
+            drop(asked.await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    idle(away, 1000, 60).await;
+    let cut = LinkModel {
+        cut: true,
+        ..LinkModel::default()
+    };
+    bed.net
+        .set_link(away.node.nid(), bed.server.node.nid(), cut, 1);
+    idle(b, 2000, 100).await;
+    idle(c, 3000, 100).await;
+    idle(b, 4000, 100).await;
+    let counts = [away, b, c].map(|of| of.ns.counts().1);
+    assert!(counts.iter().all(|n| *n >= 16), "{counts:?}");
+    assert!(counts.iter().sum::<usize>() < 72, "{counts:?}");
 }
 
 #[tokio::test(start_paused = true)]
