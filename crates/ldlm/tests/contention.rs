@@ -594,6 +594,15 @@ async fn the_lru_gives_old_locks_back_in_batches() {
     assert_eq!((a.ns.counts(), bed.server.ldlm.counts()), ((0, 0), (0, 0)));
 }
 
+/// Takes a lock on each of so many resources, and leaves it idle.
+async fn leave_idle(of: &Client, first: u64, count: u64) {
+    for i in first..first + count {
+        let res = ResId([i, 0, 0, 0]);
+        let asked = (of.ns).enqueue(res, LdlmType::IBITS, PR, bits(1), NO_FLAGS, 0);
+        drop(asked.await.unwrap());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn targets_leave_each_other_the_idle_locks_that_they_do_not_use() {
     let bed = Bed::new(2).await;
@@ -605,13 +614,7 @@ async fn targets_leave_each_other_the_idle_locks_that_they_do_not_use() {
     a.ns.share(&pool, 32);
     b.ns.share(&pool, 32);
     let idle = async |of: &Client, first: u64, count: u64| {
-        for i in first..first + count {
-            let res = ResId([i, 0, 0, 0]);
-            let asked = of
-                .ns
-                .enqueue(res, LdlmType::IBITS, PR, bits(1), NO_FLAGS, 0);
-            drop(asked.await.unwrap());
-        }
+        leave_idle(of, first, count).await;
         sleep(SOON).await;
         (a.ns.counts().1, b.ns.counts().1)
     };
@@ -658,14 +661,8 @@ async fn a_server_that_is_away_does_not_keep_others_from_giving_back() {
         of.ns.share(&pool, 16);
     }
     let idle = async |of: &Client, first: u64, count: u64| {
-        for i in first..first + count {
-            let res = ResId([i, 0, 0, 0]);
-            let asked = of
-                .ns
-                .enqueue(res, LdlmType::IBITS, PR, bits(1), NO_FLAGS, 0);
-            drop(asked.await.unwrap());
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        leave_idle(of, first, count).await;
+        sleep(Duration::from_millis(10)).await;
     };
     idle(away, 1000, 60).await;
     let cut = LinkModel {

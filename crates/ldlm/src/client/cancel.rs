@@ -102,13 +102,7 @@ impl ClientNamespace {
     /// Gives idle locks back until `keep` are left and none is too old.
     async fn shrink(self: Arc<Self>, keep: usize) {
         loop {
-            let limit = Instant::now().checked_sub(self.lru_max_age);
-            let mut aged = self.locks.lock().aged(keep, limit, CANCEL_BATCH);
-            if let Some(hook) = self.hook() {
-                aged.retain(|i| hook.may_cancel_early(i));
-            }
-            let doomed = self.locks.lock().doom_if_idle(&aged);
-            self.tell(self.counts().1);
+            let doomed = self.doom_beyond(keep);
             if doomed.is_empty() {
                 return;
             }
@@ -116,8 +110,8 @@ impl ClientNamespace {
         }
     }
 
-    /// Gives the oldest idle locks beyond `keep` back, as many as one message holds, in the background. False: there are none.
-    pub(super) fn give_back_beyond(self: &Arc<Self>, keep: usize) -> bool {
+    /// The oldest idle locks beyond `keep`, and those that are too old, are to go: as many as one message holds.
+    fn doom_beyond(&self, keep: usize) -> Vec<Doomed> {
         let limit = Instant::now().checked_sub(self.lru_max_age);
         let mut aged = self.locks.lock().aged(keep, limit, CANCEL_BATCH);
         if let Some(hook) = self.hook() {
@@ -125,6 +119,12 @@ impl ClientNamespace {
         }
         let doomed = self.locks.lock().doom_if_idle(&aged);
         self.tell_idle(self.counts().1);
+        doomed
+    }
+
+    /// Gives the oldest idle locks beyond `keep` back, as many as one message holds, in the background. False: there are none.
+    pub(super) fn give_back_beyond(self: &Arc<Self>, keep: usize) -> bool {
+        let doomed = self.doom_beyond(keep);
         let some = !doomed.is_empty();
         if some {
             let me = self.clone();
