@@ -206,6 +206,54 @@ fn whole_or_refused(dir: &Path, what: &str) -> bool {
 }
 
 #[test]
+fn a_store_that_is_closed_leaves_the_next_start_little_to_read() {
+    const ROWS: u32 = 6000;
+    let dir = formatted();
+    let key = |n: u32| n.to_be_bytes().to_vec();
+    let there = |osd: &OsdFs| -> Vec<u32> {
+        let rows = osd.range(T, b"", None, 2 * ROWS as usize).unwrap();
+        let number = |k: &Bytes| u32::from_be_bytes(k[..].try_into().unwrap());
+        rows.iter().map(|(k, _)| number(k)).collect()
+    };
+    let (osd, _) = OsdFs::open(dir.path()).unwrap();
+    for n in 0..ROWS {
+        let mut b = Batch::new();
+        b.put(T, key(n), vec![n as u8; 1000]);
+        osd.commit(b).wait().unwrap();
+    }
+    drop(osd);
+    let used = journal(dir.path()).1;
+    assert!((1..5000).contains(&used), "{used} bytes are left");
+    let mut left: Vec<u32> = (0..ROWS).collect();
+    // What removes a row leaves nothing in the tables that would tell its number.
+    for removed in [ROWS - 1, 0, 77] {
+        let (osd, _) = OsdFs::open(dir.path()).unwrap();
+        assert_eq!(there(&osd), left);
+        for n in 0..ROWS {
+            let mut b = Batch::new();
+            b.put(T, key(n), vec![n as u8; 1000]);
+            osd.commit(b).wait().unwrap();
+        }
+        left = (0..ROWS).filter(|n| *n != removed).collect();
+        let mut b = Batch::new();
+        b.del(T, key(removed));
+        osd.commit(b).wait().unwrap();
+        drop(osd);
+        assert!(journal(dir.path()).1 < 5000);
+    }
+    assert_eq!(there(&OsdFs::open(dir.path()).unwrap().0), left);
+    // What is left of the journal is as much missed as a whole one.
+    let (path, used) = journal(dir.path());
+    let good = fs::read(&path).unwrap();
+    fs::write(&path, &good[..used - 1]).unwrap();
+    assert!(matches!(open_error(dir.path()), OpenError::BadKv { .. }));
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(open_error(dir.path()), OpenError::BadKv { .. }));
+    fs::write(&path, &good).unwrap();
+    assert_eq!(there(&OsdFs::open(dir.path()).unwrap().0), left);
+}
+
+#[test]
 fn a_flipped_bit_in_the_journal_is_reported() {
     let dir = filled();
     let (path, used) = journal(dir.path());

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,8 @@ use super::synced::{JournalLen, Promise};
 /// Ends every batch.
 const TRAILER: &[u8; 4] = b"FJL\x03";
 const PAGE_BYTES: usize = 4096;
+/// A journal that is being shortened, before it takes the place of the one that was.
+const SHORTER: &str = "shorter.tmp";
 
 /// How a journal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +194,37 @@ pub(super) fn newest_len(dir: &Path) -> io::Result<Option<JournalLen>> {
         id,
         bytes: data_len(&path)?,
     }))
+}
+
+/// Cuts everything before the last batch off the newest journal in `dir`, which nobody writes: the tables have what was in these
+/// batches. The last one stays because the tables may no longer hold its number, if it removed a row. False: it was left as it
+/// is, because it does not end with a whole batch.
+pub(super) fn keep_last_batch(dir: &Path) -> Result<bool, String> {
+    let Some((_, path)) = list(dir).ok().and_then(|mut found| found.pop()) else {
+        return Ok(false);
+    };
+    let bytes = contents(&path)?;
+    let (mut at, mut last) = (0, 0);
+    while at < bytes.len() {
+        let Ok((len, _)) = batch(&bytes[at..], &mut BTreeSet::new()) else {
+            return Ok(false);
+        };
+        last = at;
+        at += len;
+    }
+    if last == 0 {
+        return Ok(false);
+    }
+    let shorter = dir.join(SHORTER);
+    let write = || {
+        let mut file = File::create(&shorter)?;
+        file.write_all(&bytes[last..])?;
+        file.sync_all()?;
+        std::fs::rename(&shorter, &path)?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(|e| format!("shorten {}: {e}", path.display()))?;
+    Ok(true)
 }
 
 /// Gives the next `bytes` of the newest journal in `dir` their blocks, so that they can be written and synced on a full disk.
@@ -514,6 +547,26 @@ mod tests {
         );
         cut_from(dir.0.path(), 1).unwrap();
         assert_eq!(data_len(&path).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_last_batch_is_kept_and_nothing_of_a_journal_that_breaks_off_is_cut() {
+        let (j, last) = journal();
+        let dir = Dir::with(&[(3, &j[..last]), (4, &j)]);
+        let kept = || contents(&dir.0.path().join("4.jnl")).unwrap();
+        let synced = promise(20, true, &[(4, 0)]);
+        std::fs::remove_file(dir.0.path().join("3.jnl")).unwrap();
+        assert_eq!(dir.check(&synced).unwrap().last_seqno, Some(20));
+        assert_eq!(keep_last_batch(dir.0.path()), Ok(true));
+        assert_eq!(dir.check(&synced).unwrap().last_seqno, Some(20));
+        assert_eq!(kept(), j[last..]);
+        assert_eq!(walk(&kept()).last_seqno, Some(20));
+        assert_eq!(keep_last_batch(dir.0.path()), Ok(false), "one batch");
+        dir.put(4, &j[..last + 50]);
+        assert_eq!(keep_last_batch(dir.0.path()), Ok(false));
+        assert_eq!(kept(), j[..last + 50]);
+        std::fs::remove_file(dir.0.path().join("4.jnl")).unwrap();
+        assert_eq!(keep_last_batch(dir.0.path()), Ok(false), "none");
     }
 
     #[test]

@@ -232,9 +232,7 @@ impl Tables {
         if let Some(db) = &store.db {
             revival.first_unseen = Some(db.visible_seqno());
         }
-        store.open.write().clear();
-        // Ends its threads.
-        store.db = None;
+        store.close();
         let reopened = self.reopen(revival.first_unseen);
         match reopened {
             Ok(db) => {
@@ -423,7 +421,12 @@ impl Tables {
 impl Drop for Tables {
     fn drop(&mut self) {
         if !self.syncs.stuck.load(Ordering::Acquire) {
-            self.store.get_mut().sort_before_close();
+            let bytes = self.syncs.newest_bytes();
+            if self.store.get_mut().close_sorted(bytes)
+                && let Err(error) = self.syncs.shorten()
+            {
+                tracing::warn!(dir = %self.syncs.dir.display(), %error, "the next start reads the whole journal");
+            }
             return;
         }
         // What failed, fjall would try to write once more when it is closed. Whoever committed it was told that it failed.
@@ -433,8 +436,7 @@ impl Drop for Tables {
             .as_ref()
             .map(Database::visible_seqno)
             .or(self.revival.get_mut().first_unseen);
-        store.open.get_mut().clear();
-        store.db = None;
+        store.close();
         if let Some(Err(error)) =
             first_unseen.map(|first| journal::cut_from(&self.syncs.dir, first))
         {

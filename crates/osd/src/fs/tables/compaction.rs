@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use fjall::{Keyspace, KeyspaceCreateOptions};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
 use super::{Store, Tables, from_fjall};
@@ -15,7 +15,7 @@ use crate::{Batch, Op, OsdError, Table};
 
 /// Removals of a table below which it is left alone.
 const REMOVED_MIN: u64 = 100_000;
-/// A store that closes with less than so many bytes of changes in memory leaves them to the next start, which reads them from the journals.
+/// A store that closes with less than so many bytes of changes in memory and in its newest journal leaves them to the next start.
 const CLOSE_BYTES: u64 = 4 << 20;
 /// A closing store waits so long for its changes to be sorted to disk; what is not is in the journals.
 const CLOSE_WAIT: Duration = Duration::from_secs(10);
@@ -85,27 +85,37 @@ impl Tables {
 }
 
 impl Store {
-    /// Sorts to disk what is in memory, so that the next start need not: before the store is closed.
-    pub(super) fn sort_before_close(&self) {
-        let Some(db) = self
-            .db
-            .as_ref()
-            .filter(|db| db.write_buffer_size() > CLOSE_BYTES)
-        else {
-            return;
+    /// Sorts to disk what is in memory, before the store is closed. False: not all of it.
+    fn sort_all(&self) -> bool {
+        let Some(db) = &self.db else {
+            return false;
         };
         let names = db.list_keyspace_names();
-        let open = |name| db.keyspace(name, KeyspaceCreateOptions::default).ok();
-        let keyspaces: Vec<_> = names.iter().filter_map(|name| open(name)).collect();
-        for keyspace in &keyspaces {
-            if let Err(error) = keyspace.rotate_memtable() {
-                tracing::debug!(%error, "left to the next start");
-                return;
+        let mut keyspaces = Vec::with_capacity(names.len());
+        for name in names {
+            let sorted = db
+                .keyspace(&name, KeyspaceCreateOptions::default)
+                .and_then(|k| k.rotate_memtable().map(|_| keyspaces.push(k)));
+            if let Err(error) = sorted {
+                tracing::debug!(%error, table = &*name, "left to the next start");
+                return false;
             }
         }
-        if !wait_for_sorting(&keyspaces) {
-            tracing::debug!("changes of the tables are left to the next start");
-        }
+        wait_for_sorting(&keyspaces)
+    }
+
+    /// Closes the store, so that the next start has little to read of its journals. False: it is left to the next start.
+    pub(super) fn close_sorted(&mut self, journal_bytes: u64) -> bool {
+        let unsorted = self.db.as_ref().map_or(0, Database::write_buffer_size);
+        let sorted = journal_bytes.max(unsorted) > CLOSE_BYTES && self.sort_all();
+        self.close();
+        sorted
+    }
+
+    /// Ends its threads.
+    pub(super) fn close(&mut self) {
+        self.open.get_mut().clear();
+        self.db = None;
     }
 }
 

@@ -65,6 +65,41 @@ impl Syncs {
         }
     }
 
+    /// The store is closed and its tables hold all that is in the journals: cuts off the newest what the next start would read in vain.
+    pub(super) fn shorten(&self) -> Result<(), String> {
+        let fail = |e: io::Error| e.to_string();
+        if self.failed.load(Ordering::Relaxed) || self.newest_bytes() == 0 {
+            return Ok(());
+        }
+        self.sync().map_err(fail)?;
+        {
+            let mut journals = self.journals.lock();
+            let Some(newest) = journals.last_mut() else {
+                return Ok(());
+            };
+            // Whichever of the two a crash leaves, it has what is promised.
+            newest.bytes = 0;
+            let promise = Promise {
+                seqno: self.acked.get(),
+                newest_began: true,
+                tables: self.tables.load(Ordering::Relaxed),
+                journals: journals.clone(),
+                ..Default::default()
+            };
+            self.synced.write(promise).map_err(fail)?;
+            self.synced.sync().map_err(fail)?;
+        }
+        journal::keep_last_batch(&self.dir).map(|_| ())
+    }
+
+    /// Bytes of the newest journal.
+    pub(super) fn newest_bytes(&self) -> u64 {
+        journal::newest_len(&self.dir)
+            .ok()
+            .flatten()
+            .map_or(0, |j| j.bytes)
+    }
+
     /// The last promise: every byte of the journals.
     fn close(&self) -> io::Result<()> {
         self.sync()?;
