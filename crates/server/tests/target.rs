@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use coral_buffers::Payload;
 use coral_ldlm::{ClientNamespace, LdlmClient};
-use coral_osd::OsdMem;
+use coral_osd::{Batch, Kv, OsdMem};
 use coral_ptlrpc::{ConnectError, Import, ImportObserver, ImportState, RpcError};
+use coral_wire::Wire;
+use coral_wire::connect::ObdConnectData;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmRequest, LdlmType, LockDesc, Policy, ResId};
 use coral_wire::ptlrpc::*;
 use futures_util::future::BoxFuture;
@@ -366,6 +368,79 @@ async fn numbers_do_not_go_back_behind_what_clients_were_told() {
     s.kill().await;
     let s = w.server(&disk.power_loss()).await;
     assert!(s.target.last_committed() >= told);
+}
+
+/// What is done after the end of a process, by what the tables say (4 is their last number, data are on disk up to 1) and what was
+/// noted since the machine started.
+#[tokio::test(start_paused = true)]
+async fn a_start_takes_to_be_done_what_the_tables_hold_unless_they_were_ahead() {
+    let table = coral_server::target::LAST_RCVD;
+    for (noted, ahead, done) in [
+        (0, false, 1),
+        (0, true, 1),
+        (2, false, 4),
+        (2, true, 2),
+        (7, false, 7),
+        (7, true, 7),
+    ] {
+        let (w, disk) = (World::new(1), OsdMem::new());
+        let mut b = Batch::new();
+        b.put(table, "t", 4u64.to_le_bytes().to_vec());
+        b.put(table, "d", 1u64.to_le_bytes().to_vec());
+        b.put(
+            table,
+            "cclient-10.0.0.1@tcp",
+            ObdConnectData::default().to_bytes(),
+        );
+        if ahead {
+            b.put(table, "b", "1");
+        }
+        disk.commit(b).wait().unwrap();
+        disk.note(noted);
+        let s = w.server(&disk).await;
+        assert!(s.target.in_recovery());
+        assert_eq!(s.target.last_committed(), done, "{noted} {ahead}");
+        // The next kill, before anything was replayed, changes nothing of that.
+        s.kill().await;
+        let s = w.server(&disk).await;
+        assert_eq!(s.target.last_committed(), done, "{noted} {ahead}, again");
+        s.target.abort_recovery();
+        sleep(secs(1)).await;
+        assert!(!s.target.in_recovery());
+        assert_eq!(disk.get(table, b"b").unwrap(), None, "all is done");
+        s.kill().await;
+        let s = w.server(&disk).await;
+        assert!(s.target.last_committed() >= 4);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_tables_tell_is_not_noted() {
+    let (w, disk) = (World::new(1), OsdMem::new());
+    let s = w.server(&disk).await;
+    let a = w.client("10.0.0.1@tcp").await;
+    a.connect().await.unwrap();
+    for v in 1..=5 {
+        a.call(add(v)).await.unwrap();
+    }
+    a.call(open()).await.unwrap();
+    assert_eq!(disk.noted(), 1, "that the machine is up");
+    s.kill().await;
+    let s = w.server(&disk).await;
+    assert_eq!(
+        (s.target.last_transno(), s.target.last_committed()),
+        (5, 5),
+        "the open is replayed"
+    );
+    sleep(secs(30)).await;
+    assert!(!s.target.in_recovery());
+    assert_eq!(s.target.last_transno(), 6);
+    // The replies go, the number stays.
+    s.target.evict(s.target.exports()[0].cookie, "for the test");
+    s.kill().await;
+    let s = w.server(&disk).await;
+    assert!(s.target.exports().is_empty());
+    assert!(s.target.last_transno() >= 5);
 }
 
 /// Replays a namespace's locks, as the client's targets do.

@@ -1,8 +1,8 @@
 //! What a target remembers over a restart: its own state, its clients and their last replies
 //! (`lustre/target/tgt_lastrcvd.c` does the same in the files last_rcvd and reply_data; the form here is ours).
 //!
-//! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64), `d` the transno up to which data are on disk too (u64, on an
-//! MDT; as `t` where it is missing), `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
+//! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64) unless a kept reply has a greater one, `d` the transno up to which data are on disk too (u64, on an
+//! MDT; as `t` where it is missing), `b` there while data up to `t` are still to be replayed, `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
 //! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and encoded reply of a slot. Numbers are little endian; tags big endian.
 
 use std::collections::BTreeMap;
@@ -23,6 +23,9 @@ const INSTANCE: &[u8] = b"i";
 const TRANSNO: &[u8] = b"t";
 const DATA_TRANSNO: &[u8] = b"d";
 const GAP: &[u8] = b"g";
+const BEHIND: &[u8] = b"b";
+/// What the keys of replies begin with.
+const REPLIES: &[u8] = b"r";
 /// Records read at a time.
 const CHUNK: usize = 1024;
 
@@ -50,6 +53,8 @@ impl KnownClient {
 pub(super) struct LastRcvd {
     pub instance: u32,
     pub stored: StoredTransnos,
+    /// Data up to the number of the tables had not all been replayed.
+    pub behind: bool,
     /// The recovery before did not end, and a known client was given up in it.
     pub gap: bool,
     pub clients: Vec<KnownClient>,
@@ -63,11 +68,12 @@ pub(crate) fn stored_instance(kv: &dyn Kv) -> Result<u32, OsdError> {
 
 pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     let instance = stored_instance(kv)?;
-    let tables = kv.get(LAST_RCVD, TRANSNO)?.map_or(0, |v| number(&v));
+    let tables = stored_transno(kv)?.unwrap_or(0);
     let data = kv
         .get(LAST_RCVD, DATA_TRANSNO)?
         .map_or(tables, |v| number(&v));
     let gap = kv.get(LAST_RCVD, GAP)?.is_some();
+    let behind = kv.get(LAST_RCVD, BEHIND)?.is_some();
     let mut clients = Vec::new();
     each(kv, b"c", |key, value| {
         let uuid = String::from_utf8_lossy(&key[1..]).into_owned();
@@ -91,6 +97,7 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
     Ok(LastRcvd {
         instance,
         stored: StoredTransnos { tables, data },
+        behind,
         gap,
         clients,
     })
@@ -105,6 +112,9 @@ pub(crate) fn client_count(kv: &dyn Kv) -> Result<usize, OsdError> {
 pub(crate) fn forget_clients(kv: &dyn Kv) -> Result<(Batch, usize), OsdError> {
     let clients = load(kv)?.clients;
     let mut batch = Batch::new();
+    if let Some(transno) = stored_transno(kv)? {
+        put_transno(&mut batch, transno);
+    }
     for client in &clients {
         delete_client(kv, &mut batch, &client.uuid)?;
     }
@@ -114,7 +124,12 @@ pub(crate) fn forget_clients(kv: &dyn Kv) -> Result<(Batch, usize), OsdError> {
 
 /// Number of the last transaction that is in the tables; `None` when there never was one.
 pub(crate) fn stored_transno(kv: &dyn Kv) -> Result<Option<u64>, OsdError> {
-    Ok(kv.get(LAST_RCVD, TRANSNO)?.map(|v| number(&v)))
+    let mut last = kv.get(LAST_RCVD, TRANSNO)?.map(|v| number(&v));
+    each(kv, REPLIES, |_, value| {
+        last = last.max(value.get(..8).map(number));
+        Ok(())
+    })?;
+    Ok(last)
 }
 
 /// Little-endian number of up to 8 bytes.
@@ -129,7 +144,7 @@ fn each(
     mut f: impl FnMut(&Bytes, &Bytes) -> Result<(), OsdError>,
 ) -> Result<(), OsdError> {
     let mut end = prefix.to_vec();
-    *end.last_mut().unwrap_or(&mut 0) += 1; // prefixes end in 'c' or NUL: no carry
+    *end.last_mut().unwrap_or(&mut 0) += 1; // prefixes end in 'c', 'r' or NUL: no carry
     let mut from = prefix.to_vec();
     loop {
         let part = kv.range(LAST_RCVD, &from, Some(&end), CHUNK)?;
@@ -151,7 +166,7 @@ fn place_key(uuid: &str) -> Vec<u8> {
 }
 
 fn reply_prefix(uuid: &str) -> Vec<u8> {
-    [b"r", uuid.as_bytes(), b"\0"].concat()
+    [REPLIES, uuid.as_bytes(), b"\0"].concat()
 }
 
 fn reply_key(uuid: &str, tag: u16) -> Vec<u8> {
@@ -190,6 +205,14 @@ pub(super) fn put_gap(batch: &mut Batch, gap: bool) {
     match gap {
         true => batch.put(LAST_RCVD, GAP, &b"1"[..]),
         false => batch.del(LAST_RCVD, GAP),
+    };
+}
+
+/// On an MDT: what the tables hold up to their last number is not all done, data of objects are to be replayed, or (`false`) that is over.
+pub(super) fn put_behind(batch: &mut Batch, behind: bool) {
+    match behind {
+        true => batch.put(LAST_RCVD, BEHIND, &b"1"[..]),
+        false => batch.del(LAST_RCVD, BEHIND),
     };
 }
 
@@ -234,7 +257,7 @@ pub(super) fn put_reply(
     batch.put(LAST_RCVD, key, value);
 }
 
-/// Forgets a client and its replies.
+/// Forgets a client and its replies. What these say of the last number has to be put as well.
 pub(super) fn delete_client(kv: &dyn Kv, batch: &mut Batch, uuid: &str) -> Result<(), OsdError> {
     batch.del(LAST_RCVD, [b"c", uuid.as_bytes()].concat());
     batch.del(LAST_RCVD, place_key(uuid));

@@ -207,9 +207,14 @@ impl LuTarget {
         let known = last_rcvd::load(&*kv)?;
         // Nothing that was done is lost when only the process died.
         let noted = kv.noted();
+        let tables = known.stored.tables.max(noted);
+        let all_done = noted > 0 && cfg.kind == TargetKind::Mdt && !known.behind;
         let recovered = StoredTransnos {
-            tables: known.stored.tables.max(noted),
-            data: known.stored.data.max(noted),
+            tables,
+            data: match all_done {
+                true => tables,
+                false => known.stored.data.max(noted),
+            },
         };
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
@@ -218,6 +223,7 @@ impl LuTarget {
             .into_iter()
             .partition(last_rcvd::KnownClient::is_gone);
         let missing = known.gap || !gone.is_empty();
+        let behind = !clients.is_empty() && recovered.data < recovered.tables;
         for client in gone {
             tracing::info!(target = %cfg.name, client = %client.uuid, nid = %client.nid, "this client has ended: it is not waited for");
             last_rcvd::delete_client(&*kv, &mut batch, &client.uuid)?;
@@ -226,6 +232,11 @@ impl LuTarget {
         last_rcvd::put_gap(&mut batch, missing && !clients.is_empty());
         if cfg.kind == TargetKind::Mdt {
             last_rcvd::put_data_transno(&mut batch, recovered.data);
+            last_rcvd::put_behind(&mut batch, behind);
+        }
+        if known.stored.tables > 0 {
+            // of a reply of a client that is gone
+            last_rcvd::put_transno(&mut batch, known.stored.tables);
         }
         kv.commit(batch)?;
         // What a killed process left in the page cache is about to be called committed: it must survive power loss too. No client
@@ -268,6 +279,8 @@ impl LuTarget {
                 } else {
                     recovered.tables
                 },
+                behind,
+                noted: noted > 0,
             }),
             stored: Mutex::new(recovered),
             recovered,
@@ -418,6 +431,10 @@ impl LuTarget {
             let mut batch = Batch::new();
             if self.in_recovery() {
                 last_rcvd::put_gap(&mut batch, true);
+            }
+            let stored = self.stored.lock().tables;
+            if stored > 0 {
+                last_rcvd::put_transno(&mut batch, stored);
             }
             let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid)
                 .and_then(|()| self.kv.commit(batch));

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use coral_osd::{Batch, OsdError};
 use coral_wire::ptlrpc::{Message, PtlrpcBody};
 
-use super::{LuTarget, TargetRequest, last_rcvd};
+use super::{LuTarget, TargetKind, TargetRequest, last_rcvd};
 
 /// Transaction numbers of a running target.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +18,27 @@ pub(super) struct Numbers {
     pub(super) last: u64,
     /// All that was ever acknowledged up to here is done: behind `last` while data on an MDT are still to be replayed.
     pub(super) done: u64,
+    /// The tables say that `done` is behind ([`last_rcvd::put_behind`]).
+    pub(super) behind: bool,
+    /// A number was noted since the machine started.
+    pub(super) noted: bool,
+}
+
+impl Numbers {
+    /// Whether a start after the death of the process would take all to be done that the tables hold: then only what they do not
+    /// hold has to be noted.
+    fn tables_tell(&self, kind: TargetKind) -> bool {
+        kind == TargetKind::Mdt && self.noted && !self.behind
+    }
+}
+
+/// How a start after the death of the process finds out that a transaction was done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// By what the tables hold; or it stores nothing, so that it does not matter.
+    InTables,
+    /// Its data are in the page cache, and nothing else tells.
+    IfNoted,
 }
 
 /// Transaction numbers in the tables. Data of objects are no part of these: an MDT's tables, which say of the transactions of
@@ -53,15 +74,14 @@ impl LuTarget {
         stamp: impl FnOnce(&mut Batch, u64),
     ) -> Result<u64, OsdError> {
         let body = &rq.rq.body;
-        self.numbered(rq, |transno| {
+        self.numbered(rq, Found::InTables, |transno| {
             stamp(&mut batch, transno);
             set_transno(reply, body, transno);
             debug_assert!(
                 reply.body().is_ok_and(|b| b.transno == transno),
                 "the reply that is stored says its transaction's number"
             );
-            self.put_transno(&mut batch, transno);
-            // Whoever forgets the export holds the same lock: no row of it stays behind.
+            // Whoever forgets the export holds the same lock: no row of it stays behind. Its number is that of the reply.
             if !rq.exp.local && !rq.exp.gone() && rq.exp.keeps(body.tag, rq.rq.xid) {
                 last_rcvd::put_reply(
                     &mut batch,
@@ -71,6 +91,8 @@ impl LuTarget {
                     rq.rq.xid,
                     &reply.encode(),
                 );
+            } else {
+                self.put_transno(&mut batch, transno);
             }
             self.store(batch, transno)?;
             rq.exp.keep(body.tag, transno, rq.rq.xid, reply);
@@ -81,7 +103,7 @@ impl LuTarget {
     /// A transaction that changes nothing stored, such as an open: a transno so that it can be replayed, and the reply kept
     /// in memory for a resend.
     pub fn commit_empty(&self, rq: &TargetRequest, reply: &mut Message) -> Result<u64, OsdError> {
-        self.numbered(rq, |transno| {
+        self.numbered(rq, Found::InTables, |transno| {
             set_transno(reply, &rq.rq.body, transno);
             rq.exp.keep(rq.rq.body.tag, transno, rq.rq.xid, reply);
             Ok(())
@@ -95,7 +117,11 @@ impl LuTarget {
         mut batch: Batch,
         reply: &mut Message,
     ) -> Result<u64, OsdError> {
-        self.numbered(rq, |transno| {
+        let found = match batch.is_empty() {
+            true => Found::IfNoted,
+            false => Found::InTables,
+        };
+        self.numbered(rq, found, |transno| {
             set_transno(reply, &rq.rq.body, transno);
             if batch.is_empty() {
                 return Ok(());
@@ -135,6 +161,7 @@ impl LuTarget {
     fn numbered(
         &self,
         rq: &TargetRequest,
+        found: Found,
         commit: impl FnOnce(u64) -> Result<(), OsdError>,
     ) -> Result<u64, OsdError> {
         let mut numbers = self.numbers.lock();
@@ -144,7 +171,9 @@ impl LuTarget {
         // What was on disk is replayed in no order; all else in the order of the numbers.
         if !rq.replay_committed() {
             numbers.done = transno.max(numbers.done);
-            self.kv.note(numbers.done);
+            if found == Found::IfNoted || !numbers.tables_tell(self.cfg.kind) {
+                self.note(&mut numbers);
+            }
         }
         if let Some(transno) = replayed {
             rq.exp.note_replayed(transno);
@@ -154,11 +183,26 @@ impl LuTarget {
         Ok(transno)
     }
 
+    fn note(&self, numbers: &mut Numbers) {
+        self.kv.note(numbers.done);
+        numbers.noted |= numbers.done > 0;
+    }
+
     /// Nothing is replayed any more: what was not is gone.
     pub(super) fn all_is_done(&self) {
         let mut numbers = self.numbers.lock();
         numbers.done = numbers.last;
-        self.kv.note(numbers.done);
+        if numbers.behind {
+            let mut batch = Batch::new();
+            last_rcvd::put_behind(&mut batch, false);
+            match self.store(batch, 0) {
+                Ok(()) => numbers.behind = false,
+                Err(error) => {
+                    tracing::error!(target = %self.cfg.name, %error, "noting that nothing is replayed any more");
+                }
+            }
+        }
+        self.note(&mut numbers);
     }
 
     /// Highest transno given.
