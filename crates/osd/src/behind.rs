@@ -16,15 +16,21 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::{Batch, Op, Table};
+use crate::{Batch, Op, Ready, Table};
 
 /// With more rows than this waiting, who commits writes them himself: lookups go through all of them.
 const ROWS_MAX: usize = 128;
 
+/// A batch, and what was made of it so that it is written sooner.
+struct Change {
+    batch: Arc<Batch>,
+    ready: Option<Ready>,
+}
+
 /// Batches in the order in which they came.
 #[derive(Default)]
 struct Waiting {
-    batches: VecDeque<Arc<Batch>>,
+    batches: VecDeque<Change>,
     /// The greatest number that is to be noted behind them, and how many came with it.
     note: Option<u64>,
     notes: u64,
@@ -52,6 +58,8 @@ pub(crate) struct Writing<'a> {
 /// What is to be written, as one batch.
 pub(crate) struct Group {
     pub(crate) batch: Arc<Batch>,
+    /// Of `batch`, where it is one that came so.
+    pub(crate) ready: Option<Ready>,
     /// Noted behind it.
     pub(crate) note: Option<u64>,
     batches: usize,
@@ -72,8 +80,8 @@ fn value(op: &Op) -> Option<Bytes> {
 }
 
 /// The changes of these batches, those of each row by the last of them alone: a row that all change is written once.
-fn merged<'a>(batches: impl Iterator<Item = &'a Arc<Batch>>) -> Batch {
-    let ops: Vec<&'a Op> = batches.flat_map(|b| b.ops()).collect();
+fn merged<'a>(changes: impl Iterator<Item = &'a Change>) -> Batch {
+    let ops: Vec<&'a Op> = changes.flat_map(|c| c.batch.ops()).collect();
     let mut seen = BTreeSet::new();
     let mut kept = Vec::with_capacity(ops.len());
     for op in ops.into_iter().rev() {
@@ -87,10 +95,11 @@ fn merged<'a>(batches: impl Iterator<Item = &'a Arc<Batch>>) -> Batch {
 
 impl WriteBehind {
     /// Takes a batch in: it is seen from now on. True if it is time to write.
-    pub(crate) fn push(&self, batch: Batch) -> bool {
+    pub(crate) fn push(&self, batch: Batch, ready: Option<Ready>) -> bool {
         let mut waiting = self.waiting.lock();
         let rows = self.rows.fetch_add(batch.len(), Ordering::Release) + batch.len();
-        waiting.batches.push_back(Arc::new(batch));
+        let batch = Arc::new(batch);
+        waiting.batches.push_back(Change { batch, ready });
         self.came.fetch_add(1, Ordering::Release);
         rows > ROWS_MAX
     }
@@ -113,7 +122,7 @@ impl WriteBehind {
             .batches
             .iter()
             .rev()
-            .flat_map(|b| b.ops().iter().rev());
+            .flat_map(|c| c.batch.ops().iter().rev());
         ops.find(|op| matches!(row(op), (table, k) if table == t && k == key))
             .map(value)
     }
@@ -141,14 +150,15 @@ impl WriteBehind {
 impl Writing<'_> {
     /// What is here, as one batch, which may be empty. It stays here, to be seen, until [`Writing::written`].
     pub(crate) fn group(&self) -> Group {
-        let waiting = self.behind.waiting.lock();
-        let batch = match waiting.batches.len() {
-            0 => Arc::default(),
-            1 => waiting.batches[0].clone(),
-            _ => Arc::new(merged(waiting.batches.iter())),
+        let mut waiting = self.behind.waiting.lock();
+        let (batch, ready) = match waiting.batches.make_contiguous() {
+            [] => Default::default(),
+            [one] => (one.batch.clone(), one.ready.take()),
+            several => (Arc::new(merged(several.iter())), None),
         };
         Group {
             batch,
+            ready,
             note: waiting.note,
             batches: waiting.batches.len(),
             notes: waiting.notes,
@@ -161,7 +171,7 @@ impl Writing<'_> {
         let rows = waiting
             .batches
             .drain(..group.batches)
-            .map(|b| b.len())
+            .map(|c| c.batch.len())
             .sum();
         self.behind.rows.fetch_sub(rows, Ordering::Release);
         waiting.notes -= group.notes;
@@ -194,13 +204,13 @@ mod tests {
         let behind = WriteBehind::default();
         assert!(behind.turn().is_none());
         assert_eq!(behind.find(T, b"a"), None);
-        behind.push(put(T, "a", "1"));
+        behind.push(put(T, "a", "1"), None);
         let mut both = put(T, "a", "2");
         both.put(U, "a", "other").put(T, "b", "3");
-        behind.push(both);
+        behind.push(both, None);
         let mut gone = Batch::new();
         gone.del(T, "b");
-        behind.push(gone);
+        behind.push(gone, None);
         assert_eq!(behind.find(T, b"a"), text("2"));
         assert_eq!(behind.find(U, b"a"), text("other"));
         assert_eq!(behind.find(T, b"b"), Some(None));
@@ -211,7 +221,7 @@ mod tests {
         wanted.put(U, "a", "other").del(T, "b");
         assert_eq!((&*group.batch, group.batches), (&wanted, 3));
         // comes while the others are written, and stays
-        behind.push(put(T, "a", "4"));
+        behind.push(put(T, "a", "4"), None);
         writing.written(&group);
         drop(writing);
         assert_eq!(behind.find(T, b"a"), text("4"));
@@ -222,7 +232,7 @@ mod tests {
     #[test]
     fn a_note_goes_behind_what_is_here() {
         let behind = WriteBehind::default();
-        behind.push(put(T, "a", "1"));
+        behind.push(put(T, "a", "1"), None);
         behind.note(7);
         behind.note(5);
         let writing = behind.turn().unwrap();
@@ -247,7 +257,7 @@ mod tests {
         (0..ROWS_MAX as u32).for_each(|n| {
             big.put(T, n.to_be_bytes().to_vec(), "");
         });
-        assert!(!behind.push(big));
-        assert!(behind.push(put(T, "a", "1")));
+        assert!(!behind.push(big, None));
+        assert!(behind.push(put(T, "a", "1"), None));
     }
 }

@@ -215,7 +215,8 @@ impl Tables {
             return self.commit_now(batch);
         };
         if self.kv.may_wait(&batch) {
-            return match behind.push(batch) {
+            let ready = self.kv.ready(&batch);
+            return match behind.push(batch, ready) {
                 true => self.write(),
                 false => Ok(()),
             };
@@ -245,9 +246,10 @@ impl Tables {
     fn write_in(&self, writing: &Writing<'_>) -> Result<(), OsdError> {
         self.late.refuse_broken()?;
         let begun = Instant::now();
-        let group = writing.group();
+        let mut group = writing.group();
         if !group.batch.is_empty() {
-            match self.kv.commit_seen(&group.batch).now() {
+            let ready = group.ready.take();
+            match self.kv.commit_seen(&group.batch, ready).now() {
                 Ok(Ok(())) => {}
                 Ok(Err(OsdError::NoSpace)) => return Err(OsdError::NoSpace),
                 // others have seen it, and built on it

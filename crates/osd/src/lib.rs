@@ -46,6 +46,9 @@ pub use stats::{DeviceStats, METRICS};
 
 use bytes::Bytes;
 
+/// A batch in the form of a backend ([`Kv::ready`]).
+pub type Ready = Box<dyn std::any::Any + Send>;
+
 /// Ordered tables of small records. Keys order as byte strings.
 pub trait Kv: Send + Sync {
     /// The value of `key` in `t`, if there is one.
@@ -74,8 +77,14 @@ pub trait Kv: Send + Sync {
         false
     }
 
+    /// What [`Kv::commit_seen`] needs of `b` in a form of its own, so that this is made while another batch is committed.
+    fn ready(&self, _b: &Batch) -> Option<Ready> {
+        None
+    }
+
     /// [`Kv::commit`] of what was seen before it is written, and must not fail for want of room: it may have what is put by.
-    fn commit_seen(&self, b: &Batch) -> Io<()> {
+    /// `ready` is what [`Kv::ready`] made of `b`, if that was asked.
+    fn commit_seen(&self, b: &Batch, _ready: Option<Ready>) -> Io<()> {
         self.commit(b.clone())
     }
 

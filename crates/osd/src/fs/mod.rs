@@ -48,9 +48,9 @@ use self::note::NoteFile;
 use self::objects::FsObjects;
 pub use self::space::Disk;
 use self::space::SpaceGate;
-use self::tables::{Limits, Tables};
+use self::tables::{Limits, Rows, Tables};
 use crate::{
-    Batch, FallocMode, Io, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Room,
+    Batch, FallocMode, Io, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Ready, Room,
     SeekWhence, SetAttr, StatFs, Table, TargetKind, Visit,
 };
 
@@ -329,8 +329,12 @@ impl Kv for OsdFs {
     fn may_wait(&self, b: &Batch) -> bool {
         self.tables.may_wait(b)
     }
-    fn commit_seen(&self, b: &Batch) -> Io<()> {
-        Io::ready(self.tables.commit_as(b, true))
+    fn ready(&self, b: &Batch) -> Option<Ready> {
+        Some(Box::new(Rows::of(b)))
+    }
+    fn commit_seen(&self, b: &Batch, ready: Option<Ready>) -> Io<()> {
+        let rows = ready.and_then(|r| r.downcast::<Rows>().ok());
+        Io::ready(self.tables.commit_seen(b, rows.map(|r| *r)))
     }
     fn sync(&self) -> Io<()> {
         if self.tables.has_many_removals() {

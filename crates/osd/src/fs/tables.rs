@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, UserKey, UserValue};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::IFlags;
 
@@ -49,6 +49,19 @@ pub(super) struct Limits {
     pub(super) cache_bytes: u64,
     pub(super) open_files: usize,
     pub(super) workers: usize,
+}
+
+/// Rows of a batch as the store takes them; without a value where they go.
+pub(super) struct Rows(Vec<(Table, UserKey, Option<UserValue>)>);
+
+impl Rows {
+    pub(super) fn of(b: &Batch) -> Rows {
+        let row = |op: &Op| match op {
+            Op::Put { table, key, val } => (*table, key[..].into(), Some(val[..].into())),
+            Op::Del { table, key } => (*table, key[..].into(), None),
+        };
+        Rows(b.ops().iter().map(row).collect())
+    }
 }
 
 /// The tables of one target.
@@ -315,11 +328,15 @@ impl Tables {
     }
 
     pub(super) fn commit(&self, b: Batch) -> Result<(), OsdError> {
-        self.commit_as(&b, false)
+        self.commit_as(&b, None, false)
     }
 
-    /// `seen`: others have seen it already, so it gets what is kept for removals.
-    pub(super) fn commit_as(&self, b: &Batch, seen: bool) -> Result<(), OsdError> {
+    /// Others have seen it already, so it gets what is kept for removals.
+    pub(super) fn commit_seen(&self, b: &Batch, rows: Option<Rows>) -> Result<(), OsdError> {
+        self.commit_as(b, rows, true)
+    }
+
+    fn commit_as(&self, b: &Batch, mut rows: Option<Rows>, seen: bool) -> Result<(), OsdError> {
         if b.is_empty() {
             return Ok(());
         }
@@ -336,7 +353,8 @@ impl Tables {
             }
             // Once for the journal and once for the sorted table.
             self.space.admit(class, 2 * bytes)?;
-            let Err(e) = self.commit_now(b) else {
+            let rows = rows.take().unwrap_or_else(|| Rows::of(b));
+            let Err(e) = self.commit_now(b, rows) else {
                 return Ok(());
             };
             tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
@@ -351,17 +369,16 @@ impl Tables {
         }
     }
 
-    fn commit_now(&self, b: &Batch) -> Result<(), OsdError> {
+    fn commit_now(&self, b: &Batch, rows: Rows) -> Result<(), OsdError> {
         let store = self.store.read();
         let db = store.db()?;
         let mut batch = fjall::OwnedWriteBatch::with_capacity(db.clone(), b.len())
             .durability(Some(PersistMode::Buffer));
-        for op in b.ops() {
-            match op {
-                Op::Put { table, key, val } => {
-                    batch.insert(&store.keyspace(*table)?, &key[..], &val[..])
-                }
-                Op::Del { table, key } => batch.remove(&store.keyspace(*table)?, &key[..]),
+        for (table, key, val) in rows.0 {
+            let keyspace = store.keyspace(table)?;
+            match val {
+                Some(val) => batch.insert(&keyspace, key, val),
+                None => batch.remove(&keyspace, key),
             }
         }
         let next = db.seqno();

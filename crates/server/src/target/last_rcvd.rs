@@ -196,7 +196,11 @@ pub(super) fn put_instance(batch: &mut Batch, instance: u32) {
     batch.put(LAST_RCVD, INSTANCE, instance.to_le_bytes().to_vec());
 }
 
+/// Of the last transaction; 0: there was none.
 pub(super) fn put_transno(batch: &mut Batch, transno: u64) {
+    if transno == 0 {
+        return;
+    }
     batch.put(LAST_RCVD, TRANSNO, transno.to_le_bytes().to_vec());
 }
 

@@ -205,17 +205,9 @@ impl LuTarget {
     ) -> Result<Arc<LuTarget>, OsdError> {
         let kv = kv.into();
         let known = last_rcvd::load(&*kv)?;
-        // Nothing that was done is lost when only the process died.
         let noted = kv.noted();
-        let tables = known.stored.tables.max(noted);
-        let all_done = noted > 0 && cfg.kind == TargetKind::Mdt && !known.behind;
-        let recovered = StoredTransnos {
-            tables,
-            data: match all_done {
-                true => tables,
-                false => known.stored.data.max(noted),
-            },
-        };
+        let tell = cfg.kind == TargetKind::Mdt && !known.behind;
+        let recovered = known.stored.with_noted(noted, tell);
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
         let (gone, clients): (Vec<_>, Vec<_>) = known
@@ -234,10 +226,8 @@ impl LuTarget {
             last_rcvd::put_data_transno(&mut batch, recovered.data);
             last_rcvd::put_behind(&mut batch, behind);
         }
-        if known.stored.tables > 0 {
-            // of a reply of a client that is gone
-            last_rcvd::put_transno(&mut batch, known.stored.tables);
-        }
+        // It may be that of a reply of a client that is gone.
+        last_rcvd::put_transno(&mut batch, known.stored.tables);
         kv.commit(batch)?;
         // What a killed process left in the page cache is about to be called committed: it must survive power loss too. No client
         // hears of it before.
@@ -432,10 +422,7 @@ impl LuTarget {
             if self.in_recovery() {
                 last_rcvd::put_gap(&mut batch, true);
             }
-            let stored = self.stored.lock().tables;
-            if stored > 0 {
-                last_rcvd::put_transno(&mut batch, stored);
-            }
+            last_rcvd::put_transno(&mut batch, self.stored.lock().tables);
             let done = last_rcvd::delete_client(&*self.kv, &mut batch, &exp.uuid)
                 .and_then(|()| self.kv.commit(batch));
             if let Err(error) = done {

@@ -52,6 +52,19 @@ pub(crate) struct StoredTransnos {
     pub data: u64,
 }
 
+impl StoredTransnos {
+    /// What a start finds where `noted` was noted since the machine started (0: nothing): of a process that died nothing is lost
+    /// that was done. `tell`: then all is done that the tables hold ([`Numbers::tables_tell`]).
+    pub(super) fn with_noted(self, noted: u64, tell: bool) -> StoredTransnos {
+        let tables = self.tables.max(noted);
+        let data = match tell && noted > 0 {
+            true => tables,
+            false => self.data.max(noted),
+        };
+        StoredTransnos { tables, data }
+    }
+}
+
 impl LuTarget {
     /// One transaction for a client's request: gives the transno (a replay keeps its own), puts it, the reply's bytes and
     /// `batch` into one atomic batch and commits it. `reply`'s body must have its status set; transno is filled in.
