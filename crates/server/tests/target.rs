@@ -375,13 +375,14 @@ async fn numbers_do_not_go_back_behind_what_clients_were_told() {
 #[tokio::test(start_paused = true)]
 async fn a_start_takes_to_be_done_what_the_tables_hold_unless_they_were_ahead() {
     let table = coral_server::target::LAST_RCVD;
-    for (noted, ahead, done) in [
-        (0, false, 1),
-        (0, true, 1),
-        (2, false, 4),
-        (2, true, 2),
-        (7, false, 7),
-        (7, true, 7),
+    for (noted, behind, done) in [
+        (0, "0", 1),
+        (0, "1", 1),
+        (2, "0", 4),
+        (2, "1", 2),
+        (2, "", 2),
+        (7, "0", 7),
+        (7, "1", 7),
     ] {
         let (w, disk) = (World::new(1), OsdMem::new());
         let mut b = Batch::new();
@@ -392,25 +393,35 @@ async fn a_start_takes_to_be_done_what_the_tables_hold_unless_they_were_ahead() 
             "cclient-10.0.0.1@tcp",
             ObdConnectData::default().to_bytes(),
         );
-        if ahead {
-            b.put(table, "b", "1");
+        if !behind.is_empty() {
+            b.put(table, "b", behind);
         }
         disk.commit(b).wait().unwrap();
         disk.note(noted);
         let s = w.server(&disk).await;
         assert!(s.target.in_recovery());
-        assert_eq!(s.target.last_committed(), done, "{noted} {ahead}");
+        assert_eq!(s.target.last_committed(), done, "{noted} {behind}");
         // The next kill, before anything was replayed, changes nothing of that.
         s.kill().await;
         let s = w.server(&disk).await;
-        assert_eq!(s.target.last_committed(), done, "{noted} {ahead}, again");
+        assert_eq!(s.target.last_committed(), done, "{noted} {behind}, again");
         s.target.abort_recovery();
         sleep(secs(1)).await;
         assert!(!s.target.in_recovery());
-        assert_eq!(disk.get(table, b"b").unwrap(), None, "all is done");
+        assert_eq!(
+            disk.get(table, b"b").unwrap().as_deref(),
+            Some(&b"0"[..]),
+            "all is done"
+        );
         s.kill().await;
         let s = w.server(&disk).await;
-        assert!(s.target.last_committed() >= 4);
+        let told = s.target.last_committed();
+        assert!(told >= done.max(4));
+        s.kill().await;
+        // What was told to be committed is so after a loss of power, too.
+        let s = w.server(&disk.power_loss()).await;
+        assert!(s.target.last_committed() >= told);
+        assert!(s.target.last_transno() >= told);
     }
 }
 

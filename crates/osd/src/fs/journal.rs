@@ -196,14 +196,15 @@ pub(super) fn newest_len(dir: &Path) -> io::Result<Option<JournalLen>> {
     }))
 }
 
-/// Cuts everything before the last batch off the newest journal in `dir`, which nobody writes: the tables have what was in these
-/// batches. The last one stays because the tables may no longer hold its number, if it removed a row. False: it was left as it
-/// is, because it does not end with a whole batch.
+/// Cuts everything before the last batch off the journal in `dir`, which nobody writes: the tables have what was in these batches.
+/// False: it was left as it is, because it does not end with a whole batch, or because it is not the only one. An older one may
+/// be replayed once more, which is right only together with what came after it.
 pub(super) fn keep_last_batch(dir: &Path) -> Result<bool, String> {
-    let Some((_, path)) = list(dir).ok().and_then(|mut found| found.pop()) else {
+    let found = list(dir).map_err(|e| format!("list {}: {e}", dir.display()))?;
+    let [(_, path)] = &found[..] else {
         return Ok(false);
     };
-    let bytes = contents(&path)?;
+    let bytes = contents(path)?;
     let (mut at, mut last) = (0, 0);
     while at < bytes.len() {
         let Ok((len, _)) = batch(&bytes[at..], &mut BTreeSet::new()) else {
@@ -220,10 +221,13 @@ pub(super) fn keep_last_batch(dir: &Path) -> Result<bool, String> {
         let mut file = File::create(&shorter)?;
         file.write_all(&bytes[last..])?;
         file.sync_all()?;
-        std::fs::rename(&shorter, &path)?;
+        std::fs::rename(&shorter, path)?;
         File::open(dir)?.sync_all()
     };
-    write().map_err(|e| format!("shorten {}: {e}", path.display()))?;
+    write().map_err(|e| {
+        let _ = std::fs::remove_file(&shorter);
+        format!("shorten {}: {e}", path.display())
+    })?;
     Ok(true)
 }
 
@@ -555,6 +559,8 @@ mod tests {
         let dir = Dir::with(&[(3, &j[..last]), (4, &j)]);
         let kept = || contents(&dir.0.path().join("4.jnl")).unwrap();
         let synced = promise(20, true, &[(4, 0)]);
+        assert_eq!(keep_last_batch(dir.0.path()), Ok(false), "not the only one");
+        assert_eq!(kept(), j);
         std::fs::remove_file(dir.0.path().join("3.jnl")).unwrap();
         assert_eq!(dir.check(&synced).unwrap().last_seqno, Some(20));
         assert_eq!(keep_last_batch(dir.0.path()), Ok(true));

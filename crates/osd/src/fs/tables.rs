@@ -38,6 +38,9 @@ const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 /// Journal bytes a change takes beside its key and value.
 const CHANGE_OVERHEAD_BYTES: u64 = 64;
 
+/// Has one row, which is written when much was sorted before the store is closed: of a row that was removed last, the sorted tables
+/// may not keep the number, and numbers must not be given again.
+const CLOSED: Table = Table("closed");
 /// Name of the tables' directory in a target directory.
 pub(super) const TABLES_DIR: &str = "kv";
 /// Least time between two tries to open the store again, milliseconds.
@@ -438,8 +441,8 @@ impl Tables {
 impl Drop for Tables {
     fn drop(&mut self) {
         if !self.syncs.stuck.load(Ordering::Acquire) {
-            let bytes = self.syncs.newest_bytes();
-            if self.store.get_mut().close_sorted(bytes)
+            if self.has_much_to_read()
+                && self.close_sorted()
                 && let Err(error) = self.syncs.shorten()
             {
                 tracing::warn!(dir = %self.syncs.dir.display(), %error, "the next start reads the whole journal");

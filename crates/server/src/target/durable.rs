@@ -88,8 +88,11 @@ impl LuTarget {
         let _numbers = self.numbers.lock();
         let mut batch = Batch::new();
         self.put_transno(&mut batch, upto);
-        if self.cfg.kind == TargetKind::Mdt && upto > self.stored.lock().data {
+        let stored = *self.stored.lock();
+        if self.cfg.kind == TargetKind::Mdt && upto > stored.data {
             last_rcvd::put_data_transno(&mut batch, upto);
+            // for older versions, which do not look for it in the replies
+            last_rcvd::put_transno(&mut batch, upto.max(stored.tables));
         }
         if !batch.is_empty() {
             self.store(batch, upto)?;

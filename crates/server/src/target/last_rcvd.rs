@@ -2,7 +2,7 @@
 //! (`lustre/target/tgt_lastrcvd.c` does the same in the files last_rcvd and reply_data; the form here is ours).
 //!
 //! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64) unless a kept reply has a greater one, `d` the transno up to which data are on disk too (u64, on an
-//! MDT; as `t` where it is missing), `b` there while data up to `t` are still to be replayed, `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
+//! MDT; as `t` where it is missing), `b` "1" while data up to `t` are still to be replayed and "0" when not (on an MDT), `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
 //! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and encoded reply of a slot. Numbers are little endian; tags big endian.
 
 use std::collections::BTreeMap;
@@ -24,6 +24,7 @@ const TRANSNO: &[u8] = b"t";
 const DATA_TRANSNO: &[u8] = b"d";
 const GAP: &[u8] = b"g";
 const BEHIND: &[u8] = b"b";
+const NOT_BEHIND: &[u8] = b"0";
 /// What the keys of replies begin with.
 const REPLIES: &[u8] = b"r";
 /// Records read at a time.
@@ -53,8 +54,8 @@ impl KnownClient {
 pub(super) struct LastRcvd {
     pub instance: u32,
     pub stored: StoredTransnos,
-    /// Data up to the number of the tables had not all been replayed.
-    pub behind: bool,
+    /// Whether data up to the number of the tables had still to be replayed; `None`: not known (of an older version).
+    pub behind: Option<bool>,
     /// The recovery before did not end, and a known client was given up in it.
     pub gap: bool,
     pub clients: Vec<KnownClient>,
@@ -73,7 +74,7 @@ pub(super) fn load(kv: &dyn Kv) -> Result<LastRcvd, OsdError> {
         .get(LAST_RCVD, DATA_TRANSNO)?
         .map_or(tables, |v| number(&v));
     let gap = kv.get(LAST_RCVD, GAP)?.is_some();
-    let behind = kv.get(LAST_RCVD, BEHIND)?.is_some();
+    let behind = kv.get(LAST_RCVD, BEHIND)?.map(|v| v[..] != *NOT_BEHIND);
     let mut clients = Vec::new();
     each(kv, b"c", |key, value| {
         let uuid = String::from_utf8_lossy(&key[1..]).into_owned();
@@ -214,10 +215,8 @@ pub(super) fn put_gap(batch: &mut Batch, gap: bool) {
 
 /// On an MDT: what the tables hold up to their last number is not all done, data of objects are to be replayed, or (`false`) that is over.
 pub(super) fn put_behind(batch: &mut Batch, behind: bool) {
-    match behind {
-        true => batch.put(LAST_RCVD, BEHIND, &b"1"[..]),
-        false => batch.del(LAST_RCVD, BEHIND),
-    };
+    let value = if behind { b"1" } else { NOT_BEHIND };
+    batch.put(LAST_RCVD, BEHIND, value);
 }
 
 /// On an MDT: data of objects are on disk up to here.

@@ -206,7 +206,7 @@ impl LuTarget {
         let kv = kv.into();
         let known = last_rcvd::load(&*kv)?;
         let noted = kv.noted();
-        let tell = cfg.kind == TargetKind::Mdt && !known.behind;
+        let tell = cfg.kind == TargetKind::Mdt && known.behind == Some(false);
         let recovered = known.stored.with_noted(noted, tell);
         let instance = known.instance.wrapping_add(1).max(1);
         let mut batch = Batch::new();
@@ -226,8 +226,8 @@ impl LuTarget {
             last_rcvd::put_data_transno(&mut batch, recovered.data);
             last_rcvd::put_behind(&mut batch, behind);
         }
-        // It may be that of a reply of a client that is gone.
-        last_rcvd::put_transno(&mut batch, known.stored.tables);
+        // Clients are told that all up to there is committed: no number of these is given again.
+        last_rcvd::put_transno(&mut batch, recovered.tables);
         kv.commit(batch)?;
         // What a killed process left in the page cache is about to be called committed: it must survive power loss too. No client
         // hears of it before.

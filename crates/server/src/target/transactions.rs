@@ -94,7 +94,12 @@ impl LuTarget {
                 reply.body().is_ok_and(|b| b.transno == transno),
                 "the reply that is stored says its transaction's number"
             );
-            // Whoever forgets the export holds the same lock: no row of it stays behind. Its number is that of the reply.
+            // Whoever forgets the export holds the same lock: no row of it stays behind. The number is that of the reply, unless
+            // it may take the place of one with a greater number.
+            let kept = self.stored.lock().tables;
+            if transno <= kept {
+                last_rcvd::put_transno(&mut batch, kept);
+            }
             if !rq.exp.local && !rq.exp.gone() && rq.exp.keeps(body.tag, rq.rq.xid) {
                 last_rcvd::put_reply(
                     &mut batch,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
-use super::{Store, Tables, from_fjall};
+use super::{CLOSED, Store, Tables, from_fjall};
 use crate::{Batch, Op, OsdError, Table};
 
 /// Removals of a table below which it is left alone.
@@ -84,6 +84,26 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// Whether the next start would have much to read of what is in memory, or in the newest journal.
+    pub(super) fn has_much_to_read(&mut self) -> bool {
+        let db = self.store.get_mut().db.as_ref();
+        let unsorted = db.map_or(0, Database::write_buffer_size);
+        self.syncs.newest_bytes().max(unsorted) > CLOSE_BYTES
+    }
+
+    /// Closes the store with all changes sorted to disk. False: some are left to the next start.
+    pub(super) fn close_sorted(&mut self) -> bool {
+        let mut last = Batch::new();
+        last.put(CLOSED, "last", "");
+        let noted = self.commit(last);
+        let store = self.store.get_mut();
+        let sorted = noted.is_ok() && store.sort_all();
+        store.close();
+        sorted
+    }
+}
+
 impl Store {
     /// Sorts to disk what is in memory, before the store is closed. False: not all of it.
     fn sort_all(&self) -> bool {
@@ -102,14 +122,6 @@ impl Store {
             }
         }
         wait_for_sorting(&keyspaces)
-    }
-
-    /// Closes the store, so that the next start has little to read of its journals. False: it is left to the next start.
-    pub(super) fn close_sorted(&mut self, journal_bytes: u64) -> bool {
-        let unsorted = self.db.as_ref().map_or(0, Database::write_buffer_size);
-        let sorted = journal_bytes.max(unsorted) > CLOSE_BYTES && self.sort_all();
-        self.close();
-        sorted
     }
 
     /// Ends its threads.

@@ -74,7 +74,7 @@ impl Syncs {
         self.sync().map_err(fail)?;
         {
             let mut journals = self.journals.lock();
-            let Some(newest) = journals.last_mut() else {
+            let [newest] = &mut journals[..] else {
                 return Ok(());
             };
             // Whichever of the two a crash leaves, it has what is promised.
