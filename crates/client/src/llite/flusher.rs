@@ -53,7 +53,7 @@ impl Flusher {
     /// Carries one flight to its end.
     async fn land(self: &Arc<Self>, fid: Fid, cover: &Cover, i: usize, f: Flight) {
         let Some(w) = &cover.writes else { return };
-        let (o, range, cost) = (&w.objects()[i], f.range(), f.cost());
+        let (o, span, cost) = (&w.objects()[i], f.span(), f.cost());
         let done = {
             let _place = o.osc.write_backs().acquire().await;
             let attr = w.attr();
@@ -66,16 +66,14 @@ impl Flusher {
                         generation: o.generation,
                         granted: true,
                     };
-                    o.osc
-                        .write_back(&o.object, f.start, f.data, &attr, by)
-                        .await
+                    o.osc.write_back(&o.object, &f.parts, &attr, by).await
                 }
             }
         };
         o.osc.grant().used(cost);
         if let Err(e) = done {
             w.set_file_end(None);
-            self.lost(fid, &o.object, &range, e);
+            self.lost(fid, &o.object, &span, e);
         }
         w.landed(i, f.id);
         // it was put off while much was on its way
@@ -180,11 +178,16 @@ impl Flusher {
             .collect()
     }
 
-    /// Makes room at an OST: all dirty data goes out. While much is on its way already this is put off until some of
-    /// that has landed ([`Self::land`]).
+    /// Makes room at an OST: dirty data goes out, in requests as full as they can be. While much is on its way already this is put
+    /// off until some of that has landed ([`Self::land`]).
     pub fn relieve(self: &Arc<Self>, osc: &Osc) {
-        if osc.write_backs().available_permits() > IN_FLIGHT / 2 {
-            self.start_all();
+        if osc.write_backs().available_permits() <= IN_FLIGHT / 2 {
+            return;
+        }
+        for (fid, cover) in self.writing() {
+            if let Some(w) = &cover.writes {
+                self.fly(fid, &cover, w.relieve());
+            }
         }
     }
 

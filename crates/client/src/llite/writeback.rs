@@ -215,8 +215,7 @@ impl WriteBack {
                 o.osc
                     .write_back(
                         &o.object,
-                        at + done as u64,
-                        data.slice(done..done + n),
+                        &[(at + done as u64, data.slice(done..done + n))],
                         attr,
                         by,
                     )

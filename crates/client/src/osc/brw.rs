@@ -1,18 +1,19 @@
 //! Bulk reads and writes of one object: cut into RPCs, short I/O inside the message, checksums.
 //!
-//! An RPC carries one contiguous range of at most `ocd_brw_size` bytes, in bulk descriptors (MDs) of at most 1 MiB.
+//! An RPC carries at most `ocd_brw_size` bytes, in bulk descriptors (MDs) of at most 1 MiB. It is one range, but for dirty data,
+//! where several may share one; then each is described by a niobuf.
 //! Lustre: `osc_brw_prep_request`, `osc_brw_fini_request` in `lustre/osc/osc_request.c`.
 
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_ptlrpc::{Bulk, Request};
-use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags;
 use coral_wire::ldlm::LdlmMode;
 use coral_wire::ost::{
     CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, brw, md,
 };
 use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::{Errno, Wire};
 use futures_util::future::try_join_all;
 
 use super::device::Osc;
@@ -28,6 +29,9 @@ const PAGE_BYTES: u64 = 4096;
 pub const SHORT_IO_BYTES: usize = 16 << 10;
 /// A write whose checksum does not match is sent again so often (Lustre: osc_resends 10).
 const CKSUM_RETRIES: u32 = 10;
+
+/// Data of an object and where they begin, bytes.
+pub type Part = (u64, Payload);
 
 impl Osc {
     /// The largest object the OST can hold, bytes (`ocd_maxbytes`).
@@ -99,24 +103,20 @@ impl Osc {
         let (lock, _held) = self.held(obj, LdlmMode::PW, lock);
         let max = self.rpc_bytes();
         if data.len() <= max {
-            return self.write_rpc(obj, offset, data, attr, lock, None).await;
+            return self
+                .write_rpc(obj, &[(offset, data)], attr, lock, None)
+                .await;
         }
-        let mut at = 0;
-        while at < data.len() {
-            let mut batch = Vec::new();
-            while at < data.len() && batch.len() < IN_FLIGHT {
-                let n = max.min(data.len() - at);
-                batch.push(self.write_rpc(
-                    obj,
-                    offset + at as u64,
-                    data.slice(at..at + n),
-                    attr,
-                    lock,
-                    None,
-                ));
-                at += n;
-            }
-            try_join_all(batch).await?;
+        let cut = |at: usize| {
+            let end = data.len().min(at + max);
+            [(offset + at as u64, data.slice(at..end))]
+        };
+        let parts: Vec<_> = (0..data.len()).step_by(max).map(cut).collect();
+        for batch in parts.chunks(IN_FLIGHT) {
+            let rpcs = batch
+                .iter()
+                .map(|part| self.write_rpc(obj, part, attr, lock, None));
+            try_join_all(rpcs).await?;
         }
         Ok(())
     }
@@ -126,12 +126,11 @@ impl Osc {
     pub async fn write_back(
         &self,
         obj: &ObjectRef,
-        offset: u64,
-        data: Payload,
+        parts: &[Part],
         attr: &WriteAttr,
         by: BackedBy,
     ) -> Result<(), TargetError> {
-        self.write_rpc(obj, offset, data, attr, IoLock::Ours(by.cookie), Some(by))
+        self.write_rpc(obj, parts, attr, IoLock::Ours(by.cookie), Some(by))
             .await
     }
 
@@ -156,8 +155,7 @@ impl Osc {
         opcode: u32,
         obj: &ObjectRef,
         o: &Obdo,
-        offset: u64,
-        len: usize,
+        ranges: &[(u64, usize)],
         mds: usize,
         lock: IoLock,
         more: u32,
@@ -171,14 +169,17 @@ impl Osc {
             } else {
                 0
             };
+        let niobufs: Vec<u8> = ranges
+            .iter()
+            .flat_map(|(offset, len)| {
+                let (offset, len) = (*offset, *len as u32);
+                NiobufRemote { offset, len, flags }.to_bytes()
+            })
+            .collect();
         let mut rq = Request::new(self.io_portal(), opcode)
             .push(o)
-            .push(&ObdIoobj::new(obj.oi, mds as u32, 1))
-            .push(&NiobufRemote {
-                offset,
-                len: len as u32,
-                flags,
-            })
+            .push(&ObdIoobj::new(obj.oi, mds as u32, ranges.len() as u32))
+            .push_bytes(niobufs)
             .push_bytes(Bytes::new());
         // others may wait for our lock, and take every place while they do
         rq.urgent = lock != IoLock::Server;
@@ -205,11 +206,19 @@ impl Osc {
         let lens = if short {
             Vec::new()
         } else {
-            md_lens(offset, len, self.target.coral())
+            md_lens(&[(offset, len)], self.target.coral())
         };
         for attempt in 0.. {
             let mut rq = self
-                .brw_request(opc::OST_READ, obj, &o, offset, len, lens.len(), lock, 0)
+                .brw_request(
+                    opc::OST_READ,
+                    obj,
+                    &o,
+                    &[(offset, len)],
+                    lens.len(),
+                    lock,
+                    0,
+                )
                 .push_bytes(Bytes::new());
             if !short {
                 rq = rq.bulk(Bulk::Sink {
@@ -234,12 +243,13 @@ impl Osc {
     async fn write_rpc(
         &self,
         obj: &ObjectRef,
-        offset: u64,
-        data: Payload,
+        parts: &[Part],
         attr: &WriteAttr,
         lock: IoLock,
         by: Option<BackedBy>,
     ) -> Result<(), TargetError> {
+        let ranges: Vec<(u64, usize)> = parts.iter().map(|(at, d)| (*at, d.len())).collect();
+        let data: Payload = parts.iter().flat_map(|(_, d)| d.iter()).cloned().collect();
         let mut o = Self::brw_obdo(obj, lock);
         self.stamp(&mut o, attr);
         let cksum = self.cksum();
@@ -257,7 +267,7 @@ impl Osc {
         let lens = if short {
             Vec::new()
         } else {
-            md_lens(offset, data.len(), self.target.coral())
+            md_lens(&ranges, self.target.coral())
         };
         // dirty data, in granted space, was copied together already
         let data = if by.is_some_and(|b| b.granted) {
@@ -276,8 +286,7 @@ impl Osc {
                 opc::OST_WRITE,
                 obj,
                 &o,
-                offset,
-                data.len(),
+                &ranges,
                 lens.len(),
                 lock,
                 from_grant,
@@ -301,7 +310,7 @@ impl Osc {
             if !differs {
                 return Ok(());
             }
-            tracing::warn!(oi = ?obj.oi, offset, len = data.len(), attempt, "write checksum differs, writing again");
+            tracing::warn!(oi = ?obj.oi, offset = ranges[0].0, len = data.len(), attempt, "write checksum differs, writing again");
             if attempt >= CKSUM_RETRIES {
                 return Err(TargetError::WriteChecksum(reply.call()));
             }
@@ -310,16 +319,16 @@ impl Osc {
     }
 }
 
-/// Lengths of the bulk descriptors of a transfer. A stock server fills a descriptor with 256 fragments, one per page of the
-/// object, so the first is short when the transfer starts inside a page; two Coral ends cut at 1 MiB and nowhere else.
-fn md_lens(offset: u64, len: usize, coral: bool) -> Vec<u32> {
-    let lead = if coral {
-        0
-    } else {
-        (offset % PAGE_BYTES) as usize
+/// Lengths of the bulk descriptors of a transfer of these ranges. A stock server fills a descriptor with 256 fragments, one per page
+/// of the object, so the first is short when the transfer starts inside a page; two Coral ends cut at 1 MiB and nowhere else.
+/// Between two ranges there is no part of a page.
+fn md_lens(ranges: &[(u64, usize)], coral: bool) -> Vec<u32> {
+    let lead = match ranges {
+        [(offset, _), ..] if !coral => (offset % PAGE_BYTES) as usize,
+        _ => 0,
     };
     let mut out = Vec::new();
-    let mut left = len;
+    let mut left: usize = ranges.iter().map(|(_, len)| len).sum();
     let mut room = MD_BYTES - lead;
     while left > 0 {
         let n = room.min(left);
@@ -428,7 +437,7 @@ mod tests {
             3 * MD_BYTES + 17,
         ] {
             for (offset, coral) in [(0, true), (100, true), (0, false), (100, false)] {
-                let lens = md_lens(offset, len, coral);
+                let lens = md_lens(&[(offset, len)], coral);
                 assert_eq!(lens.iter().map(|l| *l as usize).sum::<usize>(), len);
                 assert!(lens.iter().all(|l| *l as usize <= MD_BYTES));
                 let data = Payload::from(Bytes::from(vec![7u8; len]));
@@ -440,8 +449,14 @@ mod tests {
 
     #[test]
     fn a_stock_server_counts_pages() {
-        assert_eq!(md_lens(100, MD_BYTES, false), [MD_BYTES as u32 - 100, 100]);
-        assert_eq!(md_lens(100, MD_BYTES, true), [MD_BYTES as u32]);
+        let lens = |ranges: &[(u64, usize)], coral| md_lens(ranges, coral);
+        let md = MD_BYTES as u32;
+        assert_eq!(lens(&[(100, MD_BYTES)], false), [md - 100, 100]);
+        assert_eq!(lens(&[(100, MD_BYTES)], true), [md]);
+        // part of a page, then others far away: 256 pages are full before a MiB is
+        let apart = [(100, 3996), (1 << 20, 255 * 4096), (1 << 30, 10)];
+        assert_eq!(lens(&apart, false), [md - 100, 10]);
+        assert_eq!(lens(&apart, true), [md - 90]);
     }
 
     #[test]

@@ -8,6 +8,8 @@ use coral_client::{FileHandle, Llite, MountOptions, SeekWhence, SetAttr, SetTime
 use coral_osd::Fault;
 use coral_wire::Errno;
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
 
 const STRIPE: u32 = 65536;
 /// A test that takes longer hangs.
@@ -203,6 +205,40 @@ async fn a_stream_is_written_out_behind_the_writer() {
         "128 MiB in RPCs of 4 MiB: {n:?}"
     );
     assert_eq!(u.stat("f").await.unwrap().size, 128 << 20);
+    c.stop().await;
+}
+
+/// Pages that lie far apart share requests: as many as the same pages in a row would take, and a fifth more at most.
+#[tokio::test(start_paused = true)]
+async fn pages_in_random_order_fill_their_requests() {
+    const PAGES: u64 = 32_768;
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let fh = writer(&u, "f").await;
+    let page = |n: u64| n.to_le_bytes().repeat(512);
+    let mut order: Vec<u64> = (0..PAGES).collect();
+    order.shuffle(&mut rand::rngs::StdRng::seed_from_u64(7));
+    let (_, n) = rpcs(&fs, async {
+        for n in &order {
+            u.write(&fh, n * 4096, &page(*n)).await.unwrap();
+        }
+        u.fs.fsync(&fh, false).await.unwrap();
+    })
+    .await;
+    let writes = n.iter().find(|(o, _)| o == "OST_WRITE").unwrap().1;
+    let full = PAGES * 4096 / (4 << 20);
+    assert!(
+        writes >= full && 5 * writes <= 6 * full,
+        "{writes} requests for {full}: {n:?}"
+    );
+    let other = User::root(&c.remote_client().await);
+    let (got, fh) = (&other, other.open("f", libc::O_RDONLY).await.unwrap());
+    for n in (0..PAGES).step_by(256) {
+        let all = got.read(&fh, n * 4096, 256 * 4096).await.unwrap();
+        let want: Vec<u8> = (n..n + 256).flat_map(page).collect();
+        assert!(all == want, "from page {n}");
+    }
     c.stop().await;
 }
 

@@ -12,7 +12,7 @@ use coral_wire::ptlrpc::opc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::map::{DirtyMap, Flight};
+use super::map::{DirtyMap, Flight, Wanted};
 use crate::error::{Error, TargetError};
 use crate::grant::{NoRoom, PAGE_BYTES, pages_bytes};
 use crate::lov::FileLayout;
@@ -182,7 +182,9 @@ impl Dirty {
             let before = map.cost();
             map.insert(p.1, p.2.clone());
             object.osc.grant().unreserve(cost(p) + before - map.cost());
-            while let Some(f) = map.take(&EVERYTHING, object.rpc_bytes(), true) {
+            // a request may have become whole where this was written
+            let range = p.1..p.1 + p.2.len() as u64;
+            while let Some(f) = map.take(&range, object.rpc_bytes(), Wanted::Whole) {
                 out.push((p.0, f));
             }
         }
@@ -192,23 +194,33 @@ impl Dirty {
     /// What is to be done to write out the ranges that `within` names for each object.
     pub fn take(&self, within: &[Range<u64>]) -> Taken {
         let mut inner = self.inner.lock();
-        let Taken {
-            mut out,
-            mut under_way,
-            mut left,
-        } = Taken::default();
+        let mut taken = Taken::default();
         for (i, (map, range)) in inner.maps.iter_mut().zip(within).enumerate() {
-            while let Some(f) = map.take(range, self.objects[i].rpc_bytes(), false) {
+            while let Some(f) = map.take(range, self.objects[i].rpc_bytes(), Wanted::All) {
+                taken.out.push((i, f));
+            }
+            let under_way = map.flights(range).into_iter();
+            taken.under_way.extend(under_way.map(|id| (i, id)));
+            taken.left |= map.has_dirty(range);
+        }
+        taken
+    }
+
+    /// What is to be sent to make room. Of an object of which some is on its way only full requests: the rest goes when that has
+    /// landed, unless it is more by then.
+    pub fn relieve(&self) -> Vec<(usize, Flight)> {
+        let mut inner = self.inner.lock();
+        let mut out = Vec::new();
+        for (i, map) in inner.maps.iter_mut().enumerate() {
+            let what = match map.has_flights() {
+                true => Wanted::Full,
+                false => Wanted::All,
+            };
+            while let Some(f) = map.take(&EVERYTHING, self.objects[i].rpc_bytes(), what) {
                 out.push((i, f));
             }
-            under_way.extend(map.flights(range).map(|id| (i, id)));
-            left |= map.has_dirty(range);
         }
-        Taken {
-            out,
-            under_way,
-            left,
-        }
+        out
     }
 
     /// Resolves once all these have landed.

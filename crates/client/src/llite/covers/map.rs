@@ -3,17 +3,17 @@
 //! Invariants:
 //! - dirty extents neither overlap nor touch: neighbours are joined, the newest bytes win;
 //! - two ranges being written out never overlap: bytes dirtied anew while their old version travels go out after it;
-//! - an extent goes out cut at multiples of the largest RPC, so a steady writer makes whole RPCs.
+//! - an extent goes out cut at multiples of the largest RPC, so a steady writer makes whole RPCs; smaller ones share a request.
 //!
 //! Small pieces are copied together ([`COPY_BELOW`]), large ones are kept as they came. Lustre: `lustre/osc/osc_cache.c` (`osc_extent`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use bytes::BytesMut;
 use coral_buffers::Payload;
 
-use crate::grant::pages_bytes;
+use crate::grant::{PAGE_BYTES, pages_bytes};
 use crate::osc::COPY_BELOW;
 
 /// Copied pieces are joined in buffers of at most so many bytes.
@@ -56,38 +56,55 @@ impl Extent {
     }
 }
 
-/// A range on its way to the OST.
+/// Ranges on their way to the OST, in one request: in order, and cut within pages at no other place than its two ends, which is
+/// what servers take.
 #[derive(Debug)]
 pub struct Flight {
     pub id: u64,
-    /// Offset in the object.
-    pub start: u64,
-    pub data: Payload,
+    /// Offset in the object, and the data from there on.
+    pub parts: Vec<(u64, Payload)>,
+}
+
+fn part_range((start, data): &(u64, Payload)) -> Range<u64> {
+    *start..*start + data.len() as u64
 }
 
 impl Flight {
-    pub fn range(&self) -> Range<u64> {
-        self.start..self.start + self.data.len() as u64
+    /// From its first byte to its last.
+    pub fn span(&self) -> Range<u64> {
+        let ends = self.parts.first().zip(self.parts.last());
+        ends.map_or(0..0, |(first, last)| first.0..part_range(last).end)
     }
 
     /// Grant it was charged with, bytes.
     pub fn cost(&self) -> u64 {
-        pages_bytes(self.start, self.range().end)
+        let cost = |r: Range<u64>| pages_bytes(r.start, r.end);
+        self.parts.iter().map(part_range).map(cost).sum()
     }
+}
+
+/// What is to be written out of what is dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Everything.
+    All,
+    /// Requests that are full.
+    Full,
+    /// A piece of an extent that is a whole request.
+    Whole,
 }
 
 /// The dirty extents of one object.
 #[derive(Debug, Default)]
 pub struct DirtyMap {
     extents: BTreeMap<u64, Extent>,
-    flying: Vec<(u64, Range<u64>)>,
+    /// What is on its way: end and flight of each range, by its start.
+    flying: BTreeMap<u64, (u64, u64)>,
+    /// Starts of the ranges of each flight.
+    flights: BTreeMap<u64, Vec<u64>>,
     last_id: u64,
     /// Grant the extents are charged with, bytes; what flies is counted by itself.
     cost: u64,
-}
-
-fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 impl DirtyMap {
@@ -106,17 +123,29 @@ impl DirtyMap {
         self.first_in(range).is_some()
     }
 
-    /// Flights that touch `range`.
-    pub fn flights<'a>(&'a self, range: &'a Range<u64>) -> impl Iterator<Item = u64> + 'a {
+    /// Ranges on their way that touch `range`, from the last to the first: their flights.
+    fn flying_in<'a>(&'a self, range: &'a Range<u64>) -> impl Iterator<Item = u64> + 'a {
+        // they do not overlap: before one that ends in time lie only such
         self.flying
-            .iter()
-            .filter(|(_, r)| overlap(r, range))
-            .map(|(id, _)| *id)
+            .range(..range.end)
+            .rev()
+            .take_while(|(_, (end, _))| *end > range.start)
+            .map(|(_, (_, id))| *id)
+    }
+
+    /// Flights that touch `range`.
+    pub fn flights(&self, range: &Range<u64>) -> BTreeSet<u64> {
+        self.flying_in(range).collect()
+    }
+
+    /// Something is on its way.
+    pub fn has_flights(&self) -> bool {
+        !self.flights.is_empty()
     }
 
     /// This one is still under way.
     pub fn flies(&self, id: u64) -> bool {
-        self.flying.iter().any(|f| f.0 == id)
+        self.flights.contains_key(&id)
     }
 
     /// Bytes that are not known to be at the OST.
@@ -124,7 +153,7 @@ impl DirtyMap {
         self.extents
             .values()
             .map(Extent::len)
-            .chain(self.flying.iter().map(|(_, r)| r.end - r.start))
+            .chain(self.flying.iter().map(|(start, (end, _))| end - start))
             .sum()
     }
 
@@ -134,7 +163,8 @@ impl DirtyMap {
             .extents
             .last_key_value()
             .map_or(0, |(s, e)| s + e.len());
-        self.flying.iter().map(|(_, r)| r.end).fold(dirty, u64::max)
+        let flying = self.flying.last_key_value().map_or(0, |(_, (end, _))| *end);
+        dirty.max(flying)
     }
 
     /// Start of the first extent that has bytes in `range`.
@@ -227,9 +257,40 @@ impl DirtyMap {
             .then(|| e.slice(range.start - start..range.end - start))
     }
 
-    /// The next piece to write out of those that touch `range`, at most up to a multiple of `max` bytes. `whole`: only one that
-    /// ends at such a multiple. `None` also when all that is left waits for flights.
-    pub fn take(&mut self, range: &Range<u64>, max: u64, whole: bool) -> Option<Flight> {
+    /// What is to be written out next of what touches `range`, in one request of at most `max` bytes. Each extent is cut at multiples
+    /// of `max`. `None` also when all that is left waits for flights.
+    pub fn take(&mut self, range: &Range<u64>, max: u64, what: Wanted) -> Option<Flight> {
+        let whole = what == Wanted::Whole;
+        let mut pieces = vec![self.piece_in(range, max, whole)?];
+        let most = (max / PAGE_BYTES).max(1) as usize;
+        let mut bytes = pieces[0].end - pieces[0].start;
+        let mut full = false;
+        while let Some(end) = pieces.last().map(|p| p.end).filter(|_| !whole) {
+            full = bytes == max || pieces.len() == most;
+            let next = self.piece_in(&(end..range.end), max, false);
+            let Some(next) = next.filter(|n| {
+                !full && end.is_multiple_of(PAGE_BYTES) && n.start.is_multiple_of(PAGE_BYTES)
+            }) else {
+                break;
+            };
+            bytes += next.end - next.start;
+            if bytes > max {
+                full = true;
+                break;
+            }
+            pieces.push(next);
+        }
+        if what == Wanted::Full && !full {
+            return None;
+        }
+        self.last_id += 1;
+        let id = self.last_id;
+        let parts = pieces.into_iter().map(|p| self.launch(id, p)).collect();
+        Some(Flight { id, parts })
+    }
+
+    /// The first piece of an extent that may go out.
+    fn piece_in(&self, range: &Range<u64>, max: u64, whole: bool) -> Option<Range<u64>> {
         let mut from = range.start;
         while let Some(start) = self.first_in(&(from..range.end)) {
             let end = start + self.extents[&start].len();
@@ -237,9 +298,9 @@ impl DirtyMap {
             while at < end.min(range.end) {
                 let border = (at / max + 1).saturating_mul(max);
                 let piece = at..end.min(border);
-                let wanted = piece.end > range.start && (!whole || piece.end == border);
-                if wanted && !self.flying.iter().any(|(_, r)| overlap(r, &piece)) {
-                    return Some(self.launch(start, piece));
+                let wanted = piece.end > range.start && (!whole || piece.end - piece.start == max);
+                if wanted && self.flying_in(&piece).next().is_none() {
+                    return Some(piece);
                 }
                 at = piece.end;
             }
@@ -248,7 +309,8 @@ impl DirtyMap {
         None
     }
 
-    fn launch(&mut self, start: u64, piece: Range<u64>) -> Flight {
+    fn launch(&mut self, id: u64, piece: Range<u64>) -> (u64, Payload) {
+        let start = self.first_in(&piece).expect("an extent has the piece");
         let mut e = self.pull(start);
         let end = start + e.len();
         if piece == (start..end) {
@@ -275,18 +337,16 @@ impl DirtyMap {
                 },
             );
         }
-        self.last_id += 1;
-        self.flying.push((self.last_id, piece.clone()));
-        Flight {
-            id: self.last_id,
-            start: piece.start,
-            data,
-        }
+        self.flying.insert(piece.start, (piece.end, id));
+        self.flights.entry(id).or_default().push(piece.start);
+        (piece.start, data)
     }
 
     /// A flight ended.
     pub fn landed(&mut self, id: u64) {
-        self.flying.retain(|f| f.0 != id);
+        for start in self.flights.remove(&id).unwrap_or_default() {
+            self.flying.remove(&start);
+        }
     }
 
     /// Drops everything that is dirty; the grant it was charged with. Flights go on.
@@ -339,25 +399,29 @@ mod tests {
         let mut m = DirtyMap::default();
         let max = 1 << 20;
         m.insert(max - 100, payload(&[1; 100]));
-        assert_eq!(
-            m.take(&ALL, max, true).unwrap().range(),
-            max - 100..max,
-            "it ends where an RPC ends"
+        assert!(
+            m.take(&ALL, max, Wanted::Whole).is_none(),
+            "only a part of a request"
         );
         for i in 0..40 {
             m.insert(max + i * 65536, payload(&[2; 65536]));
         }
-        assert_eq!(m.take(&ALL, max, true).unwrap().range(), max..2 * max);
-        assert_eq!(m.take(&ALL, max, true).unwrap().range(), 2 * max..3 * max);
-        assert!(m.take(&ALL, max, true).is_none());
-        let last = m.take(&ALL, max, false).unwrap();
         assert_eq!(
-            (last.range(), last.cost()),
-            (3 * max..max + 40 * 65536, 8 * 65536)
+            m.take(&ALL, max, Wanted::Whole).unwrap().span(),
+            max..2 * max
         );
-        assert!(m.take(&ALL, max, false).is_none() && !m.is_clean());
+        assert_eq!(
+            m.take(&ALL, max, Wanted::Whole).unwrap().span(),
+            2 * max..3 * max
+        );
+        assert!(m.take(&ALL, max, Wanted::Whole).is_none());
+        let last = m.take(&ALL, max, Wanted::All).unwrap();
+        let parts: Vec<_> = last.parts.iter().map(part_range).collect();
+        assert_eq!(parts, [max - 100..max, 3 * max..max + 40 * 65536]);
+        assert_eq!(last.cost(), 4096 + 8 * 65536);
+        assert!(m.take(&ALL, max, Wanted::All).is_none() && !m.is_clean());
         assert_eq!(m.cost(), 0);
-        (1..=4).for_each(|id| m.landed(id));
+        (1..=3).for_each(|id| m.landed(id));
         assert!(m.is_clean());
     }
 
@@ -365,12 +429,12 @@ mod tests {
     fn a_newer_version_waits_for_the_older_one() {
         let mut m = DirtyMap::default();
         m.insert(0, payload(b"old"));
-        let f = m.take(&ALL, 4096, false).unwrap();
+        let f = m.take(&ALL, 4096, Wanted::All).unwrap();
         m.insert(2, payload(b"new"));
-        assert!(m.take(&ALL, 4096, false).is_none() && m.has_dirty(&ALL));
-        assert_eq!(m.flights(&(2..3)).collect::<Vec<_>>(), [f.id]);
+        assert!(m.take(&ALL, 4096, Wanted::All).is_none() && m.has_dirty(&ALL));
+        assert_eq!(m.flights(&(2..3)), [f.id].into());
         m.landed(f.id);
-        assert_eq!(m.take(&ALL, 4096, false).unwrap().range(), 2..5);
+        assert_eq!(m.take(&ALL, 4096, Wanted::All).unwrap().span(), 2..5);
     }
 
     #[test]
@@ -381,29 +445,67 @@ mod tests {
         }
         let large = Bytes::from(vec![9; COPY_BELOW]);
         m.insert(1000 * 4096, Payload::from(large.clone()));
-        let f = m.take(&ALL, 8 << 20, false).unwrap();
+        let f = m.take(&ALL, 8 << 20, Wanted::All).unwrap();
         assert!(
-            f.data.iter().count() <= 1000 * 4096 / CHUNK_BYTES + 2,
+            f.parts[0].1.iter().count() <= 1000 * 4096 / CHUNK_BYTES + 2,
             "{}",
-            f.data.iter().count()
+            f.parts[0].1.iter().count()
         );
-        assert_eq!(f.data.iter().last().unwrap().as_ptr(), large.as_ptr());
+        assert_eq!(f.parts[0].1.iter().last().unwrap().as_ptr(), large.as_ptr());
+    }
+
+    #[test]
+    fn small_pieces_far_apart_share_a_request() {
+        let mut m = DirtyMap::default();
+        let max = 8 * 4096;
+        // every other page, then one that begins within a page
+        (0..10).for_each(|i| m.insert(i * 8192, payload(&[1; 4096])));
+        m.insert(100_001, payload(&[2; 10]));
+        assert!(m.take(&ALL, max, Wanted::Whole).is_none());
+        let first = m.take(&ALL, max, Wanted::Full).unwrap();
+        assert!(m.take(&ALL, max, Wanted::Full).is_none(), "two are left");
+        assert_eq!((first.parts.len(), first.span()), (8, 0..7 * 8192 + 4096));
+        assert_eq!(first.cost(), max);
+        m.insert(8 * 8192, payload(&[3; 4096]));
+        let second = m.take(&ALL, max, Wanted::All).unwrap();
+        assert_eq!((second.parts.len(), second.cost()), (2, 2 * 4096));
+        let third = m.take(&ALL, max, Wanted::All).unwrap();
+        assert_eq!(third.span(), 100_001..100_011);
+        // dirtied anew while it flies: the neighbours go without it
+        m.insert(2 * 8192, payload(&[4; 4096]));
+        m.insert(200 * 8192, payload(&[5; 4096]));
+        assert_eq!(m.flights(&(0..2 * 8192)), [first.id].into());
+        let fourth = m.take(&ALL, max, Wanted::All).unwrap();
+        assert_eq!(fourth.span(), 200 * 8192..200 * 8192 + 4096);
+        assert!(m.take(&ALL, max, Wanted::All).is_none());
+        m.landed(first.id);
+        assert!(!m.flies(first.id) && m.flies(second.id));
+        assert_eq!(m.take(&ALL, max, Wanted::All).unwrap().span(), 16384..20480);
+    }
+
+    fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
+        a.start < b.end && b.start < a.end
     }
 
     #[derive(Debug, Clone)]
     enum Step {
         Write(u64, usize, u8),
-        Take(u64, u64, bool),
+        Take(u64, u64, Wanted),
         Land(usize),
         Read(u64, u64),
     }
 
+    fn wanted() -> impl Strategy<Value = Wanted> {
+        prop_oneof![Just(Wanted::All), Just(Wanted::Full), Just(Wanted::Whole)]
+    }
+
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (0u64..3000, 1usize..700, 1u8..).prop_map(|(a, n, v)| Step::Write(a, n, v)),
-            2 => (0u64..3000, 1u64..2000, any::<bool>()).prop_map(|(a, n, w)| Step::Take(a, n, w)),
+            2 => (0u64..120_000, 1usize..9000, 1u8..).prop_map(|(a, n, v)| Step::Write(a, n, v)),
+            4 => (0u64..30, 1usize..3, 1u8..).prop_map(|(a, n, v)| Step::Write(a * 4096, n * 4096, v)),
+            2 => (0u64..120_000, 1u64..80_000, wanted()).prop_map(|(a, n, w)| Step::Take(a, n, w)),
             2 => (0usize..8).prop_map(Step::Land),
-            2 => (0u64..3000, 1u64..900).prop_map(|(a, n)| Step::Read(a, n)),
+            2 => (0u64..120_000, 1u64..9000).prop_map(|(a, n)| Step::Read(a, n)),
         ]
     }
 
@@ -412,13 +514,15 @@ mod tests {
         /// and the charge is that of the extents.
         #[test]
         fn model(steps in proptest::collection::vec(step(), 1..200)) {
-            const SIZE: usize = 4096;
-            const MAX: u64 = 512;
+            const SIZE: usize = 32 * 4096;
+            const MAX: u64 = 4 * 4096;
             let (mut m, mut model, mut disk) = (DirtyMap::default(), vec![0u8; SIZE], vec![0u8; SIZE]);
             let mut flying: Vec<Flight> = Vec::new();
             let mut land = |m: &mut DirtyMap, f: Flight| {
-                let r = f.range();
-                disk[r.start as usize..r.end as usize].copy_from_slice(&f.data.copy_to_bytes());
+                for p in &f.parts {
+                    let r = part_range(p);
+                    disk[r.start as usize..r.end as usize].copy_from_slice(&p.1.copy_to_bytes());
+                }
                 m.landed(f.id);
             };
             for s in steps {
@@ -427,12 +531,18 @@ mod tests {
                         m.insert(at, payload(&vec![v; n]));
                         model[at as usize..at as usize + n].fill(v);
                     }
-                    Step::Take(at, n, whole) => {
-                        if let Some(f) = m.take(&(at..at + n), MAX, whole) {
-                            let r = f.range();
-                            prop_assert!(overlap(&r, &(at..at + n)) && r.end - r.start <= MAX && r.start / MAX == (r.end - 1) / MAX);
-                            prop_assert!(!whole || r.end % MAX == 0);
-                            prop_assert!(flying.iter().all(|o| !overlap(&o.range(), &r)));
+                    Step::Take(at, n, what) => {
+                        if let Some(f) = m.take(&(at..at + n), MAX, what) {
+                            let parts: Vec<_> = f.parts.iter().map(part_range).collect();
+                            prop_assert!(parts.iter().map(|r| r.end - r.start).sum::<u64>() <= MAX);
+                            for r in &parts {
+                                prop_assert!(overlap(r, &(at..at + n)) && r.start / MAX == (r.end - 1) / MAX);
+                                let mut others = flying.iter().flat_map(|o| &o.parts).map(part_range);
+                                prop_assert!(others.all(|o| !overlap(&o, r)));
+                            }
+                            let aligned = |w: &[Range<u64>]| w[0].end % 4096 == 0 && w[1].start % 4096 == 0 && w[0].end <= w[1].start;
+                            prop_assert!(parts.windows(2).all(aligned));
+                            prop_assert!(what != Wanted::Whole || (parts.len() == 1 && parts[0].end - parts[0].start == MAX));
                             flying.push(f);
                         }
                     }
@@ -449,7 +559,7 @@ mod tests {
                 prop_assert_eq!(m.cost(), all.iter().map(|r| pages_bytes(r.start, r.end)).sum::<u64>());
             }
             loop {
-                while let Some(f) = m.take(&ALL, MAX, false) {
+                while let Some(f) = m.take(&ALL, MAX, Wanted::All) {
                     flying.push(f);
                 }
                 if flying.is_empty() {
