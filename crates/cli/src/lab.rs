@@ -48,9 +48,12 @@ fn spec_of(name: &str, profile: Option<&str>) -> Result<Spec, String> {
 }
 
 fn begin(r: &LabRun) -> Result<(), String> {
-    let spec = spec_of(&r.experiment, r.profile.as_deref().filter(|p| *p != "full"))?;
-    let plan = Plan::of(&spec).map_err(|e| format!("{}: {e}", r.experiment))?;
+    let mut spec = spec_of(&r.experiment, r.profile.as_deref().filter(|p| *p != "full"))?;
     let settings = settings(&r.place)?;
+    if !settings.mounts.is_empty() {
+        spec.on_given_mounts();
+    }
+    let plan = Plan::of(&spec).map_err(|e| format!("{}: {e}", r.experiment))?;
     enter_namespace(&spec, &settings)?;
     let dir = r.dir.clone().unwrap_or_else(|| default_dir(&spec.name));
     println!(

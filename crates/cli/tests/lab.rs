@@ -249,6 +249,8 @@ fn file_systems_behind_a_router_are_measured_and_gone() {
     for r in &records {
         assert_eq!(r["roles"][1]["measures"][0]["value"], f64::from(8 << 20));
         assert_eq!(r["cache"]["done"][0], "clients were mounted anew");
+        let verdict = r["verdict"].as_str().unwrap();
+        assert!(verdict.contains("operations/s"), "of the mounts: {verdict}");
         let samples: Value = serde_json::from_str(
             &std::fs::read_to_string(run.join(r["samples"].as_str().unwrap())).unwrap(),
         )
@@ -274,6 +276,7 @@ fn file_systems_behind_a_router_are_measured_and_gone() {
             "proc/fs1-mds_rss",
             "proc/fs2-oss0_rss",
             "proc/fs1-client1_rss",
+            "fs1-client1/requests",
             "host/net_lo_rx",
         ] {
             assert!(

@@ -9,6 +9,7 @@
 
 pub mod environment;
 mod nearest;
+mod needs;
 pub mod parse;
 mod plan;
 mod process;

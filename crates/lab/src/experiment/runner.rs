@@ -1,10 +1,9 @@
 //! Running a plan: one step after the other, each on disk before the next begins.
 
 use super::environment::{differences, environment};
+use super::needs::check_needs;
 use super::plan::{Plan, Step, StepKind};
-use super::process::{find_program, output};
-use super::rig::check_mounts;
-use super::rig_spec::system_names;
+use super::process::output;
 use super::step::{Runner, Stop};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
@@ -94,75 +93,6 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
         changed: differences(&before, &now),
     };
     go(&run, &plan, settings, done, event)
-}
-
-/// What the experiment needs is there; said before anything is made.
-fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), String> {
-    for p in &plan.spec.needs.programs {
-        if find_program(p).is_none() {
-            return Err(format!(
-                "the experiment needs the program '{p}', which is not on the path"
-            ));
-        }
-    }
-    let wanted = wanted_systems(plan);
-    let through_library = |w: &String| w.contains(".library}");
-    if !s.mounts.is_empty()
-        && plan
-            .spec
-            .roles
-            .iter()
-            .any(|r| r.command.iter().any(through_library))
-    {
-        return Err(
-            "the experiment mounts its file systems through the library, many times: leave --mount out, and it starts them itself"
-                .into(),
-        );
-    }
-    if !s.mounts.is_empty() || (plan.spec.rig.is_none() && !wanted.is_empty()) {
-        check_mounts(&wanted, &s.mounts)?;
-    }
-    let places: Vec<&Path> = if s.mounts.is_empty() {
-        vec![s.scratch.as_deref().unwrap_or(dir)]
-    } else {
-        s.mounts.values().flatten().map(PathBuf::as_path).collect()
-    };
-    let need = plan.spec.needs.free_mib;
-    for place in places {
-        let there = place
-            .ancestors()
-            .find(|p| p.is_dir())
-            .unwrap_or(Path::new("."));
-        let vfs = rustix::fs::statvfs(there).map_err(|e| format!("'{}': {e}", there.display()))?;
-        let free = vfs.f_bavail.saturating_mul(vfs.f_frsize) >> 20;
-        if free < need {
-            return Err(format!(
-                "the experiment needs {need} MiB of free space, and '{}' has {free} MiB",
-                there.display()
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// File systems that the commands name.
-fn wanted_systems(plan: &Plan) -> Vec<String> {
-    if let Some(rig) = &plan.spec.rig {
-        return system_names(rig);
-    }
-    let spec = &plan.spec;
-    let words = spec.commands().flat_map(|c| &c.command);
-    let values = spec.parameters.values().flat_map(|v| &v.0);
-    let mut names: Vec<String> = words
-        .chain(values)
-        .flat_map(|w| w.split('{').skip(1))
-        .filter_map(|w| w.split(['}', '.', '/']).next())
-        .filter(|n| n.contains("fs") && !spec.parameters.contains_key(*n))
-        .map(str::to_owned)
-        .collect();
-    names.sort();
-    names.dedup();
-    names
 }
 
 fn go(

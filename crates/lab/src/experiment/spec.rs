@@ -273,9 +273,13 @@ pub struct Needs {
     pub programs: Vec<String>,
     /// Free space where the rig's targets, or the given mounts, are: MiB.
     pub free_mib: u64,
+    /// Mounts of each file system, where they are given.
+    pub mounts: usize,
+    /// Whether given mounts must be of Lustre or Coral.
+    pub lustre: bool,
 }
 
-const NEEDS_KEYS: &[&str] = &["programs", "free_mib"];
+const NEEDS_KEYS: &[&str] = &["programs", "free_mib", "mounts", "lustre"];
 
 /// A smaller or larger form of an experiment: tables laid over it.
 pub type Profile = Table;

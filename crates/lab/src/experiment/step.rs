@@ -373,12 +373,11 @@ impl Runner<'_> {
     /// their stopwatches saw, these count, and the mounts do not.
     fn verdict(&self, samples: &Samples, raw: &str) -> Option<String> {
         let own = taken_stopwatches(&self.run.path().join(raw));
-        let mounts = match &self.rig {
-            _ if !own.is_empty() => BTreeMap::new(),
-            Some(r) => r.mounts(),
-            None => self.settings.mounts.clone(),
+        let mut places: Vec<PathBuf> = match &self.rig {
+            _ if !own.is_empty() => vec![],
+            Some(r) => r.clients().into_iter().map(|(_, dir)| dir).collect(),
+            None => self.settings.mounts.values().flatten().cloned().collect(),
         };
-        let mut places: Vec<PathBuf> = mounts.into_values().flatten().collect();
         if let Some(rig) = &self.rig {
             places.extend(rig.servers().iter().map(|(_, dir)| dir.clone()));
         }
@@ -409,10 +408,10 @@ impl Runner<'_> {
         let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Host::new(true))];
         if let Some(rig) = &self.rig {
             processes.extend(rig.processes());
-            for (name, dir) in rig.servers() {
-                let (ask, dir) = (self.settings.ask.clone(), dir.clone());
+            for (name, dir) in rig.servers().iter().cloned().chain(rig.clients()) {
+                let ask = self.settings.ask.clone();
                 sources.push(Box::new(Node {
-                    name: name.clone(),
+                    name,
                     ask: Box::new(move || ask(&dir)),
                 }));
             }
