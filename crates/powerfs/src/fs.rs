@@ -36,6 +36,8 @@ pub(crate) struct Inner {
     /// True: what waits since the cut may fail.
     pub released: watch::Sender<bool>,
     pub operations: AtomicU64,
+    /// How long each fsync takes, milliseconds.
+    pub sync_ms: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -304,6 +306,7 @@ impl Fs {
             state: Mutex::new(state),
             released: watch::channel(false).0,
             operations: AtomicU64::new(0),
+            sync_ms: AtomicU64::new(0),
         }))
     }
 
@@ -568,6 +571,10 @@ impl FileSystem for Fs {
     }
 
     async fn fsync(&self, f: &File, _: bool) -> R<()> {
+        let takes = self.0.sync_ms.load(Ordering::Relaxed);
+        if takes > 0 {
+            tokio::time::sleep(Duration::from_millis(takes)).await;
+        }
         self.on(|s| {
             s.disk.sync(f.ino);
             Ok(())

@@ -96,6 +96,11 @@ impl PowerFs {
         syncfs::catch(command, Box::new(sync))
     }
 
+    /// Every fsync takes so long from now on.
+    pub fn slow_syncs(&self, ms: u64) {
+        self.fs.0.sync_ms.store(ms, Ordering::Relaxed);
+    }
+
     /// Operations asked of it so far.
     pub fn operations(&self) -> u64 {
         self.fs.0.operations.load(Ordering::Relaxed)

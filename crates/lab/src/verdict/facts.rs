@@ -95,9 +95,10 @@ pub struct RouterBuffers {
     pub buffers: u64,
     /// Fewest that were free.
     pub least_free: u64,
-    /// Seconds that operations waited for one.
+    /// Share of the time in which a message waited at it for a credit or a buffer, 0 to 1. What came behind that message on its
+    /// connection waited unread.
     #[serde(default)]
-    pub wait_s: f64,
+    pub starved: f64,
 }
 
 /// A file whose lock several clients want.

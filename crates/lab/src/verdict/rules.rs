@@ -394,15 +394,30 @@ fn hosts(f: &Facts) -> Vec<Cause> {
 }
 
 fn router_buffers(f: &Facts) -> Vec<Cause> {
+    // A sender whose message is not read waits in its socket, and then for credits: where it was on the way while the router had no
+    // room, the router is what it waited for.
+    let way = [
+        Segment::Network,
+        Segment::Bulk,
+        Segment::Send,
+        Segment::ReplyOut,
+        Segment::Credit,
+        Segment::RouterQueue,
+    ];
+    let on_way: f64 = way.iter().map(|s| f.share(*s, None)).sum();
     let of = f.routers.iter().filter_map(|r| {
-        let waited = r.wait_s / f.op_s().max(1e-12);
-        let share = f.share(Segment::RouterQueue, Some(&r.name)).max(waited);
+        let own = f.share(Segment::RouterQueue, Some(&r.name));
+        let share = own.max(r.starved * on_way);
         (r.least_free == 0 && share >= SHARE_LEAST).then(|| Cause {
             kind: CauseKind::RouterBuffers,
             subject: r.name.clone(),
             fid: None,
             share,
-            figure: format!("all of its {} large buffers were taken", r.buffers),
+            figure: format!(
+                "all of its {} large buffers were taken; messages waited for room {:.0}% of the time",
+                r.buffers,
+                100.0 * r.starved
+            ),
             ceiling: Some(format!("{} messages of up to 1 MiB at once", r.buffers)),
             change: format!(
                 "lnetctl set large_buffers {} on {}",
