@@ -230,17 +230,24 @@ fn a_full_target_ends_the_run_with_what_it_has() {
     });
 }
 
+/// A program in the place of ssh, which runs the command here; `before`: what it does first with `$host` and the command `$1`.
+fn fake_ssh(at: &Path, before: &str) -> String {
+    let text = format!("#!/bin/sh\nhost=$1; shift\n{before}\nexec sh -c \"exec $1\"\n");
+    std::fs::write(at, text).unwrap();
+    ok(Command::new("chmod").arg("755").arg(at));
+    at.display().to_string()
+}
+
 #[test]
 fn a_host_that_vanishes_ends_the_run_with_what_it_has() {
     let tmp = tempfile::tempdir().unwrap();
     let at = |name: &str| tmp.path().join(name);
-    // In the place of ssh: in the second step the host goes away in the middle.
-    let ssh = "#!/bin/sh\nhost=$1; shift\ncase \"$1\" in */f1*) [ $host = bert ] && { (sleep 1; kill -9 $$) & };; esac\nexec sh -c \"exec $1\"\n";
-    std::fs::write(at("ssh"), ssh).unwrap();
-    ok(Command::new("chmod").arg("755").arg(at("ssh")));
+    // In the second step the host goes away in the middle.
+    let dies = "case \"$1\" in */f1*) [ $host = bert ] && { (sleep 1; kill -9 $$) & };; esac";
+    let ssh = fake_ssh(&at("ssh"), dies);
     let program = Path::new(coral().get_program()).canonicalize().unwrap();
     let text = format!(
-        "name = 'hosts'\n[run]\nrepeats = 3\n[[roles]]\nname = 'w'\nparser = 'ior'\ncommand = ['sh', '-c', 'exec {{coral}} ior --np 2 -F -w -b 64k -t 4k -O interIODelay=$(( 2000 + {{rep}} * 500000 )) -o {dir}/f{{rep}} --hosts anna,bert --meet 127.0.0.1 --ssh {dir}/ssh --program {program}']\n",
+        "name = 'hosts'\n[run]\nrepeats = 3\n[[roles]]\nname = 'w'\nparser = 'ior'\ncommand = ['sh', '-c', 'exec {{coral}} ior --np 2 -F -w -b 64k -t 4k -O interIODelay=$(( 2000 + {{rep}} * 500000 )) -o {dir}/f{{rep}} --hosts anna,bert --meet 127.0.0.1 --ssh {ssh} --program {program}']\n",
         dir = tmp.path().display(),
         program = program.display()
     );
@@ -249,6 +256,56 @@ fn a_host_that_vanishes_ends_the_run_with_what_it_has() {
     let lab = lab.args(["lab", "run"]).arg(at("hosts.toml"));
     let (_, said) = fails(lab.arg("--dir").arg(at("run")));
     ended_early(&at("run"), &said, 1, 3, "went away");
+}
+
+/// Commands run on hosts, each host is sampled, and one whose agent ends in the middle ends the run.
+#[test]
+fn hosts_are_measured_and_one_that_vanishes_is_named() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    // The agent of bert dies in the second step.
+    let dies = format!(
+        "case \"$host $1\" in bert*agent*) n=$(cat {0} 2>/dev/null | wc -l); echo >> {0}; test $n -lt 1 || {{ (sleep 1; kill -9 $$) & }};; esac",
+        at("agents").display()
+    );
+    let ssh = fake_ssh(&at("ssh"), &dies);
+    let program = Path::new(coral().get_program()).canonicalize().unwrap();
+    let host = |name: &str| {
+        format!(
+            "[[hosts]]\nname = '{name}'\nssh = ['{ssh}', '{name}']\ncoral = '{}'\n",
+            program.display()
+        )
+    };
+    let text = format!(
+        "name = 'hosts'\n[run]\nrepeats = 3\nsample = '100ms'\n{}{}[[roles]]\nname = 'w'\nhost = 'anna'\nparser = 'json'\ncommand = ['sh', '-c', 'test {{rep}} = 0 || sleep 60; sleep 0.5; echo \"{{{{\\\"write\\\": 7}}}}\"']\n",
+        host("anna"),
+        host("bert")
+    );
+    std::fs::write(at("hosts.toml"), text).unwrap();
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(at("hosts.toml"));
+    let (_, said) = fails(lab.arg("--dir").arg(at("run")));
+    let why = "the host bert went away: its agent has ended";
+    ended_early(&at("run"), &said, 1, 3, why);
+    let first: Value = serde_json::from_str(&lines(&at("run/points.jsonl"))[0]).unwrap();
+    let samples = at("run").join(first["samples"].as_str().unwrap());
+    let samples: Value = serde_json::from_str(&std::fs::read_to_string(samples).unwrap()).unwrap();
+    for series in [
+        "anna/host/cpu_busy",
+        "bert/host/cpu_busy",
+        "bert/host/mem_available",
+    ] {
+        assert!(samples["series"].get(series).is_some(), "{series}");
+    }
+    fake_ssh(&at("ssh"), "echo no route to $host >&2; exit 255");
+    let mut again = coral();
+    let again = again.args(["lab", "run"]).arg(at("hosts.toml"));
+    let (_, said) = fails(again.arg("--dir").arg(at("other")));
+    assert!(
+        said.contains("the host 'anna' cannot be reached") && said.contains("no route to anna"),
+        "{said}"
+    );
+    assert!(!at("other").exists());
 }
 
 #[test]

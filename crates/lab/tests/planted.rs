@@ -2,7 +2,7 @@
 //!
 //! What a simulation has not is planted in the facts instead, beside a run with nothing else planted: a busy core and a client
 //! that swaps (processors take no simulated time), and a router with two buffers (memlnd's routers hold none). On real processes
-//! these are planted in `crates/cli/tests/planted.rs` and `explain.rs`.
+//! these are planted in `crates/cli/tests/planted_real.rs` and `explain.rs`.
 //! `CORAL_SEED=N` chooses the twenty random plants.
 
 use std::sync::Arc;

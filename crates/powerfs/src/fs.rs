@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::content::BLOCK;
 use crate::disk::Disk;
+use crate::now;
 use crate::tree::{Change, Ino, Node, ROOT};
 
 /// Blocks that all files may have together: 1 GiB.
@@ -53,17 +54,6 @@ type R<T> = Result<T, OpError>;
 
 fn err<T>(e: i32) -> R<T> {
     Err(Errno(e).into())
-}
-
-#[expect(clippy::disallowed_methods, reason = "wall time at the edge")]
-pub(crate) fn now() -> Timespec {
-    let d = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    Timespec {
-        secs: d.as_secs() as i64,
-        nanos: d.subsec_nanos(),
-    }
 }
 
 fn fid(ino: Ino) -> Fid {

@@ -38,6 +38,13 @@ pub(super) fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), S
     if given {
         check_kind(needs, s)?;
     }
+    if !spec.hosts.is_empty() && spec.rig.is_some() && !given {
+        return Err(
+            "the file systems of [rig] have a network of their own, from which no host is reached: give mounts with --mount"
+                .into(),
+        );
+    }
+    spec.hosts.iter().try_for_each(|h| h.check(&s.coral))?;
     let places: Vec<&Path> = match given {
         false => vec![s.scratch.as_deref().unwrap_or(dir)],
         true => s.mounts.values().flatten().map(PathBuf::as_path).collect(),

@@ -125,6 +125,7 @@ fn go(
         plan,
         settings,
         rig: None,
+        gone: Arc::default(),
     };
     let mut why = None;
     for (i, step) in todo.iter().enumerate() {

@@ -52,7 +52,7 @@ pub(crate) fn page(a: &Analysis) -> String {
     results(&mut out, a);
     comparisons(&mut out, a);
     if !spec.figures.is_empty() {
-        out += "<h2>Figures</h2>\n<p>Bars and lines are means; the black bar goes from the smallest to the largest value, and each dot is one value. Ctrl or Shift with the wheel zooms, a double click resets.</p>\n";
+        out += "<h2>Figures</h2>\n<p>Bars and lines are means; the black bar goes from the smallest to the largest value, and each dot is one value. Series over time are those of the first repeat. Ctrl or Shift with the wheel zooms, a double click resets.</p>\n";
     }
     for (i, f) in spec.figures.iter().enumerate() {
         out += &figure::html(a, f, &format!("f{i}"));
