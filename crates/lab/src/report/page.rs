@@ -221,7 +221,7 @@ fn comparisons(out: &mut String, a: &Analysis) {
         escape(&values[0]),
         escape(&values[1])
     );
-    for r in &a.against {
+    for r in a.against.iter().filter(|r| is_main(a, &r.measure)) {
         let c = &r.comparison;
         let _ = writeln!(
             out,

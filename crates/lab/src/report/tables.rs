@@ -180,7 +180,7 @@ pub(crate) fn text(a: &Analysis) -> String {
         );
     }
     out += "deviation: of the sample (n - 1)\n";
-    for r in &a.against {
+    for r in a.against.iter().filter(|r| is_main(a, &r.measure)) {
         let c = &r.comparison;
         let _ = writeln!(
             out,
