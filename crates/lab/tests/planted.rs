@@ -282,7 +282,10 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
     }];
     match plant {
         Plant::Core(busy) => f.hosts[4].busiest_core = busy,
-        Plant::Router(n) => (f.routers[0].buffers, f.routers[0].least_free) = (n, 0),
+        Plant::Router(n) => {
+            (f.routers[0].buffers, f.routers[0].least_free) = (n, 0);
+            f.routers[0].starved = 0.6;
+        }
         Plant::Swap(pages) => f.hosts[1].swap_in_per_s = pages,
         _ => {}
     }
