@@ -556,8 +556,8 @@ mod tests {
                 "unknown parser 'oir'; did you mean 'ior'?",
             ),
             (
-                "name = \"load\"",
-                "name = \"load\"\n[[published]]\nwhat=\"x\"\nvalue=\"1\"\nmeasure=\"laod/write\"\n[[roles]]\nname=\"other\"",
+                "[profile.quick.run]",
+                "[[published]]\nwhat=\"x\"\nvalue=\"1\"\nmeasure=\"laod/write\"\n[profile.quick.run]",
                 "[[published]] measure: unknown role 'laod'; did you mean 'load'?",
             ),
             (
