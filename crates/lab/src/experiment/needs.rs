@@ -171,6 +171,11 @@ impl Spec {
             );
         }
         self.differs.push(note + ".");
+        // What is asked of a value of theirs is asked of what is there.
+        let figures = self.figures.iter_mut().map(|f| &mut f.when);
+        for when in figures.chain(self.published.iter_mut().map(|p| &mut p.when)) {
+            when.retain(|p, _| !fixed.contains(p));
+        }
         self.zip.retain(|g| g.iter().all(|p| !fixed.contains(p)));
         for p in fixed {
             self.parameters
@@ -231,10 +236,14 @@ mod tests {
 
     #[test]
     fn what_only_a_rig_can_vary_is_not_varied_on_given_mounts() {
-        let text = "name='x'\nzip=[['rtt','label']]\n[parameters]\nrtt=['0','19']\nlabel=['near','far']\nstripes=[1,2]\nhow=['a','b']\n[rig]\nsystems=[{name='fs1'}]\nrtt_ms='{rtt}'\nstripe_count='{stripes}'\ncache_mb='{how}'\n[[roles]]\nname='r'\nwhen={how='a'}\ncommand=['true','{stripes}']\n";
+        let text = "name='x'\nzip=[['rtt','label']]\n[parameters]\nrtt=['0','19']\nlabel=['near','far']\nstripes=[1,2]\nhow=['a','b']\n[rig]\nsystems=[{name='fs1'}]\nrtt_ms='{rtt}'\nstripe_count='{stripes}'\ncache_mb='{how}'\n[[roles]]\nname='r'\nwhen={how='a'}\ncommand=['true','{stripes}']\n[[published]]\nwhat='best'\nvalue='682'\nmeasure='r/write'\nwhen={rtt='19',stripes=2}\n";
         let mut spec = load(text, None).unwrap();
         spec.on_given_mounts();
         assert_eq!(spec.parameters["rtt"].0, [AS_IT_IS]);
+        assert_eq!(
+            spec.published[0].when.keys().collect::<Vec<_>>(),
+            ["stripes"]
+        );
         // commands see these, or are chosen by them
         assert_eq!(spec.parameters["stripes"].0, ["1", "2"]);
         assert_eq!(spec.parameters["how"].0, ["a", "b"]);
