@@ -8,13 +8,18 @@ use super::step::{Runner, Stop};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
 use crate::verdict::Seen;
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// How long a run that was killed may take to end its file systems.
+const ENDING: Duration = Duration::from_secs(30);
 
 /// Asks the Coral process with this directory for its status.
 pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
@@ -63,6 +68,7 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
         &settings.command_line,
     );
     let run = RunDir::create(dir, plan, &now).map_err(|e| e.to_string())?;
+    let _alone = alone(dir)?;
     go(
         &run,
         plan,
@@ -77,6 +83,8 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
 /// Goes on with a run that ended early.
 pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     let say = |e: StoreError| e.to_string();
+    RunDir::open(dir).map_err(say)?;
+    let _alone = alone(dir)?;
     let (run, plan) = RunDir::open(dir).map_err(say)?;
     run.mend().map_err(say)?;
     let before: Value = run.read("environment.json").map_err(say)?;
@@ -93,6 +101,23 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
         changed: differences(&before, &now),
     };
     go(&run, &plan, settings, done, event)
+}
+
+/// Nobody else runs in this directory while this is held. A run that was killed may still be ending: that is waited for.
+fn alone(dir: &Path) -> Result<File, String> {
+    let file = dir.join("lock");
+    let lock = File::create(&file).map_err(|e| format!("'{}': {e}", file.display()))?;
+    let begun = clock::now();
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begun.elapsed() >= ENDING {
+            return Err(format!(
+                "another `coral lab` runs in '{}': wait for its end, or end it",
+                dir.display()
+            ));
+        }
+        clock::pause(ENDING / 100);
+    }
+    Ok(lock)
 }
 
 fn go(

@@ -268,7 +268,9 @@ fn published(out: &mut String, a: &Analysis) {
                 )
             })
             .collect();
-        let ours = if ours.is_empty() {
+        let ours = if p.measure.is_empty() {
+            "see the figures over time".into()
+        } else if ours.is_empty() {
             "not measured".into()
         } else {
             ours.join("<br>")
