@@ -118,6 +118,9 @@ pub(crate) enum LabAction {
         /// The run directory.
         dir: PathBuf,
     },
+    /// Answer each line of standard input with samples of this machine: what an experiment starts on its hosts.
+    #[command(hide = true)]
+    Agent,
     /// The studies, and the runs in a directory.
     List {
         /// Where to look for runs.

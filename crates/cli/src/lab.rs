@@ -2,6 +2,7 @@
 
 use crate::args::{Lab, LabAction, LabRun, LabWhere};
 use crate::control::{self, Ask};
+use coral_lab::collect::{answer, of_machine};
 use coral_lab::experiment::{
     self, Outcome, Plan, RunDir, Settings, Spec, load, loopback_up, nearest, needs_namespace,
 };
@@ -26,6 +27,7 @@ pub(crate) fn run(lab: Lab) -> Result<(), String> {
         LabAction::Resume { dir, place } => go_on(&dir, &place),
         LabAction::Report { dir } => write_report(&dir).map(|page| println!("{}", page.display())),
         LabAction::List { dir } => list(&dir),
+        LabAction::Agent => agent(),
     }
 }
 
@@ -48,9 +50,12 @@ fn spec_of(name: &str, profile: Option<&str>) -> Result<Spec, String> {
 }
 
 fn begin(r: &LabRun) -> Result<(), String> {
-    let spec = spec_of(&r.experiment, r.profile.as_deref().filter(|p| *p != "full"))?;
-    let plan = Plan::of(&spec).map_err(|e| format!("{}: {e}", r.experiment))?;
+    let mut spec = spec_of(&r.experiment, r.profile.as_deref().filter(|p| *p != "full"))?;
     let settings = settings(&r.place)?;
+    if !settings.mounts.is_empty() {
+        spec.on_given_mounts();
+    }
+    let plan = Plan::of(&spec).map_err(|e| format!("{}: {e}", r.experiment))?;
     enter_namespace(&spec, &settings)?;
     let dir = r.dir.clone().unwrap_or_else(|| default_dir(&spec.name));
     println!(
@@ -205,6 +210,12 @@ fn watch_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
     // It lives as long as the process.
     std::mem::forget(runtime);
     Ok(())
+}
+
+/// The collectors of this machine, for an experiment elsewhere.
+fn agent() -> Result<(), String> {
+    let answered = answer(of_machine(), std::io::stdin().lock(), std::io::stdout());
+    answered.map_err(|e| format!("answering: {e}"))
 }
 
 fn list(dir: &Path) -> Result<(), String> {

@@ -3,64 +3,14 @@
 
 mod common;
 
-use common::{Place, Running, coral, fails, in_network_namespace, ok, text, until};
-use std::os::unix::fs::FileExt;
+use common::load::{Burner, Load, alone, writers};
+use common::{Place, Running, coral, fails, ok, text, until};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A way of 10 ms to and fro is more than what a machine adds, and one of 100 ms more than what a busy one adds.
 const FAR_S: &str = "0.01";
 const VERY_FAR_S: &str = "0.1";
-
-/// Programs that go on until this is dropped.
-struct Load {
-    stop: Arc<AtomicBool>,
-    threads: Vec<std::thread::JoinHandle<()>>,
-}
-
-impl Load {
-    #[expect(clippy::disallowed_methods, reason = "programs that use a mount")]
-    fn start(programs: usize, once: impl Fn(usize, u64) + Send + Sync + 'static) -> Load {
-        let (stop, once) = (Arc::new(AtomicBool::new(false)), Arc::new(once));
-        let threads = (0..programs).map(|p| {
-            let (stop, once) = (stop.clone(), once.clone());
-            std::thread::spawn(move || {
-                (0..)
-                    .take_while(|_| !stop.load(Ordering::Relaxed))
-                    .for_each(|round| once(p, round));
-            })
-        });
-        let threads = threads.collect();
-        Load { stop, threads }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for t in self.threads.drain(..) {
-            let _ = t.join();
-        }
-    }
-}
-
-/// Writes of 64 KiB into a file of each program, each on disk before the next.
-fn writers(programs: usize, dirs: Vec<PathBuf>) -> Load {
-    Load::start(programs, move |p, round| {
-        let file = dirs[p % dirs.len()].join(format!("w{p}"));
-        let file = std::fs::File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(file)
-            .expect("opened");
-        file.write_all_at(&[7; 65_536], round % 64 * 65_536)
-            .expect("written");
-        file.sync_all().expect("synced");
-    })
-}
 
 /// MGS, MDT and one OST on 127.0.0.2, another OST on 127.0.0.3, a mount on 127.0.0.4.
 struct Two {
@@ -153,13 +103,6 @@ impl Two {
 }
 
 const IN_FLIGHT: &str = "osc.fs-OST0001-*.max_rpcs_in_flight";
-
-/// One after the other: a verdict is about the whole machine.
-fn alone(name: &str, body: impl FnOnce()) {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    in_network_namespace(name, body);
-}
 
 #[test]
 fn a_trial_says_what_it_changes_and_puts_it_back() {
@@ -264,8 +207,7 @@ fn a_busy_core_is_named() {
         two.servers.iter().for_each(|s| confine(s.pid()));
         let burner = || {
             let mut c = Command::new("taskset");
-            c.args(["-c", "0", "sh", "-c", "while :; do :; done"]);
-            Burner(c.spawn().expect("taskset(1) from util-linux"))
+            Burner::start(c.args(["-c", "0", "sh", "-c", "while :; do :; done"]))
         };
         let burners: Vec<Burner> = (0..6).map(|_| burner()).collect();
         let mnt = two.mnt.clone();
@@ -284,14 +226,4 @@ fn a_busy_core_is_named() {
         drop((load, burners));
         two.stop();
     });
-}
-
-/// Ends with the test.
-struct Burner(std::process::Child);
-
-impl Drop for Burner {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

@@ -191,6 +191,166 @@ fn full_disk() {
     ok(Command::new("umount").arg(&small));
 }
 
+/// What the commands of a step say goes into the run's report: of `repeats` steps only `done` have a result.
+fn ended_early(run: &Path, said: &str, done: usize, repeats: usize, why: &str) {
+    let counted = format!("incomplete, {done} of {repeats} steps");
+    assert!(
+        said.contains(&counted) && said.contains(why),
+        "{why}: {said}"
+    );
+    let page = std::fs::read_to_string(run.join("report.html")).unwrap();
+    assert!(page.contains("Incomplete") && page.contains(why), "{page}");
+    let csv = lines(&run.join("data.csv"));
+    let measured = csv.iter().filter(|l| l.contains(",w/write,")).count();
+    assert_eq!(measured, done, "{csv:?}");
+}
+
+#[test]
+fn a_full_target_ends_the_run_with_what_it_has() {
+    in_namespace("a_full_target_ends_the_run_with_what_it_has", || {
+        let tmp = tempfile::tempdir().unwrap();
+        let small = tmp.path().join("small");
+        std::fs::create_dir(&small).unwrap();
+        ok(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=4m", "none"])
+            .arg(&small));
+        let spec = tmp.path().join("fills.toml");
+        let text = "name = 'fills'\n[run]\nrepeats = 3\n[[roles]]\nname = 'w'\nparser = 'ior'\ncommand = ['coral', 'ior', '-w', '-k', '-b', '3m', '-t', '64k', '-o', '{fs1}/f{rep}']\n";
+        std::fs::write(&spec, text).unwrap();
+        let run = tmp.path().join("run");
+        let mount = format!("fs1={}", small.display());
+        let mut lab = coral();
+        let lab = lab
+            .args(["lab", "run"])
+            .arg(&spec)
+            .args(["--mount", &mount]);
+        let (_, said) = fails(lab.arg("--dir").arg(&run));
+        ended_early(&run, &said, 1, 3, "No space left on device");
+        ok(Command::new("umount").arg(&small));
+    });
+}
+
+/// A program in the place of ssh, which runs the command here; `before`: what it does first with `$host` and the command `$1`.
+fn fake_ssh(at: &Path, before: &str) -> String {
+    let text = format!("#!/bin/sh\nhost=$1; shift\n{before}\nexec sh -c \"exec $1\"\n");
+    std::fs::write(at, text).unwrap();
+    ok(Command::new("chmod").arg("755").arg(at));
+    at.display().to_string()
+}
+
+#[test]
+fn a_host_that_vanishes_ends_the_run_with_what_it_has() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    // In the second step the host goes away in the middle.
+    let dies = "case \"$1\" in */f1*) [ $host = bert ] && { (sleep 1; kill -9 $$) & };; esac";
+    let ssh = fake_ssh(&at("ssh"), dies);
+    let program = Path::new(coral().get_program()).canonicalize().unwrap();
+    let text = format!(
+        "name = 'hosts'\n[run]\nrepeats = 3\n[[roles]]\nname = 'w'\nparser = 'ior'\ncommand = ['sh', '-c', 'exec {{coral}} ior --np 2 -F -w -b 64k -t 4k -O interIODelay=$(( 2000 + {{rep}} * 500000 )) -o {dir}/f{{rep}} --hosts anna,bert --meet 127.0.0.1 --ssh {ssh} --program {program}']\n",
+        dir = tmp.path().display(),
+        program = program.display()
+    );
+    std::fs::write(at("hosts.toml"), text).unwrap();
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(at("hosts.toml"));
+    let (_, said) = fails(lab.arg("--dir").arg(at("run")));
+    ended_early(&at("run"), &said, 1, 3, "went away");
+}
+
+/// Commands run on hosts, each host is sampled, and one whose agent ends in the middle ends the run.
+#[test]
+fn hosts_are_measured_and_one_that_vanishes_is_named() {
+    let tmp = tempfile::tempdir().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    // The agent of bert dies in the second step.
+    let dies = format!(
+        "case \"$host $1\" in bert*agent*) n=$(cat {0} 2>/dev/null | wc -l); echo >> {0}; test $n -lt 1 || {{ (sleep 1; kill -9 $$) & }};; esac",
+        at("agents").display()
+    );
+    let ssh = fake_ssh(&at("ssh"), &dies);
+    let program = Path::new(coral().get_program()).canonicalize().unwrap();
+    let host = |name: &str| {
+        format!(
+            "[[hosts]]\nname = '{name}'\nssh = ['{ssh}', '{name}']\ncoral = '{}'\n",
+            program.display()
+        )
+    };
+    let text = format!(
+        "name = 'hosts'\n[run]\nrepeats = 3\nsample = '100ms'\n{}{}[[roles]]\nname = 'w'\nhost = 'anna'\nparser = 'json'\ncommand = ['sh', '-c', 'test {{rep}} = 0 || sleep 60; sleep 0.5; echo \"{{{{\\\"write\\\": 7}}}}\"']\n",
+        host("anna"),
+        host("bert")
+    );
+    std::fs::write(at("hosts.toml"), text).unwrap();
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(at("hosts.toml"));
+    let (_, said) = fails(lab.arg("--dir").arg(at("run")));
+    let why = "the host bert went away: its agent has ended";
+    ended_early(&at("run"), &said, 1, 3, why);
+    let first: Value = serde_json::from_str(&lines(&at("run/points.jsonl"))[0]).unwrap();
+    let samples = at("run").join(first["samples"].as_str().unwrap());
+    let samples: Value = serde_json::from_str(&std::fs::read_to_string(samples).unwrap()).unwrap();
+    for series in [
+        "anna/host/cpu_busy",
+        "bert/host/cpu_busy",
+        "bert/host/mem_available",
+    ] {
+        assert!(samples["series"].get(series).is_some(), "{series}");
+    }
+    fake_ssh(&at("ssh"), "echo no route to $host >&2; exit 255");
+    let mut again = coral();
+    let again = again.args(["lab", "run"]).arg(at("hosts.toml"));
+    let (_, said) = fails(again.arg("--dir").arg(at("other")));
+    assert!(
+        said.contains("the host 'anna' cannot be reached") && said.contains("no route to anna"),
+        "{said}"
+    );
+    assert!(!at("other").exists());
+}
+
+#[test]
+fn a_target_that_is_not_what_a_study_needs_is_refused() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("dir");
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(tmp.path().join("file"), "").unwrap();
+    let mount = |name: &str, what: &str| format!("{name}={}", tmp.path().join(what).display());
+    for (study, mounts, why) in [
+        (
+            "s0",
+            vec![mount("fs1", "dir")],
+            "needs 4 mounts of 'fs1', and 1 is given",
+        ),
+        (
+            "s1",
+            vec![mount("fs1", "dir")],
+            "needs the file system 'fs2' too: give --mount fs2=DIR",
+        ),
+        (
+            "s2",
+            vec![mount("fs1", "dir")],
+            "needs a mount of Lustre or Coral, because it sets stripes",
+        ),
+        (
+            "s3",
+            vec![mount("fs1", "file")],
+            "no directory that can be written to",
+        ),
+        ("s4", vec![mount("fs1", "dir")], "leave --mount out"),
+    ] {
+        let mut lab = coral();
+        lab.args(["lab", "run", study, "--profile", "quick"]);
+        for m in mounts {
+            lab.args(["--mount", &m]);
+        }
+        let run = tmp.path().join("run");
+        let (_, said) = fails(lab.arg("--dir").arg(&run));
+        assert!(said.contains(why), "{study}: {said}");
+        assert!(!run.exists(), "{study}: nothing was made");
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
 /// Two file systems behind a router, each written to and read: what the router forwarded is in the report, and nothing is left.
 #[test]
 fn file_systems_behind_a_router_are_measured_and_gone() {
@@ -249,6 +409,8 @@ fn file_systems_behind_a_router_are_measured_and_gone() {
     for r in &records {
         assert_eq!(r["roles"][1]["measures"][0]["value"], f64::from(8 << 20));
         assert_eq!(r["cache"]["done"][0], "clients were mounted anew");
+        let verdict = r["verdict"].as_str().unwrap();
+        assert!(verdict.contains("operations/s"), "of the mounts: {verdict}");
         let samples: Value = serde_json::from_str(
             &std::fs::read_to_string(run.join(r["samples"].as_str().unwrap())).unwrap(),
         )
@@ -274,6 +436,7 @@ fn file_systems_behind_a_router_are_measured_and_gone() {
             "proc/fs1-mds_rss",
             "proc/fs2-oss0_rss",
             "proc/fs1-client1_rss",
+            "fs1-client1/requests",
             "host/net_lo_rx",
         ] {
             assert!(

@@ -374,6 +374,27 @@ fn a_failed_step_ends_the_run_and_a_resumed_one_makes_what_is_missing() {
 }
 
 #[test]
+fn a_run_that_is_still_ending_is_waited_for() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dir = tmp.path().join("run");
+    let script = "sleep 0.5; echo '{{\\\"v\\\": 1}}'";
+    let text = format!(
+        "name='f'\n[run]\nrepeats=2\n[[roles]]\nname='r'\nparser='json'\ncommand=['sh','-c',\"{script}\"]\n"
+    );
+    let (p, s) = (plan(&text), settings());
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| run(&dir, &p, &s));
+        while std::fs::read_dir(dir.join("raw")).map_or(0, Iterator::count) == 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(resume(&dir, &s), Ok(complete(2)));
+        assert_eq!(first.join().unwrap(), Ok(complete(2)));
+    });
+    let records = RunDir::open(&dir).unwrap().0.records().unwrap();
+    assert_eq!(records.len(), 2, "each step was made once");
+}
+
+#[test]
 fn what_is_not_there_ends_it_and_says_so() {
     let tmp = tempfile::tempdir().unwrap();
     let go = |name: &str, text: &str| run(&tmp.path().join(name), &plan(text), &settings());

@@ -1,7 +1,8 @@
 //! The verdict where the truth is planted: a simulated cluster in which one thing at a time is made slow.
 //!
 //! What a simulation has not is planted in the facts instead, beside a run with nothing else planted: a busy core and a client
-//! that swaps (processors take no simulated time), and a router with two buffers (memlnd's routers hold none).
+//! that swaps (processors take no simulated time), and a router with two buffers (memlnd's routers hold none). On real processes
+//! these are planted in `crates/cli/tests/planted_real.rs` and `explain.rs`.
 //! `CORAL_SEED=N` chooses the twenty random plants.
 
 use std::sync::Arc;
@@ -277,11 +278,14 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
         name: "10.9.0.1@tcp".to_owned(),
         buffers: 1024,
         least_free: 900,
-        wait_s: 0.0,
+        starved: 0.0,
     }];
     match plant {
         Plant::Core(busy) => f.hosts[4].busiest_core = busy,
-        Plant::Router(n) => (f.routers[0].buffers, f.routers[0].least_free) = (n, 0),
+        Plant::Router(n) => {
+            (f.routers[0].buffers, f.routers[0].least_free) = (n, 0);
+            f.routers[0].starved = 0.6;
+        }
         Plant::Swap(pages) => f.hosts[1].swap_in_per_s = pages,
         _ => {}
     }

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::content::BLOCK;
 use crate::disk::Disk;
+use crate::now;
 use crate::tree::{Change, Ino, Node, ROOT};
 
 /// Blocks that all files may have together: 1 GiB.
@@ -36,6 +37,8 @@ pub(crate) struct Inner {
     /// True: what waits since the cut may fail.
     pub released: watch::Sender<bool>,
     pub operations: AtomicU64,
+    /// How long each fsync takes, milliseconds.
+    pub sync_ms: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -51,17 +54,6 @@ type R<T> = Result<T, OpError>;
 
 fn err<T>(e: i32) -> R<T> {
     Err(Errno(e).into())
-}
-
-#[expect(clippy::disallowed_methods, reason = "wall time at the edge")]
-pub(crate) fn now() -> Timespec {
-    let d = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    Timespec {
-        secs: d.as_secs() as i64,
-        nanos: d.subsec_nanos(),
-    }
 }
 
 fn fid(ino: Ino) -> Fid {
@@ -304,6 +296,7 @@ impl Fs {
             state: Mutex::new(state),
             released: watch::channel(false).0,
             operations: AtomicU64::new(0),
+            sync_ms: AtomicU64::new(0),
         }))
     }
 
@@ -568,6 +561,10 @@ impl FileSystem for Fs {
     }
 
     async fn fsync(&self, f: &File, _: bool) -> R<()> {
+        let takes = self.0.sync_ms.load(Ordering::Relaxed);
+        if takes > 0 {
+            tokio::time::sleep(Duration::from_millis(takes)).await;
+        }
         self.on(|s| {
             s.disk.sync(f.ino);
             Ok(())

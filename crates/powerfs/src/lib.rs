@@ -19,10 +19,22 @@ use std::sync::atomic::Ordering;
 
 pub use disk::CutReport;
 
+use coral_client::llite::types::Timespec;
 use coral_fuse::{FuseOptions, Mount};
 use disk::Disk;
 use fs::Fs;
 use tree::{ROOT, Tree};
+
+#[expect(clippy::disallowed_methods, reason = "wall time at the edge")]
+pub(crate) fn now() -> Timespec {
+    let d = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    Timespec {
+        secs: d.as_secs() as i64,
+        nanos: d.subsec_nanos(),
+    }
+}
 
 /// A disk whose power is on: mounted.
 pub struct PowerFs {
@@ -94,6 +106,11 @@ impl PowerFs {
             }
         };
         syncfs::catch(command, Box::new(sync))
+    }
+
+    /// Every fsync takes so long from now on.
+    pub fn slow_syncs(&self, ms: u64) {
+        self.fs.0.sync_ms.store(ms, Ordering::Relaxed);
     }
 
     /// Operations asked of it so far.

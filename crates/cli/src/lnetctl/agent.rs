@@ -266,7 +266,7 @@ fn stopwatches<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Value {
             name: node.nid().to_string(),
             buffers: large.nbuffers as u64,
             least_free: large.mincredits as u64,
-            wait_s: 0.0,
+            starved: 0.0,
         }
     };
     let watches = nodes.iter().map(|n| (&**n.stopwatch(), n.nids()));

@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "each test file uses its share")]
 
+pub mod load;
 pub mod net;
 pub mod two;
 
@@ -153,12 +154,28 @@ impl Running {
         Running::start_as(coral(), args, dir, mounts)
     }
 
+    /// The same with a log elsewhere than beside the directory.
+    pub fn start_logged(args: &[&str], dir: &Path, log: &Path) -> Running {
+        Running::start_with(coral(), args, dir, &[], log)
+    }
+
     /// The same for a command that ends in running coral (`nsenter ... coral`) without another process in between.
-    pub fn start_as(mut command: Command, args: &[&str], dir: &Path, mounts: &[&Path]) -> Running {
+    pub fn start_as(command: Command, args: &[&str], dir: &Path, mounts: &[&Path]) -> Running {
+        Running::start_with(command, args, dir, mounts, dir)
+    }
+
+    fn start_with(
+        mut command: Command,
+        args: &[&str],
+        dir: &Path,
+        mounts: &[&Path],
+        log: &Path,
+    ) -> Running {
+        let name = log.with_extension("log");
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
-            .open(dir.with_extension("log"))
+            .open(&name)
             .expect("a log");
         let errors = log.try_clone().expect("a log");
         let child = command
@@ -175,7 +192,7 @@ impl Running {
         };
         until("coral is up", || {
             if let Some(status) = running.child.try_wait().expect("its state") {
-                let log = std::fs::read_to_string(dir.with_extension("log")).unwrap_or_default();
+                let log = std::fs::read_to_string(&name).unwrap_or_default();
                 panic!("coral {args:?} ended at its start: {status}\n{log}");
             }
             let mounted = mounts.iter().all(|m| is_mounted(m));

@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(
             (
                 v("lnet/route_length").value,
-                v("lnet/route_length").unit,
+                &*v("lnet/route_length").unit,
                 v("lnet/route_length").counter
             ),
             (500.0, "bytes", true)

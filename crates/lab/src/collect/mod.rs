@@ -2,6 +2,7 @@
 //!
 //! One thread reads counters at a fixed interval into series of bounded length, and says what it could not read.
 
+mod agent;
 mod host;
 mod lustre;
 mod process;
@@ -10,6 +11,8 @@ mod sampler;
 mod series;
 mod text;
 
+pub(crate) use agent::Agent;
+pub use agent::{answer, of_machine};
 pub use host::Host;
 pub use lustre::{CLAIMED, KernelLustre};
 pub use process::Processes;

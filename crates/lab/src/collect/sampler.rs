@@ -4,6 +4,7 @@ use super::series::Series;
 use crate::clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -13,12 +14,12 @@ use std::time::Duration;
 pub const MAX_SERIES_COUNT: usize = 2000;
 
 /// One number that a source read.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
     /// Its name within the source.
     pub name: String,
     /// Its unit; of a counter, the unit of what is counted, and the series is that per second.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// Its value.
     pub value: f64,
     /// It only grows: the series is its rate.
@@ -30,7 +31,7 @@ impl Reading {
     pub fn gauge(name: impl Into<String>, unit: &'static str, value: f64) -> Reading {
         Reading {
             name: name.into(),
-            unit,
+            unit: unit.into(),
             value,
             counter: false,
         }
@@ -40,7 +41,7 @@ impl Reading {
     pub fn counter(name: impl Into<String>, unit: &'static str, value: f64) -> Reading {
         Reading {
             name: name.into(),
-            unit,
+            unit: unit.into(),
             value,
             counter: true,
         }
@@ -215,7 +216,7 @@ fn add(out: &mut Samples, key: String, r: &Reading, at_ms: u64, value: f64) {
         }
         return;
     }
-    let (counter, unit, width) = (r.counter, r.unit, out.interval_ms);
+    let (counter, unit, width) = (r.counter, &r.unit, out.interval_ms);
     out.series
         .entry(key)
         .or_insert_with(|| match counter {

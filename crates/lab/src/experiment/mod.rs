@@ -7,8 +7,11 @@
 //! Invariants: a plan is a function of the file and its seed; a record is on disk before the next step begins; nothing that was
 //! measured is changed or dropped afterwards. A run that ended early is the same directory with fewer records.
 
+mod check;
 pub mod environment;
+mod hosts;
 mod nearest;
+mod needs;
 pub mod parse;
 mod plan;
 mod process;
@@ -21,6 +24,7 @@ mod store;
 mod template;
 mod value;
 
+pub use hosts::Host;
 pub use nearest::nearest;
 pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;

@@ -5,6 +5,7 @@
 use super::nearest::unknown;
 use super::store::Measure;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 /// Names of the parsers.
 pub(crate) const PARSERS: &[&str] = &["none", "ior", "mdtest", "mdsrate", "mib", "fio", "json"];
@@ -145,18 +146,32 @@ fn mib(text: &str) -> Vec<Measure> {
     }
 }
 
-/// fio's JSON, all jobs together: rates are summed, latencies weighted by their operations. Percentiles of several jobs cannot be put
-/// together, so the largest is given, and called so.
-fn fio(text: &str) -> Result<Vec<Measure>, String> {
-    // Warnings may stand before the JSON.
+/// fio's JSON, before which warnings may stand.
+fn fio_json(text: &str) -> Result<Value, String> {
     let start = text
         .find('{')
         .ok_or("fio printed no JSON: run it with --output-format=json")?;
-    let v: Value = serde_json::Deserializer::from_str(&text[start..])
-        .into_iter()
-        .next()
-        .and_then(Result::ok)
-        .ok_or("fio's JSON is cut short")?;
+    let mut all = serde_json::Deserializer::from_str(&text[start..]).into_iter();
+    let whole = all.next().and_then(Result::ok);
+    whole.ok_or_else(|| "fio's JSON is cut short".to_owned())
+}
+
+/// How many operations of all jobs took how long, by nanoseconds: of `json+`, which alone has them.
+pub(crate) fn fio_latencies(text: &str, operation: &str) -> Option<BTreeMap<u64, u64>> {
+    let v = fio_json(text).ok()?;
+    let mut all = BTreeMap::new();
+    for job in v["jobs"].as_array()? {
+        for (ns, n) in job[operation]["clat_ns"]["bins"].as_object()? {
+            *all.entry(ns.parse().ok()?).or_default() += n.as_u64()?;
+        }
+    }
+    Some(all).filter(|a| !a.is_empty())
+}
+
+/// fio's JSON, all jobs together: rates are summed, latencies weighted by their operations. Percentiles of several jobs cannot be put
+/// together, so the largest is given, and called so.
+fn fio(text: &str) -> Result<Vec<Measure>, String> {
+    let v = fio_json(text)?;
     let jobs = v["jobs"].as_array().ok_or("fio's JSON has no jobs")?;
     if let Some(j) = jobs.iter().find(|j| j["error"].as_i64().unwrap_or(0) != 0) {
         return Err(format!(
@@ -328,6 +343,17 @@ write         250.00     150.00     200.00
         assert!(parse("fio", &failed).unwrap_err().contains("errno 28"));
         assert!(parse("fio", "fio: no such file").is_err());
         assert!(parse("fio", &text[..text.len() / 2]).is_err());
+        assert_eq!(fio_latencies(&text, "read"), None);
+        let with = |bins: Value| serde_json::json!({"read": {"clat_ns": {"bins": bins}}});
+        let jobs = [
+            with(serde_json::json!({"100": 2, "200": 1})),
+            with(serde_json::json!({"200": 3})),
+        ];
+        let plus = serde_json::json!({"jobs": jobs}).to_string();
+        assert_eq!(
+            fio_latencies(&plus, "read"),
+            Some(BTreeMap::from([(100, 2), (200, 4)]))
+        );
     }
 
     #[test]

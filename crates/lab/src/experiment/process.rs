@@ -11,7 +11,6 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -82,11 +81,11 @@ fn kill_group(c: &Child) {
 }
 
 /// Runs `roles` from one instant on, and waits for all. `started` is called with the pids right before they are released. What
-/// takes longer than `timeout` is killed with all it started; so is everything once `stop` is set.
+/// takes longer than `timeout` is killed with all it started; so is everything once `stop` says why.
 pub fn run_together(
     roles: &[Role],
     timeout: Duration,
-    stop: &AtomicBool,
+    stop: &dyn Fn() -> Option<String>,
     started: impl FnOnce(&[u32]),
 ) -> io::Result<Vec<Ended>> {
     let (gate, release) = io::pipe()?;
@@ -118,8 +117,8 @@ pub fn run_together(
                 return Err(io::Error::other("a command's end was not seen"));
             }
         }
-        if stop.load(Ordering::Relaxed) {
-            return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted"));
+        if let Some(why) = stop() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, why));
         }
         if !killed && clock::now() >= deadline {
             killed = true;
@@ -245,16 +244,11 @@ mod tests {
             .map(|i| role(tmp.path(), &format!("r{i}"), stamp))
             .collect();
         let released = std::cell::Cell::new(0);
-        let ends = run_together(
-            &roles,
-            Duration::from_secs(60),
-            &AtomicBool::new(false),
-            |pids| {
-                assert_eq!(pids.len(), 4);
-                clock::pause(Duration::from_millis(200));
-                released.set(clock::unix_ms());
-            },
-        )
+        let ends = run_together(&roles, Duration::from_secs(60), &|| None, |pids| {
+            assert_eq!(pids.len(), 4);
+            clock::pause(Duration::from_millis(200));
+            released.set(clock::unix_ms());
+        })
         .unwrap();
         for (r, e) in roles.iter().zip(&ends) {
             let began: u64 = std::fs::read_to_string(&r.stdout)
@@ -275,20 +269,14 @@ mod tests {
             role(tmp.path(), "long", "echo $$; sleep 300; echo late"),
             role(tmp.path(), "short", "true"),
         ];
-        let ends = run_together(
-            &roles,
-            Duration::from_millis(500),
-            &AtomicBool::new(false),
-            |_| (),
-        )
-        .unwrap();
+        let ends = run_together(&roles, Duration::from_millis(500), &|| None, |_| ()).unwrap();
         assert!(ends[0].timed_out && ends[0].status.code().is_none());
         assert!(!ends[1].timed_out && ends[1].status.success());
         let other = [role(tmp.path(), "other", "sleep 300")];
         let stopped = run_together(
             &other,
             Duration::from_secs(300),
-            &AtomicBool::new(true),
+            &|| Some("interrupted".into()),
             |_| (),
         );
         assert_eq!(stopped.unwrap_err().kind(), io::ErrorKind::Interrupted);
@@ -318,7 +306,7 @@ mod tests {
                 role(tmp.path(), "idle", "sleep 0.2"),
             ],
             Duration::from_secs(120),
-            &AtomicBool::new(false),
+            &|| None,
             |_| (),
         )
         .unwrap();

@@ -11,7 +11,6 @@
 //! Delay is a rule of LNet at the clients, because many kernels have no netem; a rate limit is a token bucket on the loopback device,
 //! and a client's slice of it a class of its own.
 
-use super::nearest::unknown;
 use super::process::output;
 use super::rig_spec::RigSpec;
 use crate::clock;
@@ -25,8 +24,8 @@ const CLIENT_END: Duration = Duration::from_secs(60);
 const END_POLL: Duration = Duration::from_millis(5);
 /// Longest path of a control socket (sun_path has 108 bytes) with its file name.
 const MAX_SOCKET_PATH: usize = 107;
-/// Length of the longest name below the rig's directory: `/fs234567-oss63/control.sock`.
-const LONGEST_NAME: usize = 28;
+/// Length of the longest name below the rig's directory: `/run/coral/4194304.d/control.sock`.
+const LONGEST_NAME: usize = 33;
 
 struct Mount {
     dir: PathBuf,
@@ -391,18 +390,27 @@ impl Rig {
         &self.servers
     }
 
+    /// Directories at which the processes of the mounts can be asked, by name: each has one of its own in the registry of this rig.
+    pub(crate) fn clients(&self) -> Vec<(String, PathBuf)> {
+        let at = |pid| self.dir.join(format!("run/coral/{pid}.d"));
+        let pids = self.client_pids();
+        pids.map(|(name, pid)| (name, at(pid))).collect()
+    }
+
+    fn client_pids(&self) -> impl Iterator<Item = (String, u32)> {
+        self.mounts.iter().flat_map(|(name, list)| {
+            let all = list.iter().enumerate();
+            all.filter_map(move |(c, m)| Some((format!("{name}-client{c}"), m.pid?)))
+        })
+    }
+
     /// Every process with its name: servers, the router, and clients together as they are mounted.
     pub(crate) fn processes(&self) -> Vec<(String, u32)> {
         let servers = self
             .servers
             .iter()
             .filter_map(|(n, d)| Some((n.clone(), pid_with(&d.display().to_string())?)));
-        let clients = self.mounts.iter().flat_map(|(name, list)| {
-            list.iter()
-                .enumerate()
-                .filter_map(move |(c, m)| Some((format!("{name}-client{c}"), m.pid?)))
-        });
-        servers.chain(clients).collect()
+        servers.chain(self.client_pids()).collect()
     }
 
     /// Ends all of it; the first error is returned, and the rest is ended all the same.
@@ -494,36 +502,6 @@ pub(crate) fn mount_value(mounts: &BTreeMap<String, Vec<PathBuf>>, name: &str) -
     Some(format!("{}{tail}", list.get(index)?.display()))
 }
 
-/// Checks the mounts that were given by name against what the experiment's commands name.
-pub(crate) fn check_mounts(
-    wanted: &[String],
-    given: &BTreeMap<String, Vec<PathBuf>>,
-) -> Result<(), String> {
-    for (name, dirs) in given {
-        if !wanted.contains(name) {
-            let known: Vec<&str> = wanted.iter().map(String::as_str).collect();
-            return Err(format!("--mount: {}", unknown("file system", name, &known)));
-        }
-        for d in dirs {
-            let probe = d.join(format!(".coral-lab-{}", std::process::id()));
-            std::fs::write(&probe, "")
-                .and_then(|()| std::fs::remove_file(&probe))
-                .map_err(|e| {
-                    format!(
-                        "--mount {name}={}: no directory that can be written to: {e}",
-                        d.display()
-                    )
-                })?;
-        }
-    }
-    match wanted.iter().find(|w| !given.contains_key(*w)) {
-        Some(w) => Err(format!(
-            "the experiment needs the file system '{w}' too: give --mount {w}=DIR"
-        )),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -544,33 +522,5 @@ mod tests {
         ] {
             assert_eq!(mount_value(&m, name).as_deref(), value, "{name}");
         }
-    }
-
-    #[test]
-    fn given_mounts_must_be_those_that_are_used_and_writable() {
-        let tmp = tempfile::tempdir().unwrap();
-        let given =
-            |name: &str, dir: &Path| BTreeMap::from([(name.to_owned(), vec![dir.to_owned()])]);
-        let wanted = ["fs1".to_owned()];
-        assert_eq!(check_mounts(&wanted, &given("fs1", tmp.path())), Ok(()));
-        assert!(
-            check_mounts(&wanted, &given("fs2", tmp.path()))
-                .unwrap_err()
-                .contains("did you mean 'fs1'")
-        );
-        assert!(
-            check_mounts(&wanted, &given("fs1", Path::new("/no/such")))
-                .unwrap_err()
-                .contains("no directory")
-        );
-        assert!(
-            check_mounts(
-                &["fs1".to_owned(), "fs2".to_owned()],
-                &given("fs1", tmp.path())
-            )
-            .unwrap_err()
-            .contains("--mount fs2=DIR")
-        );
-        assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0);
     }
 }

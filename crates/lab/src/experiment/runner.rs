@@ -1,21 +1,25 @@
 //! Running a plan: one step after the other, each on disk before the next begins.
 
 use super::environment::{differences, environment};
+use super::needs::check_needs;
 use super::plan::{Plan, Step, StepKind};
-use super::process::{find_program, output};
-use super::rig::check_mounts;
-use super::rig_spec::system_names;
+use super::process::output;
 use super::step::{Runner, Stop};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
 use crate::verdict::Seen;
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// How long a run that was killed may take to end its file systems.
+const ENDING: Duration = Duration::from_secs(30);
 
 /// Asks the Coral process with this directory for its status.
 pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
@@ -64,6 +68,7 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
         &settings.command_line,
     );
     let run = RunDir::create(dir, plan, &now).map_err(|e| e.to_string())?;
+    let _alone = alone(dir)?;
     go(
         &run,
         plan,
@@ -78,6 +83,8 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
 /// Goes on with a run that ended early.
 pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     let say = |e: StoreError| e.to_string();
+    RunDir::open(dir).map_err(say)?;
+    let _alone = alone(dir)?;
     let (run, plan) = RunDir::open(dir).map_err(say)?;
     run.mend().map_err(say)?;
     let before: Value = run.read("environment.json").map_err(say)?;
@@ -96,73 +103,21 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     go(&run, &plan, settings, done, event)
 }
 
-/// What the experiment needs is there; said before anything is made.
-fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), String> {
-    for p in &plan.spec.needs.programs {
-        if find_program(p).is_none() {
+/// Nobody else runs in this directory while this is held. A run that was killed may still be ending: that is waited for.
+fn alone(dir: &Path) -> Result<File, String> {
+    let file = dir.join("lock");
+    let lock = File::create(&file).map_err(|e| format!("'{}': {e}", file.display()))?;
+    let begun = clock::now();
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if begun.elapsed() >= ENDING {
             return Err(format!(
-                "the experiment needs the program '{p}', which is not on the path"
+                "another `coral lab` runs in '{}': wait for its end, or end it",
+                dir.display()
             ));
         }
+        clock::pause(ENDING / 100);
     }
-    let wanted = wanted_systems(plan);
-    let through_library = |w: &String| w.contains(".library}");
-    if !s.mounts.is_empty()
-        && plan
-            .spec
-            .roles
-            .iter()
-            .any(|r| r.command.iter().any(through_library))
-    {
-        return Err(
-            "the experiment mounts its file systems through the library, many times: leave --mount out, and it starts them itself"
-                .into(),
-        );
-    }
-    if !s.mounts.is_empty() || (plan.spec.rig.is_none() && !wanted.is_empty()) {
-        check_mounts(&wanted, &s.mounts)?;
-    }
-    let places: Vec<&Path> = if s.mounts.is_empty() {
-        vec![s.scratch.as_deref().unwrap_or(dir)]
-    } else {
-        s.mounts.values().flatten().map(PathBuf::as_path).collect()
-    };
-    let need = plan.spec.needs.free_mib;
-    for place in places {
-        let there = place
-            .ancestors()
-            .find(|p| p.is_dir())
-            .unwrap_or(Path::new("."));
-        let vfs = rustix::fs::statvfs(there).map_err(|e| format!("'{}': {e}", there.display()))?;
-        let free = vfs.f_bavail.saturating_mul(vfs.f_frsize) >> 20;
-        if free < need {
-            return Err(format!(
-                "the experiment needs {need} MiB of free space, and '{}' has {free} MiB",
-                there.display()
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// File systems that the commands name.
-fn wanted_systems(plan: &Plan) -> Vec<String> {
-    if let Some(rig) = &plan.spec.rig {
-        return system_names(rig);
-    }
-    let spec = &plan.spec;
-    let words = spec.commands().flat_map(|c| &c.command);
-    let values = spec.parameters.values().flat_map(|v| &v.0);
-    let mut names: Vec<String> = words
-        .chain(values)
-        .flat_map(|w| w.split('{').skip(1))
-        .filter_map(|w| w.split(['}', '.', '/']).next())
-        .filter(|n| n.contains("fs") && !spec.parameters.contains_key(*n))
-        .map(str::to_owned)
-        .collect();
-    names.sort();
-    names.dedup();
-    names
+    Ok(lock)
 }
 
 fn go(
@@ -195,6 +150,7 @@ fn go(
         plan,
         settings,
         rig: None,
+        gone: Arc::default(),
     };
     let mut why = None;
     for (i, step) in todo.iter().enumerate() {

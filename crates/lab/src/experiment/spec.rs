@@ -2,6 +2,8 @@
 //!
 //! Every key is checked by name before anything runs; a misspelt one names the nearest that exists.
 
+use super::check::check;
+use super::hosts::Host;
 use super::nearest::unknown;
 use super::value::{text, time};
 use serde::{Deserialize, Serialize};
@@ -34,7 +36,7 @@ pub enum SpecError {
     Wrong(String),
 }
 
-fn wrong<T>(text: impl Into<String>) -> Result<T, SpecError> {
+pub(super) fn wrong<T>(text: impl Into<String>) -> Result<T, SpecError> {
     Err(SpecError::Wrong(text.into()))
 }
 
@@ -125,9 +127,12 @@ pub struct Command {
     /// For which points: values of parameters. Empty: for all.
     #[serde(default)]
     pub when: BTreeMap<String, OneOrMany>,
+    /// On which of the experiment's hosts; empty: on this machine.
+    #[serde(default)]
+    pub host: String,
 }
 
-const COMMAND_KEYS: &[&str] = &["name", "command", "parser", "when"];
+const COMMAND_KEYS: &[&str] = &["name", "command", "parser", "when", "host"];
 
 fn no_parser() -> String {
     "none".into()
@@ -273,9 +278,13 @@ pub struct Needs {
     pub programs: Vec<String>,
     /// Free space where the rig's targets, or the given mounts, are: MiB.
     pub free_mib: u64,
+    /// Mounts of each file system, where they are given.
+    pub mounts: usize,
+    /// Whether given mounts must be of Lustre or Coral.
+    pub lustre: bool,
 }
 
-const NEEDS_KEYS: &[&str] = &["programs", "free_mib"];
+const NEEDS_KEYS: &[&str] = &["programs", "free_mib", "mounts", "lustre"];
 
 /// A smaller or larger form of an experiment: tables laid over it.
 pub type Profile = Table;
@@ -319,6 +328,9 @@ pub struct Spec {
     /// What must be there.
     #[serde(default)]
     pub needs: Needs,
+    /// Other machines: commands can run there, and each is sampled.
+    #[serde(default)]
+    pub hosts: Vec<Host>,
     /// File systems that the laboratory starts itself; its fields may hold `{parameter}`.
     #[serde(default)]
     pub rig: Option<Table>,
@@ -362,6 +374,7 @@ const SPEC_KEYS: &[&str] = &[
     "run",
     "ab",
     "needs",
+    "hosts",
     "rig",
     "prepare",
     "roles",
@@ -433,6 +446,7 @@ fn check_keys(table: &Table) -> Result<(), SpecError> {
         }
     }
     for (section, keys) in [
+        ("hosts", super::hosts::HOST_KEYS),
         ("prepare", COMMAND_KEYS),
         ("roles", COMMAND_KEYS),
         ("cleanup", COMMAND_KEYS),
@@ -459,133 +473,6 @@ pub(crate) fn known_keys(place: &str, table: &Table, keys: &[&str]) -> Result<()
         Some(k) => wrong(format!("{place}: {}", unknown("key", k, keys))),
         None => Ok(()),
     }
-}
-
-fn check(spec: &Spec) -> Result<(), SpecError> {
-    let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if spec.name.is_empty() || spec.name.len() > 64 || !spec.name.chars().all(word) {
-        return wrong(format!(
-            "name '{}': give 1 to 64 letters, digits, '-' or '_'",
-            spec.name
-        ));
-    }
-    if spec.roles.is_empty() {
-        return wrong("the experiment has no [[roles]]: nothing would be measured");
-    }
-    if !(1..=MAX_REPEATS).contains(&spec.run.repeats) {
-        return wrong(format!(
-            "repeats = {}: give 1 to {MAX_REPEATS}",
-            spec.run.repeats
-        ));
-    }
-    if spec.run.sample < Duration::from_millis(50) {
-        return wrong("sample: give 50ms or more");
-    }
-    let names: Vec<&str> = spec.parameters.keys().map(String::as_str).collect();
-    if let Some((name, _)) = spec.parameters.iter().find(|(_, v)| v.0.is_empty()) {
-        return wrong(format!("parameter '{name}' has no values"));
-    }
-    if let Some(name) = names.iter().find(|n| !n.chars().all(word)) {
-        return wrong(format!(
-            "parameter '{name}': letters, digits, '-' and '_' only"
-        ));
-    }
-    let parameter = |place: &str, name: &str| match names.contains(&name) {
-        true => Ok(()),
-        false => wrong(format!("{place}: {}", unknown("parameter", name, &names))),
-    };
-    for (place, when) in whens(spec) {
-        for (name, values) in when {
-            parameter(place, name)?;
-            let has: Vec<&str> = spec.parameters[name].0.iter().map(String::as_str).collect();
-            if let Some(v) = values.0.iter().find(|v| !has.contains(&v.as_str())) {
-                return wrong(format!(
-                    "{place}: {}",
-                    unknown(&format!("value of '{name}'"), v, &has)
-                ));
-            }
-        }
-    }
-    check_zip(spec, &parameter)?;
-    for f in &spec.figures {
-        if !matches!(f.kind, FigureKind::Time | FigureKind::Cdf) {
-            parameter("[[figures]] x", &f.x)?;
-        }
-        for s in &f.series {
-            parameter("[[figures]] series", s)?;
-        }
-    }
-    if let Some(ab) = &spec.ab {
-        parameter("[ab] parameter", &ab.parameter)?;
-        let n = spec.parameters[&ab.parameter].0.len();
-        if n != 2 {
-            return wrong(format!(
-                "[ab]: parameter '{}' has {n} values, and needs two",
-                ab.parameter
-            ));
-        }
-    }
-    for c in spec.commands() {
-        if c.command.is_empty() {
-            return wrong("a command is empty: give the program and its arguments");
-        }
-        if !super::parse::PARSERS.contains(&c.parser.as_str()) {
-            return wrong(unknown("parser", &c.parser, super::parse::PARSERS));
-        }
-    }
-    let mut named = spec.roles.iter().chain(&spec.sar);
-    if let Some(c) = named.find(|c| c.name.is_empty() || !c.name.chars().all(word)) {
-        return wrong(format!(
-            "a role is called '{}': give letters, digits, '-' or '_'",
-            c.name
-        ));
-    }
-    Ok(())
-}
-
-/// Every place that picks points by their parameters.
-fn whens(spec: &Spec) -> impl Iterator<Item = (&'static str, &BTreeMap<String, OneOrMany>)> {
-    let commands = [
-        ("[[prepare]] when", &spec.prepare),
-        ("[[roles]] when", &spec.roles),
-        ("[[cleanup]] when", &spec.cleanup),
-        ("[[sar]] when", &spec.sar),
-    ];
-    commands
-        .into_iter()
-        .flat_map(|(place, list)| list.iter().map(move |c| (place, &c.when)))
-        .chain(spec.figures.iter().map(|f| ("[[figures]] when", &f.when)))
-        .chain(
-            spec.published
-                .iter()
-                .map(|p| ("[[published]] when", &p.when)),
-        )
-        .chain(spec.exclude.iter().map(|e| ("exclude", e)))
-}
-
-fn check_zip(
-    spec: &Spec,
-    parameter: &dyn Fn(&str, &str) -> Result<(), SpecError>,
-) -> Result<(), SpecError> {
-    let mut seen = std::collections::BTreeSet::new();
-    for group in &spec.zip {
-        let mut length = None;
-        for name in group {
-            parameter("zip", name)?;
-            if !seen.insert(name) {
-                return wrong(format!("zip: parameter '{name}' is there twice"));
-            }
-            let n = spec.parameters[name].0.len();
-            if *length.get_or_insert(n) != n {
-                return wrong(format!(
-                    "zip: '{name}' has {n} values and '{}' has {}: lists that step together are equally long",
-                    group[0],
-                    spec.parameters[&group[0]].0.len()
-                ));
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -667,6 +554,11 @@ mod tests {
                 "name = \"load\"",
                 "name = \"load\"\nparser = \"oir\"",
                 "unknown parser 'oir'; did you mean 'ior'?",
+            ),
+            (
+                "[profile.quick.run]",
+                "[[published]]\nwhat=\"x\"\nvalue=\"1\"\nmeasure=\"laod/write\"\n[profile.quick.run]",
+                "[[published]] measure: unknown role 'laod'; did you mean 'load'?",
             ),
             (
                 "\"{size}\"",

@@ -9,10 +9,12 @@ use super::runner::Settings;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use crate::clock;
-use crate::collect::{Host, KernelLustre, Node, Processes, Sampler, Samples, Source, read_sadf};
+use crate::collect::{Node, Processes, Sampler, Samples, of_machine, read_sadf};
 use crate::verdict::{STOPWATCHES, explain};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use toml::Table;
 
 /// Most of a command's output that is read; the file has all of it.
@@ -34,6 +36,8 @@ pub(super) struct Runner<'a> {
     pub(super) plan: &'a Plan,
     pub(super) settings: &'a Settings,
     pub(super) rig: Option<Rig>,
+    /// Why a host of the experiment is there no more.
+    pub(super) gone: Arc<OnceLock<String>>,
 }
 
 impl Runner<'_> {
@@ -99,7 +103,7 @@ impl Runner<'_> {
         let (roles, parsers) = self.roles(&point, step, raw, "")?;
         let mut sampler = None;
         record.started_ms = clock::unix_ms();
-        let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids));
+        let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids, raw));
         if let Some(s) = sampler {
             let mut samples: Samples = s.stop();
             self.sar(&point, step, raw, &mut samples);
@@ -109,6 +113,10 @@ impl Runner<'_> {
             record.samples = Some(name);
         }
         let ended = ended?;
+        // Gone while the commands ended: what was measured is without it.
+        if let Some(why) = self.gone.get() {
+            return Err(why.clone());
+        }
         let ends: Vec<f64> = ended.iter().map(|e| e.seconds).collect();
         record.overlap = overlap(&ends);
         let mut failed = None;
@@ -198,9 +206,12 @@ impl Runner<'_> {
             .map(String::as_str)
             .chain(["rep", "scratch", "coral"])
             .collect();
+        let host = self.plan.spec.hosts.iter().find(|h| h.name == c.host);
+        let here = &self.settings.coral;
+        let coral = || host.map_or_else(|| here.display().to_string(), |h| h.coral(here));
         let value = |name: &str| match name {
             "rep" => Some(step.rep.to_string()),
-            "coral" => Some(self.settings.coral.display().to_string()),
+            "coral" => Some(coral()),
             "scratch" => Some(
                 self.run
                     .path()
@@ -220,7 +231,10 @@ impl Runner<'_> {
             .collect::<Result<_, SpecError>>()
             .map_err(|e| e.to_string())?;
         if words[0] == "coral" {
-            words[0] = self.settings.coral.display().to_string();
+            words[0] = coral();
+        }
+        if let Some(host) = host {
+            return Ok(host.wrap(&words));
         }
         if find_program(&words[0]).is_none() {
             return Err(format!("the program '{}' is not there", words[0]));
@@ -257,14 +271,15 @@ impl Runner<'_> {
     }
 
     fn timed(&self, roles: &[Role], started: impl FnOnce(&[u32])) -> Result<Vec<Ended>, String> {
-        let ended = run_together(
-            roles,
-            self.plan.spec.run.timeout,
-            &self.settings.stop,
-            started,
-        )
-        .map_err(|e| format!("running the commands: {e}"))?;
+        let ended = run_together(roles, self.plan.spec.run.timeout, &|| self.ends(), started)
+            .map_err(|e| format!("running the commands: {e}"))?;
         Ok(ended)
+    }
+
+    /// Why what runs has to end.
+    fn ends(&self) -> Option<String> {
+        let stopped = self.settings.stop.load(Ordering::Relaxed);
+        (self.gone.get().cloned()).or_else(|| stopped.then(|| "interrupted".to_owned()))
     }
 
     fn untimed(
@@ -373,12 +388,11 @@ impl Runner<'_> {
     /// their stopwatches saw, these count, and the mounts do not.
     fn verdict(&self, samples: &Samples, raw: &str) -> Option<String> {
         let own = taken_stopwatches(&self.run.path().join(raw));
-        let mounts = match &self.rig {
-            _ if !own.is_empty() => BTreeMap::new(),
-            Some(r) => r.mounts(),
-            None => self.settings.mounts.clone(),
+        let mut places: Vec<PathBuf> = match &self.rig {
+            _ if !own.is_empty() => vec![],
+            Some(r) => r.clients().into_iter().map(|(_, dir)| dir).collect(),
+            None => self.settings.mounts.values().flatten().cloned().collect(),
         };
-        let mut places: Vec<PathBuf> = mounts.into_values().flatten().collect();
         if let Some(rig) = &self.rig {
             places.extend(rig.servers().iter().map(|(_, dir)| dir.clone()));
         }
@@ -400,28 +414,34 @@ impl Runner<'_> {
     }
 
     /// Starts sampling; without a sampler the step has no series, which its record shows.
-    fn sampler(&self, roles: &[Role], pids: &[u32]) -> Option<Sampler> {
+    fn sampler(&self, roles: &[Role], pids: &[u32], raw: &str) -> Option<Sampler> {
         let mut processes: Vec<(String, u32)> = roles
             .iter()
             .map(|r| r.name.clone())
             .zip(pids.iter().copied())
             .collect();
-        let mut sources: Vec<Box<dyn Source>> = vec![Box::new(Host::new(true))];
+        let mut sources = of_machine();
         if let Some(rig) = &self.rig {
             processes.extend(rig.processes());
-            for (name, dir) in rig.servers() {
-                let (ask, dir) = (self.settings.ask.clone(), dir.clone());
+            for (name, dir) in rig.servers().iter().cloned().chain(rig.clients()) {
+                let ask = self.settings.ask.clone();
                 sources.push(Box::new(Node {
-                    name: name.clone(),
+                    name,
                     ask: Box::new(move || ask(&dir)),
                 }));
             }
         }
-        sources.push(Box::new(Processes(processes)));
-        let lustre = KernelLustre::under(Path::new("/"));
-        if lustre.is_there() {
-            sources.push(Box::new(lustre));
+        for host in &self.plan.spec.hosts {
+            let errors = self.run.path().join(raw);
+            let errors = errors.join(format!("agent-{}.err", host.name));
+            match host.agent(&self.settings.coral, &errors, &self.gone) {
+                Ok(agent) => sources.push(Box::new(agent)),
+                Err(e) => {
+                    let _ = (self.gone).set(format!("the host {} went away: {e}", host.name));
+                }
+            }
         }
+        sources.push(Box::new(Processes(processes)));
         Sampler::start(sources, self.plan.spec.run.sample).ok()
     }
 }

@@ -1,11 +1,14 @@
-//! How latency is distributed, from the records that load generators left in the run directory.
+//! How latency is distributed, from the records that load generators left in the run directory, and from what fio printed.
 
 use super::analysis::Analysis;
 use super::chart::{Chart, Line, Mark, XAxis};
 use super::figure::{WIDE, points, wrap};
 use super::{escape, short};
+use crate::experiment::parse::fio_latencies;
 use crate::experiment::{Figure, Point, record_name};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 /// Most lines of a figure; the rest is in the run directory.
 const MAX_LINES: usize = 16;
@@ -59,12 +62,12 @@ fn found(a: &Analysis, f: &Figure, p: &Point, y: &str) -> Option<Found> {
     let (role, operation) = y.split_once('/')?;
     let latency = a.measured(&p.id).iter().find_map(|r| {
         let role = r.roles.iter().find(|r| r.name == role)?;
-        let dir = a.dir.join(&role.stdout);
-        let file = dir.parent()?.join(record_name(&role.name));
-        let record: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-        let mut phases = record["phases"].as_array()?.iter().rev();
-        let named = phases.find(|p| p["name"] == operation);
-        named.map(|p| p["latency_ns"].clone())
+        let printed = a.dir.join(&role.stdout);
+        let file = printed.parent()?.join(record_name(&role.name));
+        recorded(&file, operation).or_else(|| {
+            let text = std::fs::read_to_string(&printed).ok()?;
+            fio_latencies(&text, operation).map(|all| distribution(&all))
+        })
     })?;
     let of = |s: &String| Some(format!("{s}={}", p.param(s)?));
     let mut name: Vec<String> = f.series.iter().filter_map(of).collect();
@@ -74,6 +77,31 @@ fn found(a: &Analysis, f: &Figure, p: &Point, y: &str) -> Option<Found> {
     Some(Found {
         name: name.join(" "),
         latency,
+    })
+}
+
+/// What a load generator recorded of its last phase of that name.
+fn recorded(file: &Path, operation: &str) -> Option<Value> {
+    let record: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let mut phases = record["phases"].as_array()?.iter().rev();
+    let named = phases.find(|p| p["name"] == operation);
+    named.map(|p| p["latency_ns"].clone())
+}
+
+/// The same of counts by nanoseconds.
+fn distribution(all: &BTreeMap<u64, u64>) -> Value {
+    let samples: u64 = all.values().sum();
+    let mut sum = 0;
+    let cdf: Vec<(u64, f64)> = (all.iter())
+        .map(|(ns, n)| {
+            sum += n;
+            (*ns, sum as f64 / samples as f64)
+        })
+        .collect();
+    let at = |share: f64| cdf.iter().find(|(_, s)| *s >= share).map(|(ns, _)| *ns);
+    json!({
+        "samples": samples, "cdf": cdf, "min": cdf[0].0, "max": at(1.0),
+        "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "p9999": at(0.9999),
     })
 }
 
@@ -112,4 +140,23 @@ fn table(all: &[Found]) -> String {
         );
     }
     out + "</tbody></table>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_a_distribution() {
+        let d = distribution(&BTreeMap::from([(100, 90), (200, 9), (5000, 1)]));
+        assert_eq!(
+            (&d["samples"], &d["min"], &d["max"]),
+            (&json!(100), &json!(100), &json!(5000))
+        );
+        assert_eq!(
+            (&d["p50"], &d["p90"], &d["p99"], &d["p999"]),
+            (&json!(100), &json!(100), &json!(200), &json!(5000))
+        );
+        assert_eq!(d["cdf"], json!([[100, 0.9], [200, 0.99], [5000, 1.0]]));
+    }
 }

@@ -52,7 +52,7 @@ pub(crate) fn page(a: &Analysis) -> String {
     results(&mut out, a);
     comparisons(&mut out, a);
     if !spec.figures.is_empty() {
-        out += "<h2>Figures</h2>\n<p>Bars and lines are means; the black bar goes from the smallest to the largest value, and each dot is one value. Ctrl or Shift with the wheel zooms, a double click resets.</p>\n";
+        out += "<h2>Figures</h2>\n<p>Bars and lines are means; the black bar goes from the smallest to the largest value, and each dot is one value. Series over time are those of the first repeat. Ctrl or Shift with the wheel zooms, a double click resets.</p>\n";
     }
     for (i, f) in spec.figures.iter().enumerate() {
         out += &figure::html(a, f, &format!("f{i}"));
@@ -221,7 +221,7 @@ fn comparisons(out: &mut String, a: &Analysis) {
         escape(&values[0]),
         escape(&values[1])
     );
-    for r in &a.against {
+    for r in a.against.iter().filter(|r| is_main(a, &r.measure)) {
         let c = &r.comparison;
         let _ = writeln!(
             out,
@@ -268,7 +268,9 @@ fn published(out: &mut String, a: &Analysis) {
                 )
             })
             .collect();
-        let ours = if ours.is_empty() {
+        let ours = if p.measure.is_empty() {
+            "see the figures over time".into()
+        } else if ours.is_empty() {
             "not measured".into()
         } else {
             ours.join("<br>")

@@ -101,6 +101,7 @@ pub(crate) fn json(a: &Analysis) -> Value {
         "rows": a.rows.iter().map(row).collect::<Vec<_>>(),
         "against": a.against.iter().map(|r| json!({"parameters": r.label, "measure": r.measure, "comparison": r.comparison})).collect::<Vec<_>>(),
         "published": spec.published,
+        "verdicts": verdicts(a).into_iter().map(|(point, text)| json!({"point": point, "text": text})).collect::<Vec<_>>(),
         "environment": a.environment,
     })
 }
@@ -179,7 +180,7 @@ pub(crate) fn text(a: &Analysis) -> String {
         );
     }
     out += "deviation: of the sample (n - 1)\n";
-    for r in &a.against {
+    for r in a.against.iter().filter(|r| is_main(a, &r.measure)) {
         let c = &r.comparison;
         let _ = writeln!(
             out,

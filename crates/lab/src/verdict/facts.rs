@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use coral_wire::opc;
 use serde::{Deserialize, Serialize};
 
-use crate::attribution::{Joined, JoinedRpc, Part, Segment};
+use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
 
-/// Moments at which it is counted how many operations are under way.
-const SAMPLES: i64 = 500;
+/// Moments at which it is counted how many operations are under way: with few of them, operations that come in bursts are missed
+/// or met by chance.
+const SAMPLES: i64 = 20_000;
 
 /// RPCs of all clients to one target.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -95,9 +96,10 @@ pub struct RouterBuffers {
     pub buffers: u64,
     /// Fewest that were free.
     pub least_free: u64,
-    /// Seconds that operations waited for one.
+    /// Share of the time in which a message waited at it for a credit or a buffer, 0 to 1. What came behind that message on its
+    /// connection waited unread.
     #[serde(default)]
-    pub wait_s: f64,
+    pub starved: f64,
 }
 
 /// A file whose lock several clients want.
@@ -187,13 +189,16 @@ impl Facts {
         }
         f.ops = kinds.into_values().collect();
         f.ops.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-        let moments = (0..SAMPLES).map(|i| from + (to - from) * (2 * i + 1) / (2 * SAMPLES));
-        let is_on = |t: i64| {
-            j.ops
-                .iter()
-                .filter(|o| o.op.span.0 <= t && t < o.op.span.1)
-                .count()
+        let part = |i: i64| i128::from(to - from) * i128::from(2 * i + 1) / i128::from(2 * SAMPLES);
+        let moments = (0..SAMPLES).map(|i| from + part(i) as i64);
+        let sorted = |end: fn(&JoinedOp) -> i64| {
+            let mut all: Vec<i64> = j.ops.iter().map(end).collect();
+            all.sort_unstable();
+            all
         };
+        let (begun, ended) = (sorted(|o| o.op.span.0), sorted(|o| o.op.span.1));
+        let by = |all: &[i64], t: i64| all.partition_point(|at| *at <= t);
+        let is_on = |t: i64| by(&begun, t) - by(&ended, t);
         f.under_way = moments.map(is_on).sum::<usize>() as f64 / SAMPLES as f64;
         f.paths = paths(j, (from, to));
         f.contended = contended(j);

@@ -129,10 +129,21 @@ fn median(mut all: Vec<f64>) -> Option<f64> {
     all.get(all.len().checked_sub(1)? / 2).copied()
 }
 
-/// The median of what other targets of the same kind have that did something alike.
-fn peers(f: &Facts, of: &Path, what: impl Fn(&Path) -> f64) -> Option<f64> {
-    let alike = |p: &&Path| p.target != of.target && p.is_ost() == of.is_ost() && p.rpcs > 0;
-    median(f.paths.iter().filter(alike).map(what).collect())
+/// The median of what other targets of the same kind have that did something `alike`.
+fn peers(
+    f: &Facts,
+    of: &Path,
+    alike: impl Fn(&Path) -> bool,
+    what: impl Fn(&Path) -> f64,
+) -> Option<f64> {
+    let others = f.paths.iter().filter(|p| p.target != of.target);
+    let alike = others.filter(|p| p.is_ost() == of.is_ost() && p.rpcs > 0 && alike(p));
+    median(alike.map(what).collect())
+}
+
+/// Bytes of an RPC, in the mean.
+fn mean_bytes(p: &Path) -> f64 {
+    p.bytes as f64 / p.rpcs.max(1) as f64
 }
 
 /// Waits for slots of a target, which are those of whatever its RPCs spend their time on: `what`, seconds of them.
@@ -144,7 +155,7 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     let mean = p.storage_s();
     let own = p.seconds.get(&Segment::Storage).copied().unwrap_or(0.0);
     let share = f.share(Segment::Storage, Some(&p.target)) + queued_for(f, p, own);
-    let peers = peers(f, p, Path::storage_s);
+    let peers = peers(f, p, |o| o.storage_rpcs > 0, Path::storage_s);
     let (is_slow, against) = match peers {
         Some(m) => (
             mean > TIMES_PEERS * m && mean - m > MORE_LEAST_S,
@@ -172,11 +183,18 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
     let own: f64 = parts.iter().filter_map(|s| p.seconds.get(s)).sum();
     let at = |s: &Segment| f.share(*s, Some(&p.target));
     let share = parts.iter().map(at).sum::<f64>() + queued_for(f, p, own);
-    let nearest = f.paths.iter().filter(|o| o.target != p.target);
-    let nearest = nearest.map(|o| o.rtt_s).fold(f64::INFINITY, f64::min);
+    // What carries as many bytes: others are through before the data are.
+    let alike = |o: &Path| mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
+    let others = f.paths.iter().filter(|o| o.target != p.target);
+    let nearest = others.min_by(|a, b| a.rtt_s.total_cmp(&b.rtt_s));
+    let more_least = match nearest.is_some_and(alike) {
+        true => MORE_LEAST_S,
+        false => RTT_NEAR_S,
+    };
+    let nearest = nearest.map_or(f64::INFINITY, |o| o.rtt_s);
     let far =
-        nearest.is_finite() && p.rtt_s > TIMES_PEERS * nearest && p.rtt_s - nearest > MORE_LEAST_S;
-    let peers = peers(f, p, way);
+        nearest.is_finite() && p.rtt_s > TIMES_PEERS * nearest && p.rtt_s - nearest > more_least;
+    let peers = peers(f, p, alike, way);
     let slow = peers.is_some_and(|m| way(p) > TIMES_PEERS * m && way(p) - m > MORE_LEAST_S);
     ((far || slow) && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowLink,
@@ -394,15 +412,30 @@ fn hosts(f: &Facts) -> Vec<Cause> {
 }
 
 fn router_buffers(f: &Facts) -> Vec<Cause> {
+    // A sender whose message is not read waits in its socket, and then for credits: where it was on the way while the router had no
+    // room, the router is what it waited for.
+    let way = [
+        Segment::Network,
+        Segment::Bulk,
+        Segment::Send,
+        Segment::ReplyOut,
+        Segment::Credit,
+        Segment::RouterQueue,
+    ];
+    let on_way: f64 = way.iter().map(|s| f.share(*s, None)).sum();
     let of = f.routers.iter().filter_map(|r| {
-        let waited = r.wait_s / f.op_s().max(1e-12);
-        let share = f.share(Segment::RouterQueue, Some(&r.name)).max(waited);
+        let own = f.share(Segment::RouterQueue, Some(&r.name));
+        let share = own.max(r.starved * on_way);
         (r.least_free == 0 && share >= SHARE_LEAST).then(|| Cause {
             kind: CauseKind::RouterBuffers,
             subject: r.name.clone(),
             fid: None,
             share,
-            figure: format!("all of its {} large buffers were taken", r.buffers),
+            figure: format!(
+                "all of its {} large buffers were taken; messages waited for room {:.0}% of the time",
+                r.buffers,
+                100.0 * r.starved
+            ),
             ceiling: Some(format!("{} messages of up to 1 MiB at once", r.buffers)),
             change: format!(
                 "lnetctl set large_buffers {} on {}",
@@ -455,4 +488,68 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
         ceiling: None,
         change: "read all once before, and measure then".to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::OpKind;
+    use super::*;
+
+    /// RPCs of so many bytes to a target, each so long on the way.
+    fn path(target: &str, bytes: u64, way_s: f64, rtt_s: f64) -> Path {
+        Path {
+            target: target.to_owned(),
+            rpcs: 100,
+            service_s: 100.0 * way_s,
+            seconds: [(Segment::Network, 100.0 * way_s)].into(),
+            rtt_s,
+            bytes: 100 * bytes,
+            bulk_rpcs: if bytes > 0 { 100 } else { 0 },
+            ..Path::default()
+        }
+    }
+
+    fn links(paths: Vec<Path>) -> Vec<String> {
+        let op_s = paths.iter().map(|p| p.service_s).sum();
+        let f = Facts {
+            window_s: op_s,
+            ops: vec![OpKind {
+                op: "READ".into(),
+                count: 100,
+                seconds: op_s,
+            }],
+            seconds: (paths.iter())
+                .map(|p| ((Segment::Network, p.target.clone()), p.service_s))
+                .collect(),
+            paths,
+            ..Facts::default()
+        };
+        let slow = causes(&f)
+            .into_iter()
+            .filter(|c| c.kind == CauseKind::SlowLink);
+        slow.map(|c| c.subject).collect()
+    }
+
+    #[test]
+    fn a_link_is_slow_beside_those_that_carry_as_much() {
+        let mib = 1 << 20;
+        let mdt = || path("fs-MDT0000", 0, 0.000_1, 0.000_1);
+        let busy = || path("fs-OST0000", mib, 0.008, 0.001);
+        // one file lies on one OST, and the others are asked for nothing but locks
+        assert!(
+            links(vec![
+                mdt(),
+                busy(),
+                path("fs-OST0001", 0, 0.000_06, 0.000_06)
+            ])
+            .is_empty()
+        );
+        let quick = path("fs-OST0001", mib, 0.000_4, 0.000_2);
+        assert_eq!(links(vec![mdt(), busy(), quick]), ["fs-OST0000"]);
+        // far for whatever it carries
+        assert_eq!(
+            links(vec![mdt(), path("fs-OST0000", mib, 0.03, 0.02)]),
+            ["fs-OST0000"]
+        );
+    }
 }

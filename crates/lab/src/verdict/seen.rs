@@ -99,6 +99,10 @@ impl Seen {
         let mut f = Facts::of(joined);
         f.hosts = self.hosts.clone();
         f.routers = self.routers.clone();
+        for r in &mut f.routers {
+            let own = self.dumps.iter().find(|d| d.names.contains(&r.name));
+            r.starved = own.map_or(0.0, starved);
+        }
         let few = |t: &str| (self.grants.iter()).any(|(of, b)| of == t && *b < GRANT_LEAST_BYTES);
         for o in &joined.ops {
             if o.op.op.eq_ignore_ascii_case("write") {
@@ -110,6 +114,26 @@ impl Seen {
         }
         f
     }
+}
+
+/// Share of the time that the passages of a router span in which one of them waited to be admitted.
+fn starved(router: &Dump) -> f64 {
+    let mut waits: Vec<(i64, i64)> = (router.passages.iter())
+        .map(|p| (p.arrived, p.admitted))
+        .collect();
+    waits.sort_unstable();
+    let (Some(from), Some(to)) = (
+        waits.first().map(|w| w.0),
+        router.passages.iter().map(|p| p.passed).max(),
+    ) else {
+        return 0.0;
+    };
+    let (mut sum, mut until) = (0, from);
+    for (a, b) in waits {
+        sum += (b - a.max(until)).max(0);
+        until = until.max(b);
+    }
+    sum as f64 / (to - from).max(1) as f64
 }
 
 /// This machine, watched while `wait` waits.
@@ -164,6 +188,32 @@ fn cpu_waits_ns() -> BTreeMap<(u32, u32), u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_at_a_router_are_counted_once() {
+        let passage = |arrived, admitted, passed| coral_stopwatch::Passage {
+            from: 1,
+            to: 2,
+            kind: coral_stopwatch::Kind::Put,
+            portal: 0,
+            mbits: 0,
+            bytes: 1 << 20,
+            arrived,
+            admitted,
+            whole: admitted,
+            passed,
+        };
+        let router = Dump {
+            passages: vec![
+                passage(0, 40, 50),
+                passage(20, 60, 70),
+                passage(90, 90, 100),
+            ],
+            ..Dump::default()
+        };
+        assert_eq!(starved(&router), 0.6);
+        assert_eq!(starved(&Dump::default()), 0.0);
+    }
 
     #[test]
     fn answers_are_taken_in_and_errors_told() {

@@ -11,6 +11,7 @@ mod start;
 pub use own::{HELP as OWN_HELP, Own, Ranks};
 pub(crate) use place::RECORD;
 pub use place::{Environment, Place};
+pub(crate) use start::quoted;
 
 use super::clock::{Clock, wall_s};
 use super::failed::Failed;

@@ -202,7 +202,7 @@ fn program(own: &Own) -> Result<String, Failed> {
 }
 
 /// For the shell of another host.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 

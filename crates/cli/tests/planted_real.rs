@@ -1,0 +1,279 @@
+//! `coral explain` where something is planted for real: a router with two buffers, an MDT whose disk syncs slowly, a client that
+//! swaps. (`explain.rs` has a far server, too few RPCs in flight and a busy core; `crates/lab/tests/planted.rs` all of them in a
+//! simulation.)
+
+mod common;
+
+use common::load::{Burner, Load, alone};
+use common::{Place, Running, coral, is_root, ok};
+use coral_powerfs::{Platters, PowerFs};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How long the router keeps each message that goes to the client.
+const HELD_S: &str = "0.01";
+/// How long the MDT's disk takes for a sync.
+const SYNC_MS: u64 = 40;
+/// Memory of a client and of what is beside it, and what the program beside it uses over and over.
+const LIMIT_MIB: u64 = 48;
+const USED_MIB: u64 = 96;
+const MIB: u64 = 1 << 20;
+
+fn format(what: &[&str], dir: &Path) {
+    let mut c = coral();
+    ok(c.args(["format", "--fsname", "fs"]).args(what).arg(dir));
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Servers on 127.0.0.N, one for each list of directories, with more arguments.
+fn serve(place: &Place, all: &[&[PathBuf]], more: &[&str]) -> Vec<Running> {
+    let port = place.port.to_string();
+    let one = |(i, dirs): (usize, &&[PathBuf])| {
+        let nid = format!("127.0.0.{}@tcp", i + 2);
+        let dirs: Vec<String> = dirs.iter().map(|d| text(d)).collect();
+        let mut args = vec!["serve"];
+        args.extend(dirs.iter().map(String::as_str));
+        args.extend(["--nid", &nid, "--port", &port]);
+        args.extend(more);
+        let log = place.path(&format!("server{i}"));
+        Running::start_logged(&args, Path::new(&dirs[0]), &log)
+    };
+    all.iter().enumerate().map(one).collect()
+}
+
+fn mount(place: &Place, more: &[&str]) -> (PathBuf, Running) {
+    let (mnt, port) = (place.make("mnt"), place.port.to_string());
+    let dir = text(&mnt);
+    let mut args = vec!["mount", "127.0.0.2@tcp:/fs", &dir, "--port", &port];
+    args.extend(more);
+    let client = Running::start(&args, &place.path("client"), &[&mnt]);
+    (mnt, client)
+}
+
+/// The verdict of a mount and the processes at these places, watched for so long.
+fn explained(mnt: &Path, places: &[PathBuf], seconds: &str) -> String {
+    let mut c = coral();
+    let said = ok(c
+        .arg("explain")
+        .arg(mnt)
+        .args(places)
+        .args(["--watch", seconds]));
+    println!("{said}");
+    said
+}
+
+/// Reads of 1 MiB past all caches, of files that lie on all OSTs in turn.
+fn readers(mnt: &Path, programs: usize) -> Load {
+    for p in 0..programs {
+        std::fs::write(mnt.join(format!("f{p}")), vec![p as u8; 8 << 20]).expect("written");
+    }
+    let mnt = mnt.to_owned();
+    Load::start(programs, move |p, round| {
+        let mut open = std::fs::File::options();
+        let file = open.read(true).custom_flags(libc::O_DIRECT);
+        let file = file.open(mnt.join(format!("f{p}"))).expect("opened");
+        let mut aligned = vec![0; 2 * MIB as usize];
+        let skip = aligned.as_ptr().align_offset(4096);
+        let into = &mut aligned[skip..skip + MIB as usize];
+        file.read_exact_at(into, round % 8 * MIB).expect("read");
+    })
+}
+
+/// Reads through a router that has so many large buffers and keeps each message for a while.
+fn through_router(buffers: &str) -> String {
+    let place = Place::new();
+    let port = place.port.to_string();
+    let dirs = ["mds", "ost0", "ost1"].map(|n| place.path(n));
+    format(&["--mgs", "--mdt", "0"], &dirs[0]);
+    format(&["--ost", "0", "--mgsnode", "127.0.0.2@tcp"], &dirs[1]);
+    format(&["--ost", "1", "--mgsnode", "127.0.0.2@tcp"], &dirs[2]);
+    let router_dir = place.make("router");
+    let at = text(&router_dir);
+    let mut args = vec!["router", "--dir", &at, "--port", &port, "--large", buffers];
+    args.extend(["--nid", "127.0.0.9@tcp", "--nid", "127.0.0.10@tcp1"]);
+    let router = Running::start(&args, &router_dir, &[]);
+    let apart: Vec<&[PathBuf]> = dirs.iter().map(std::slice::from_ref).collect();
+    let servers = serve(&place, &apart, &["--route", "tcp1 127.0.0.9@tcp"]);
+    let route = "tcp 127.0.0.10@tcp1";
+    let (mnt, client) = mount(&place, &["--nid", "127.0.0.20@tcp1", "--route", route]);
+    ok(coral()
+        .args([
+            "lctl",
+            "--dir",
+            &at,
+            "net_delay_add",
+            "-s",
+            "*",
+            "-d",
+            "*@tcp1",
+        ])
+        .args(["-r", "1", "-l", HELD_S]));
+    let load = readers(&mnt, 16);
+    let mut places = dirs.to_vec();
+    places.push(router_dir);
+    let said = explained(&mnt, &places, "3");
+    drop(load);
+    client.stop();
+    servers.into_iter().rev().for_each(Running::stop);
+    router.stop();
+    said
+}
+
+#[test]
+fn a_router_with_two_buffers_is_named() {
+    alone("a_router_with_two_buffers_is_named", || {
+        let said = through_router("2");
+        assert!(
+            said.contains("verdict: router buffers (127.0.0.9@tcp)"),
+            "{said}"
+        );
+        assert!(
+            said.contains("all of its 2 large buffers were taken"),
+            "{said}"
+        );
+        let said = through_router("1024");
+        assert!(!said.contains("router buffers ("), "it has enough: {said}");
+    });
+}
+
+#[test]
+fn an_mdt_with_a_slow_sync_is_named() {
+    alone("an_mdt_with_a_slow_sync_is_named", || {
+        let place = Place::new();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let at = place.make("disk");
+        let disk = PowerFs::on(Platters::empty(), &at, 1, runtime.handle()).expect("a mount");
+        let dirs = [at.join("mds"), place.path("ost0")];
+        format(&["--mgs", "--mdt", "0"], &dirs[0]);
+        format(&["--ost", "0", "--mgsnode", "127.0.0.2@tcp"], &dirs[1]);
+        let apart: Vec<&[PathBuf]> = dirs.iter().map(std::slice::from_ref).collect();
+        let servers = serve(&place, &apart, &[]);
+        let (mnt, client) = mount(&place, &["--nid", "127.0.0.20@tcp"]);
+        disk.slow_syncs(SYNC_MS);
+        let within = mnt.clone();
+        let load = Load::start(4, move |p, round| {
+            let dir = within.join(format!("d{p}-{round}"));
+            std::fs::create_dir(&dir).expect("made");
+            let made = std::fs::File::open(&dir).expect("opened");
+            made.sync_all().expect("synced");
+            std::fs::remove_dir(&dir).expect("removed");
+        });
+        let said = explained(&mnt, &dirs, "3");
+        assert!(
+            said.contains("verdict: slow storage (fs-MDT0000)"),
+            "{said}"
+        );
+        let figure = said.split("storage takes ").nth(1).expect("a figure");
+        let number = figure.split(' ').next().and_then(|n| n.parse::<f64>().ok());
+        let is_sync = number.is_some_and(|ms| ms >= SYNC_MS as f64);
+        assert!(
+            is_sync && figure.contains(" ms an RPC"),
+            "{SYNC_MS} ms or more: {said}"
+        );
+        drop(load);
+        disk.slow_syncs(0);
+        client.stop();
+        servers.into_iter().rev().for_each(Running::stop);
+        drop(disk.off());
+    });
+}
+
+/// Swap space that ends with the test.
+struct SwapFile(PathBuf);
+
+impl SwapFile {
+    fn on(file: PathBuf) -> Option<SwapFile> {
+        let made = std::fs::write(&file, vec![0; (2 * USED_MIB * MIB) as usize]);
+        made.expect("a file for swap");
+        let done = |c: &mut Command| c.output().is_ok_and(|o| o.status.success());
+        let is_on = done(Command::new("chmod").arg("600").arg(&file))
+            && done(Command::new("mkswap").arg(&file))
+            && done(Command::new("swapon").arg(&file));
+        is_on.then_some(SwapFile(file))
+    }
+}
+
+impl Drop for SwapFile {
+    fn drop(&mut self) {
+        let _ = Command::new("swapoff").arg(&self.0).status();
+    }
+}
+
+/// A control group with a limit of memory, which ends with the test.
+struct Group(PathBuf);
+
+impl Group {
+    fn limited(mib: u64) -> Option<Group> {
+        let name = format!("coral-planted-{}", std::process::id());
+        let bytes = (mib * MIB).to_string();
+        let kinds = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        kinds.iter().find_map(|(top, limit)| {
+            let dir = Path::new(top).join(&name);
+            std::fs::create_dir(&dir).ok()?;
+            let group = Group(dir);
+            let file = group.0.join(limit);
+            (file.exists() && std::fs::write(file, &bytes).is_ok()).then_some(group)
+        })
+    }
+
+    fn take(&self, pid: u32) {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("moved");
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+#[test]
+fn a_client_that_swaps_is_named() {
+    alone("a_client_that_swaps_is_named", || {
+        let place = Place::new();
+        let group = is_root().then(|| Group::limited(LIMIT_MIB)).flatten();
+        let swap = group
+            .is_some()
+            .then(|| SwapFile::on(place.path("swap")))
+            .flatten();
+        let (Some(group), Some(_swap)) = (group, swap) else {
+            eprintln!(
+                "no swap space or no control group of memory can be had: nothing was planted"
+            );
+            return;
+        };
+        let dirs = [place.path("mds"), place.path("ost0")];
+        format(&["--mgs", "--mdt", "0"], &dirs[0]);
+        format(&["--ost", "0", "--mgsnode", "127.0.0.2@tcp"], &dirs[1]);
+        let servers = serve(&place, &[&dirs[..]], &[]);
+        let (mnt, client) = mount(&place, &["--nid", "127.0.0.20@tcp"]);
+        group.take(client.pid());
+        // A program beside it uses more memory than both may have.
+        let count = format!("bs={USED_MIB}M");
+        let hog = Burner::start(Command::new("dd").args(["if=/dev/zero", "of=/dev/null", &count]));
+        group.take(hog.pid());
+        let within = mnt.clone();
+        let load = Load::start(2, move |p, round| {
+            let name = within.join(format!("{p}-{round}"));
+            std::fs::File::create(&name).expect("made");
+            std::fs::remove_file(&name).expect("removed");
+        });
+        let said = explained(&mnt, &dirs[..1], "3");
+        assert!(said.contains("verdict: swapping (this machine)"), "{said}");
+        assert!(said.contains("pages/s come back from swap"), "{said}");
+        drop((load, hog));
+        client.stop();
+        servers.into_iter().for_each(Running::stop);
+    });
+}

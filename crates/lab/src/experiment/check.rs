@@ -1,0 +1,166 @@
+//! What of an experiment has to fit together, beyond its keys.
+
+use super::hosts::check_hosts;
+use super::nearest::unknown;
+use super::spec::{FigureKind, MAX_REPEATS, OneOrMany, Spec, SpecError, wrong};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Values in their ranges, names that exist, lists that are equally long.
+pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if spec.name.is_empty() || spec.name.len() > 64 || !spec.name.chars().all(word) {
+        return wrong(format!(
+            "name '{}': give 1 to 64 letters, digits, '-' or '_'",
+            spec.name
+        ));
+    }
+    if spec.roles.is_empty() {
+        return wrong("the experiment has no [[roles]]: nothing would be measured");
+    }
+    if !(1..=MAX_REPEATS).contains(&spec.run.repeats) {
+        return wrong(format!(
+            "repeats = {}: give 1 to {MAX_REPEATS}",
+            spec.run.repeats
+        ));
+    }
+    if spec.run.sample < Duration::from_millis(50) {
+        return wrong("sample: give 50ms or more");
+    }
+    let names: Vec<&str> = spec.parameters.keys().map(String::as_str).collect();
+    if let Some((name, _)) = spec.parameters.iter().find(|(_, v)| v.0.is_empty()) {
+        return wrong(format!("parameter '{name}' has no values"));
+    }
+    if let Some(name) = names.iter().find(|n| !n.chars().all(word)) {
+        return wrong(format!(
+            "parameter '{name}': letters, digits, '-' and '_' only"
+        ));
+    }
+    let parameter = |place: &str, name: &str| match names.contains(&name) {
+        true => Ok(()),
+        false => wrong(format!("{place}: {}", unknown("parameter", name, &names))),
+    };
+    for (place, when) in whens(spec) {
+        for (name, values) in when {
+            parameter(place, name)?;
+            let has: Vec<&str> = spec.parameters[name].0.iter().map(String::as_str).collect();
+            if let Some(v) = values.0.iter().find(|v| !has.contains(&v.as_str())) {
+                return wrong(format!(
+                    "{place}: {}",
+                    unknown(&format!("value of '{name}'"), v, &has)
+                ));
+            }
+        }
+    }
+    check_zip(spec, &parameter)?;
+    check_hosts(spec)?;
+    check_measures(spec)?;
+    for f in &spec.figures {
+        if !matches!(f.kind, FigureKind::Time | FigureKind::Cdf) {
+            parameter("[[figures]] x", &f.x)?;
+        }
+        for s in &f.series {
+            parameter("[[figures]] series", s)?;
+        }
+    }
+    if let Some(ab) = &spec.ab {
+        parameter("[ab] parameter", &ab.parameter)?;
+        let n = spec.parameters[&ab.parameter].0.len();
+        if n != 2 {
+            return wrong(format!(
+                "[ab]: parameter '{}' has {n} values, and needs two",
+                ab.parameter
+            ));
+        }
+    }
+    for c in spec.commands() {
+        if c.command.is_empty() {
+            return wrong("a command is empty: give the program and its arguments");
+        }
+        if !super::parse::PARSERS.contains(&c.parser.as_str()) {
+            return wrong(unknown("parser", &c.parser, super::parse::PARSERS));
+        }
+    }
+    let mut named = spec.roles.iter().chain(&spec.sar);
+    if let Some(c) = named.find(|c| c.name.is_empty() || !c.name.chars().all(word)) {
+        return wrong(format!(
+            "a role is called '{}': give letters, digits, '-' or '_'",
+            c.name
+        ));
+    }
+    Ok(())
+}
+
+/// Every place that picks points by their parameters.
+fn whens(spec: &Spec) -> impl Iterator<Item = (&'static str, &BTreeMap<String, OneOrMany>)> {
+    let commands = [
+        ("[[prepare]] when", &spec.prepare),
+        ("[[roles]] when", &spec.roles),
+        ("[[cleanup]] when", &spec.cleanup),
+        ("[[sar]] when", &spec.sar),
+    ];
+    commands
+        .into_iter()
+        .flat_map(|(place, list)| list.iter().map(move |c| (place, &c.when)))
+        .chain(spec.figures.iter().map(|f| ("[[figures]] when", &f.when)))
+        .chain(
+            spec.published
+                .iter()
+                .map(|p| ("[[published]] when", &p.when)),
+        )
+        .chain(spec.exclude.iter().map(|e| ("exclude", e)))
+}
+
+fn check_zip(
+    spec: &Spec,
+    parameter: &dyn Fn(&str, &str) -> Result<(), SpecError>,
+) -> Result<(), SpecError> {
+    let mut seen = std::collections::BTreeSet::new();
+    for group in &spec.zip {
+        let mut length = None;
+        for name in group {
+            parameter("zip", name)?;
+            if !seen.insert(name) {
+                return wrong(format!("zip: parameter '{name}' is there twice"));
+            }
+            let n = spec.parameters[name].0.len();
+            if *length.get_or_insert(n) != n {
+                return wrong(format!(
+                    "zip: '{name}' has {n} values and '{}' has {}: lists that step together are equally long",
+                    group[0],
+                    spec.parameters[&group[0]].0.len()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every measure that is asked for is one of a role's, or a sum.
+fn check_measures(spec: &Spec) -> Result<(), SpecError> {
+    let roles: Vec<&str> = spec.roles.iter().map(|r| r.name.as_str()).collect();
+    let sums: Vec<&str> = spec.sums.keys().map(String::as_str).collect();
+    let known = |place: &str, name: &str| {
+        let (what, word, all) = match name.split_once('/') {
+            Some((role, _)) => ("role", role, &roles),
+            None => ("sum", name, &sums),
+        };
+        match all.contains(&word) {
+            true => Ok(()),
+            false => wrong(format!("{place}: {}", unknown(what, word, all))),
+        }
+    };
+    let parts = spec.sums.values().flatten();
+    for part in parts {
+        known("[sums]", part.trim_end_matches('?'))?;
+    }
+    let drawn = spec.figures.iter().filter(|f| f.kind != FigureKind::Time);
+    for y in drawn.flat_map(|f| &f.y) {
+        known("[[figures]] y", y)?;
+    }
+    let published = spec.published.iter().map(|p| p.measure.as_str());
+    for measure in published.filter(|m| !m.is_empty()) {
+        known("[[published]] measure", measure)?;
+    }
+    Ok(())
+}
