@@ -15,6 +15,7 @@ use super::cred::permitted;
 use super::ghosts::Ghosts;
 use super::identities::Identities;
 use super::inode::MdInode;
+use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::reopen::Reopen;
 use super::servers::Servers;
@@ -43,11 +44,19 @@ pub(super) struct Attributes {
     pub layouts: Arc<Layouts>,
     pub ghosts: Arc<Ghosts>,
     pub reopen: Arc<Reopen>,
+    pub late: Arc<LateAttrs>,
 }
 
 impl Attributes {
     /// The MDT's view of an object, by FID: remembered, or asked for together with a lock.
     pub async fn md_inode(&self, fid: Fid) -> Result<MdInode, Error> {
+        let mut md = self.md_inode_told(fid).await?;
+        md.attr = self.late.beside(md.attr);
+        Ok(md)
+    }
+
+    /// The same as the MDT has it.
+    async fn md_inode_told(&self, fid: Fid) -> Result<MdInode, Error> {
         if let Some(k) = self.cache.known(fid) {
             self.servers.stats.attr_hits.inc();
             return Ok(k.md);
@@ -97,6 +106,9 @@ impl Attributes {
         let fid = md.attr.fid;
         let known = self.cache.known(fid);
         if let Some(objects) = known.as_ref().and_then(|k| k.objects) {
+            return Ok(md.merged(&objects));
+        }
+        if let Some(objects) = self.late.objects(fid) {
             return Ok(md.merged(&objects));
         }
         // what covers the pages covers these too; asked otherwise our own write lock would be called back
@@ -168,7 +180,7 @@ impl Attributes {
             Some(_) => self.cache.striped(attr.fid),
         });
         Entry {
-            attr: now.unwrap_or(attr),
+            attr: self.late.beside(now.unwrap_or(attr)),
             attr_ttl: ttl(now.is_some()),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }

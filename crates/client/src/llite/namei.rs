@@ -19,6 +19,7 @@ use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::read_attr;
 use super::kept::KeptOpens;
+use super::late::LateAttrs;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::servers::Servers;
@@ -38,6 +39,7 @@ const RENAME_EXCHANGE: u32 = 2;
 
 /// Changes names.
 pub(super) struct Namespace {
+    pub late: Arc<LateAttrs>,
     pub servers: Arc<Servers>,
     pub ids: Arc<Identities>,
     pub cache: Arc<Cache>,
@@ -243,6 +245,7 @@ impl Namespace {
     ) -> Result<Entry, Error> {
         check_name(name)?;
         self.attributes.within_reach(fid).await?;
+        self.late.sent(fid).await;
         let mut missed = Missed::none();
         loop {
             let at = self.places.new_name(parent, name).await?;
@@ -336,6 +339,7 @@ impl Namespace {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             let victim = me.cache.name_of(parent, &name);
+            me.nothing_late(victim).await;
             victim.inspect(|fid| me.kept.close(*fid));
             let _change = me.changes.begin(&[parent]);
             let now = me.servers.now();
@@ -435,6 +439,7 @@ impl Namespace {
                 me.cache.name_of(parent, &name),
                 me.cache.name_of(new_parent, &new_name),
             );
+            me.nothing_late(moved.into_iter().chain(victim)).await;
             victim.inspect(|fid| me.kept.close(*fid));
             let _change = me.changes.begin(&[parent, new_parent]);
             let now = me.servers.now();
@@ -473,6 +478,13 @@ impl Namespace {
             Ok(())
         })
         .await
+    }
+
+    /// The MDT, which judges by them, has the attributes of these.
+    async fn nothing_late(&self, fids: impl IntoIterator<Item = Fid>) {
+        for fid in fids {
+            self.late.sent(fid).await;
+        }
     }
 
     /// An object lost a name: `body` says how it looks now, `cached` which it was as far as the cache knew.

@@ -22,6 +22,7 @@ use super::handle::{FileHandle, again_bits, mds_flags};
 use super::identities::Identities;
 use super::inode::MdInode;
 use super::kept::{KeptOpens, close_soon};
+use super::late::LateAttrs;
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
@@ -44,6 +45,7 @@ enum Created {
 
 /// Opens and closes files.
 pub(super) struct Opens {
+    pub late: Arc<LateAttrs>,
     pub servers: Arc<Servers>,
     pub ids: Arc<Identities>,
     pub cache: Arc<Cache>,
@@ -205,6 +207,9 @@ impl Opens {
         (mode, flags): (u32, u32),
     ) -> Result<Created, Error> {
         let parent = at.dir;
+        if let Some(fid) = self.cache.name_of(parent, name) {
+            self.late.sent(fid).await;
+        }
         let ids = self.ids.of(cred, &[parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         let fid = mdc.new_fid().await?;
@@ -239,11 +244,11 @@ impl Opens {
                 me.cache.learn_uncapped(mark, md.attr.fid, true);
             }
             me.ids.hint(md.attr.fid, md.attr.gid);
-            Ok::<_, Error>(Ok((
-                me.handle((mdc, &ids), &o, &md, flags).await,
-                md,
-                o.created,
-            )))
+            let fh = me.handle((mdc, &ids), &o, &md, flags).await;
+            if o.keeps {
+                me.begin_keeping(&fh);
+            }
+            Ok::<_, Error>(Ok((fh, md, o.created)))
         })
         .await?;
         let (fh, md, created) = match done {
@@ -268,6 +273,16 @@ impl Opens {
                 self.release(&fh).await.ok();
                 Err(e)
             }
+        }
+    }
+
+    /// Attributes of the file that `fh` has made may be kept back.
+    fn begin_keeping(&self, fh: &FileHandle) {
+        let fid = fh.fid();
+        let late = self.late.begin(fid, fh.at_mdt.clone());
+        if fh.late.set(late).is_err() || self.cache.known(fid).is_none() {
+            // the lock has gone meanwhile, perhaps before there was anything to end
+            self.late.end(fid);
         }
     }
 
@@ -360,6 +375,7 @@ impl Opens {
         fid: Fid,
         flags: u32,
     ) -> Result<Arc<FileHandle>, Error> {
+        self.late.sent(fid).await;
         let ids = self.ids.of(cred, &[fid]).await;
         if let Some(fh) = self.handle_kept(&ids, fid, flags).await {
             return Ok(fh);
@@ -394,6 +410,7 @@ impl Opens {
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Error> {
         self.locks.unlock_closed(fh, lock_owner).await?;
+        self.late.sent(fh.fid()).await;
         fh.inode.lost.tell_close(&fh.told)
     }
 
@@ -406,6 +423,11 @@ impl Opens {
             self.drains.settle_later(fh.fid(), &fh.inode.gate);
         }
         self.locks.unlock_released(fh).await;
+        if let Some(late) = fh.late.get() {
+            self.late.end(fh.fid());
+            late.sent().await;
+            self.late.closed(fh.fid());
+        }
         let now = self.servers.now();
         let read = self.servers.opts.atime && fh.moves_atime(now, self.servers.opts.strict_atime);
         let size = if fh.writable() {
@@ -462,6 +484,9 @@ impl Opens {
         name: &[u8],
         flags: u32,
     ) -> Option<(Arc<FileHandle>, MdInode)> {
+        if let Some(fid) = self.cache.name_of(dir, name) {
+            self.late.sent(fid).await;
+        }
         let ids = self.ids.of(cred, &[dir]).await;
         let mdc = self.servers.lmv.of(dir).await.ok()?;
         for _ in 0..MOVES_MAX {

@@ -19,6 +19,7 @@ use super::ghosts::Ghosts;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::kept::KeptOpens;
+use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::locks::Locks;
 use super::lost_dirs::LostDirs;
@@ -52,6 +53,7 @@ pub(super) struct Below {
     kept: Arc<KeptOpens>,
     lost_dirs: Arc<LostDirs>,
     changes: Arc<Changes>,
+    pub(super) late: Arc<LateAttrs>,
     layouts: Arc<Layouts>,
     pub(super) attributes: Arc<Attributes>,
     places: Arc<Places>,
@@ -91,6 +93,11 @@ impl Below {
 
         let ids = Arc::new(Identities::new(servers.clone()));
         let changes = Arc::new(Changes::new(cache.clone(), upcalls.clone()));
+        let late = Arc::new(LateAttrs::new(
+            changes.clone(),
+            open.clone(),
+            runtime.clone(),
+        ));
         let layouts = Arc::new(Layouts::new(servers.clone(), open.clone()));
         let attributes = Arc::new(Attributes {
             servers: servers.clone(),
@@ -102,6 +109,7 @@ impl Below {
             layouts: layouts.clone(),
             ghosts: ghosts.clone(),
             reopen: reopen.clone(),
+            late: late.clone(),
         });
         let places = Arc::new(Places::new(servers.clone(), attributes.clone()));
         let flusher = Arc::new(Flusher::new(covers.clone(), open.clone(), runtime.clone()));
@@ -123,6 +131,7 @@ impl Below {
             kept,
             lost_dirs,
             changes,
+            late,
             layouts,
             attributes,
             places,
@@ -134,6 +143,7 @@ impl Below {
     /// Callbacks of locks.
     pub(super) fn locks(&self) -> Arc<Locks> {
         Arc::new(Locks {
+            late: self.late.clone(),
             cache: self.cache.clone(),
             upcalls: self.upcalls.clone(),
             covers: self.covers.clone(),
@@ -147,6 +157,7 @@ impl Below {
     /// The kernel's page cache.
     pub(super) fn pages(&self) -> Arc<PageCache> {
         Arc::new(PageCache {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             cache: self.cache.clone(),
             upcalls: self.upcalls.clone(),
@@ -162,6 +173,7 @@ impl Below {
             self.ids.clone(),
             self.cache.clone(),
             self.changes.clone(),
+            self.late.clone(),
         ));
         let privileges = Arc::new(Privileges {
             servers: self.servers.clone(),
@@ -173,6 +185,7 @@ impl Below {
             xattrs: xattrs.clone(),
         });
         let setattrs = Arc::new(SetAttrs {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),
             covers: self.covers.clone(),
@@ -209,6 +222,7 @@ impl Below {
             writeback: writeback.clone(),
         });
         FileIo {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             layouts: self.layouts.clone(),
             attributes: self.attributes.clone(),
@@ -223,6 +237,7 @@ impl Below {
 
     pub(super) fn opens(&self, settings: &Settings, locks: Arc<FileLocks>) -> Arc<Opens> {
         Arc::new(Opens {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),
             cache: self.cache.clone(),
@@ -284,6 +299,7 @@ impl Below {
             dir_stripes: dir_stripes.clone(),
         });
         let namespace = Arc::new(Namespace {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),
             cache: self.cache.clone(),

@@ -8,6 +8,7 @@ mod dropped;
 mod failover;
 mod freed;
 mod kept;
+mod late;
 mod model;
 mod orphans;
 mod pages;

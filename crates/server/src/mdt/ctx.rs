@@ -9,7 +9,7 @@ use coral_wire::coral::{pack_time, unpack_time};
 use coral_wire::ldlm::{LdlmIntent, LdlmRequest, it};
 use coral_wire::mds::{MdtBody, MdtRecReint};
 use coral_wire::ptlrpc::opc;
-use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
+use coral_wire::{ConnectFlags2, DecodeError, Errno, Fid, Message, PtlrpcBody};
 use parking_lot::RwLockReadGuard;
 
 use super::core::{Changing, MdtCore};
@@ -193,6 +193,13 @@ impl Ctx {
             self.rq.target.commit_empty(&self.rq, &mut a.msg)?;
         }
         Ok(())
+    }
+
+    /// Nobody keeps attributes of `fid` back any more, and what was kept has come. The caller holds no lock.
+    pub async fn end_keeping(&self, fid: &Fid) {
+        let lock = self.ops.lock_kept(fid, self.own()).await;
+        self.core().opens.end_keeping(fid);
+        drop(lock);
     }
 
     /// The state of the MDT, to be changed: it is this request's alone.
