@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_ldlm::LockRef;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvMd;
@@ -25,6 +26,7 @@ use super::upcalls::Upcalls;
 use crate::error::Error;
 use crate::lov::FileLayout;
 use crate::mdc::{Ids, Mdc};
+use crate::osc::SHORT_IO_BYTES;
 use crate::time::Timespec;
 
 /// How long what a lock covers may be remembered: until its loss is told.
@@ -144,6 +146,38 @@ impl Attributes {
                 .learn_objects(fid, layout.generation, &names, objects, still);
         }
         Ok(md.merged(&objects))
+    }
+
+    /// The same of a file that is going to be read: a small one's data comes along.
+    pub async fn full_to_read(&self, md: &MdInode) -> Result<Attr, Error> {
+        let (fid, layout) = (md.attr.fid, &md.layout);
+        let small = md.rough_size.is_some_and(|s| s <= SHORT_IO_BYTES as u64);
+        let open = self.open.of(fid);
+        let may = small
+            && md.needs_osts()
+            && !layout.needs_init(0, u64::MAX)
+            && self.covers.cover(fid).is_none()
+            && !open.is_some_and(|o| o.is_written());
+        let wants = || self.cache.known(fid).is_some_and(|k| k.objects.is_none());
+        if may
+            && wants()
+            && let Some((data, objects, (name, lock))) =
+                self.servers.lov.read_small(layout, fid).await?
+        {
+            let still = || !lock.is_blocked();
+            self.cache
+                .learn_data(fid, layout.generation, name, (objects, data), still);
+            return Ok(md.merged(&objects));
+        }
+        self.full(md).await
+    }
+
+    /// What a read of `len_bytes` at `offset` brings, if the data of the file is known.
+    pub fn data_known(&self, fid: Fid, offset: u64, len_bytes: u32) -> Option<Payload> {
+        let data = self.cache.data(fid)?;
+        let from = offset.min(data.len() as u64) as usize;
+        let to = data.len().min(from.saturating_add(len_bytes as usize));
+        Some(data.slice(from..to))
     }
 
     /// Locks of this client say that nothing lies in the objects of this layout, and that they were not changed after `time`.

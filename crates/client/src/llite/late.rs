@@ -5,7 +5,7 @@
 //!   ([`KEEPS_ATTRS`](coral_wire::coral::KEEPS_ATTRS)), and only as long as the lock that came with it is held. As nobody else is
 //!   told of the file's attributes meanwhile, or is let in by them, nobody sees that they are late.
 //! - Only what the MDT is sure to grant is kept back (the caller sees to that): a refusal is told by the call that is refused.
-//! - They are sent before the lock is given back, before a close or fsync of any descriptor returns, before anything else of this
+//! - They are sent before the lock is given back or the MDT is told that nothing is kept (a glimpse), before a close or fsync of any descriptor returns, before anything else of this
 //!   client that the MDT judges by them, before data changes after them, and at the latest after [`AGE`].
 //! - The request takes no lock at the MDT, where others may wait for ours, and no place that others hold
 //!   ([`KEPT_ATTRS`](coral_wire::coral::KEPT_ATTRS)). After an eviction the MDT refuses it: others may have changed them since.
@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use coral_wire::Errno;
@@ -52,7 +52,8 @@ pub(super) struct LateFile {
     changes: Arc<Changes>,
     open: Arc<OpenFiles>,
     fid: Fid,
-    at_mdt: Arc<MdtOpen>,
+    /// The open that made it.
+    at_mdt: OnceLock<Arc<MdtOpen>>,
     state: Mutex<State>,
     /// One request at a time.
     turn: tokio::sync::Mutex<()>,
@@ -86,14 +87,14 @@ impl LateAttrs {
         }
     }
 
-    /// The MDT lets attributes of `fid` be kept back, which `at_mdt` has made. The caller asks afterwards whether the lock that
-    /// came along is held still.
-    pub fn begin(&self, fid: Fid, at_mdt: Arc<MdtOpen>) -> Arc<LateFile> {
+    /// `fid` is going to be made, and its lock may be asked back as soon as it is: nothing is kept back before
+    /// [`LateFile::begin`], nor after it if that was so.
+    pub fn expect(&self, fid: Fid) -> Arc<LateFile> {
         let file = Arc::new(LateFile {
             changes: self.changes.clone(),
             open: self.open.clone(),
             fid,
-            at_mdt,
+            at_mdt: OnceLock::new(),
             state: Mutex::default(),
             turn: Default::default(),
         });
@@ -112,19 +113,19 @@ impl LateAttrs {
         }
     }
 
-    /// The open that made the file is closed.
+    /// The open that made the file is closed, or has made none.
     pub fn closed(&self, fid: Fid) {
         self.files.lock().remove(&fid);
     }
 
     /// Whether attributes of `fid` may be kept back.
     pub fn may_keep(&self, fid: Fid) -> bool {
-        self.of(fid).is_some_and(|f| !f.state.lock().ended)
+        (self.of(fid)).is_some_and(|f| f.at_mdt.get().is_some() && !f.state.lock().ended)
     }
 
     /// Keeps what `ids` set back. False: it is to be sent, and what was kept before it.
     pub fn keep(self: &Arc<Self>, fid: Fid, ids: &Ids, args: &SetattrArgs) -> bool {
-        let Some(file) = self.of(fid) else {
+        let Some(file) = self.of(fid).filter(|f| f.at_mdt.get().is_some()) else {
             return false;
         };
         // what is sure to be granted needs no group
@@ -221,6 +222,11 @@ impl LateAttrs {
 }
 
 impl LateFile {
+    /// Attributes may be kept back from here on, through this open.
+    pub fn begin(&self, at_mdt: Arc<MdtOpen>) {
+        let _ = self.at_mdt.set(at_mdt);
+    }
+
     fn is_late(&self) -> bool {
         let state = self.state.lock();
         state.kept.is_some() || state.sending.is_some()
@@ -257,12 +263,15 @@ impl LateFile {
     }
 
     async fn send(&self, ids: &Ids, args: &SetattrArgs) {
+        let Some(at_mdt) = self.at_mdt.get() else {
+            return;
+        };
         let args = SetattrArgs {
             bias: KEPT_ATTRS,
-            handle: self.at_mdt.cookie().await,
+            handle: at_mdt.cookie().await,
             ..*args
         };
-        let mdc = &self.at_mdt.mdc;
+        let mdc = &at_mdt.mdc;
         let error = match mdc.setattr(ids, self.fid, &args).await {
             Ok(attrs) => {
                 return self.changes.object(mdc, self.fid, &attrs.body, args.ctime);

@@ -152,6 +152,18 @@ impl LockHook for MdtHooks {
         self.lost(lock);
     }
 
+    fn told(&self, lock: &LockInfo) -> BoxFuture<'static, bool> {
+        let Some(locks) = self.locks.upgrade() else {
+            return Box::pin(async { false });
+        };
+        let fid = Fid::from_res_id(&lock.res);
+        Box::pin(async move {
+            locks.late.end(fid);
+            locks.late.sent(fid).await;
+            true
+        })
+    }
+
     fn glimpse(&self, _lock: &LockInfo) -> Option<OstLvb> {
         None
     }

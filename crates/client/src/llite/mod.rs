@@ -28,6 +28,7 @@ mod file_io;
 mod finish;
 mod flock;
 mod flusher;
+mod foresight;
 mod ghosts;
 mod handle;
 mod heritage;

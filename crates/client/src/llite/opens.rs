@@ -18,11 +18,12 @@ use super::covers::{Covers, OpenFiles, OpenInode};
 use super::drains::Drains;
 use super::finish::finish;
 use super::flock::FileLocks;
+use super::foresight::Foresight;
 use super::handle::{FileHandle, again_bits, mds_flags};
 use super::identities::Identities;
 use super::inode::MdInode;
 use super::kept::{KeptOpens, close_soon};
-use super::late::LateAttrs;
+use super::late::{LateAttrs, LateFile};
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
@@ -52,6 +53,7 @@ pub(super) struct Opens {
     pub covers: Arc<Covers>,
     pub open: Arc<OpenFiles>,
     pub reopen: Arc<Reopen>,
+    pub foresight: Arc<Foresight>,
     pub kept: Arc<KeptOpens>,
     pub changes: Arc<Changes>,
     pub attributes: Arc<Attributes>,
@@ -221,11 +223,15 @@ impl Opens {
             let want_lock = me.cache.enabled();
             let (mark, _change) = (me.cache.begin_read(parent), me.changes.begin(&[parent]));
             let now = me.servers.now();
+            let late = me.late.expect(fid);
             let opened = mdc
                 .open(
                     &ids, parent, &name, fid, bits, mode, now, at.version, want_lock,
                 )
                 .await;
+            if !opened.as_ref().is_ok_and(|o| o.keeps) {
+                me.late.closed(fid);
+            }
             let mut o = match opened {
                 Err(e) if e.is(Errno::EREMOTE) => {
                     return match mdc.getattr_name(&ids, parent, &name).await {
@@ -246,7 +252,7 @@ impl Opens {
             me.ids.hint(md.attr.fid, md.attr.gid);
             let fh = me.handle((mdc, &ids), &o, &md, flags).await;
             if o.keeps {
-                me.begin_keeping(&fh);
+                me.begin_keeping(&fh, late);
             }
             Ok::<_, Error>(Ok((fh, md, o.created)))
         })
@@ -277,11 +283,11 @@ impl Opens {
     }
 
     /// Attributes of the file that `fh` has made may be kept back.
-    fn begin_keeping(&self, fh: &FileHandle) {
+    fn begin_keeping(&self, fh: &FileHandle, late: Arc<LateFile>) {
         let fid = fh.fid();
-        let late = self.late.begin(fid, fh.at_mdt.clone());
+        late.begin(fh.at_mdt.clone());
         if fh.late.set(late).is_err() || self.cache.known(fid).is_none() {
-            // the lock has gone meanwhile, perhaps before there was anything to end
+            // the lock has gone meanwhile
             self.late.end(fid);
         }
     }
@@ -337,6 +343,9 @@ impl Opens {
         flags: u32,
     ) -> Result<Arc<FileHandle>, Error> {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
+        if mds_flags(flags) == open::READ {
+            self.foresight.opened(fid);
+        }
         // opened with other flags it is open once more: until then what was opened keeps the file from being destroyed
         let opened = self.reopen.take(cred.pid, fid);
         let fh = match &opened {
@@ -459,7 +468,7 @@ impl Opens {
     ) -> Option<Entry> {
         let flags = self.reopen.wanted(cred.pid)?;
         let dir = self.places.of(parent, name).await.ok()?.dir;
-        let (fh, md) = self.open_name(cred, dir, name, flags).await?;
+        let (fh, md) = self.open_name(cred, dir, name, flags, false).await?;
         if !md.attr.is_file() {
             return None;
         }
@@ -476,13 +485,43 @@ impl Opens {
         Some(Entry::for_now(entry.attr))
     }
 
-    /// Opens what has the name at this moment.
+    /// A lookup of a file that is going to be read: leaves it open for who opens it next. `None`: an ordinary lookup tells.
+    pub async fn open_along(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Fid,
+        name: &[u8],
+    ) -> Option<MdInode> {
+        if !self.servers.lmv.all_coral() {
+            return None;
+        }
+        let flags = libc::O_RDONLY as u32;
+        let (fh, md) = self.open_name(cred, dir, name, flags, true).await?;
+        if !md.attr.is_file() {
+            return None;
+        }
+        self.release(&fh).await.ok()?;
+        Some(md)
+    }
+
+    /// The same of a file that is known by its FID.
+    pub async fn open_along_by_fid(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Option<MdInode> {
+        if !self.servers.lmv.all_coral() {
+            return None;
+        }
+        let fh = self.open_fid(cred, fid, libc::O_RDONLY as u32).await.ok()?;
+        self.release(&fh).await.ok()?;
+        self.cache.known(fid).map(|k| k.md)
+    }
+
+    /// Opens what has the name at this moment; `learns`: with a lock, under which it is known from then on.
     async fn open_name(
         self: &Arc<Self>,
         cred: &Cred,
         dir: Fid,
         name: &[u8],
         flags: u32,
+        learns: bool,
     ) -> Option<(Arc<FileHandle>, MdInode)> {
         if let Some(fid) = self.cache.name_of(dir, name) {
             self.late.sent(fid).await;
@@ -495,8 +534,9 @@ impl Opens {
             let found = finish(async move {
                 // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
                 let (bits, now) = (mds_flags(flags), me.servers.now());
+                let mark = me.cache.begin_read(dir);
                 let opened = mdc
-                    .open(&ids, dir, &name, fid, bits, 0, now, 0, false)
+                    .open(&ids, dir, &name, fid, bits, 0, now, 0, learns)
                     .await;
                 let mut o = match opened {
                     Err(e) if e.is(Errno::EREMOTE) => {
@@ -505,8 +545,15 @@ impl Opens {
                     }
                     opened => opened.ok()?,
                 };
-                mdc.drop_lock(o.lock.take());
                 let md = MdInode::read(&mdc, &o.attrs).ok()?;
+                match o.lock.take().filter(|_| learns) {
+                    Some(lock) => {
+                        let cookie = lock.cookie();
+                        me.attributes.learn(&mdc, mark, &md, Some(lock));
+                        me.cache.learn_name(mark, dir, &name, md.attr.fid, cookie);
+                    }
+                    None => mdc.drop_lock(o.lock.take()),
+                }
                 Some(Ok((me.handle((mdc, &ids), &o, &md, flags).await, md)))
             })
             .await?;

@@ -15,6 +15,7 @@ use super::drains::Drains;
 use super::file_io::FileIo;
 use super::flock::FileLocks;
 use super::flusher::Flusher;
+use super::foresight::Foresight;
 use super::ghosts::Ghosts;
 use super::heritage::Heritages;
 use super::identities::Identities;
@@ -50,6 +51,7 @@ pub(super) struct Below {
     open: Arc<OpenFiles>,
     pub(super) ghosts: Arc<Ghosts>,
     reopen: Arc<Reopen>,
+    foresight: Arc<Foresight>,
     kept: Arc<KeptOpens>,
     lost_dirs: Arc<LostDirs>,
     changes: Arc<Changes>,
@@ -88,6 +90,7 @@ impl Below {
         let upcalls = Arc::<Upcalls>::default();
         let ghosts = Arc::<Ghosts>::default();
         let reopen = Arc::<Reopen>::default();
+        let foresight = Arc::<Foresight>::default();
         let kept = Arc::<KeptOpens>::default();
         let lost_dirs = Arc::<LostDirs>::default();
 
@@ -128,6 +131,7 @@ impl Below {
             open,
             ghosts,
             reopen,
+            foresight,
             kept,
             lost_dirs,
             changes,
@@ -244,6 +248,7 @@ impl Below {
             covers: self.covers.clone(),
             open: self.open.clone(),
             reopen: self.reopen.clone(),
+            foresight: self.foresight.clone(),
             kept: self.kept.clone(),
             changes: self.changes.clone(),
             attributes: self.attributes.clone(),
@@ -278,6 +283,7 @@ impl Below {
             places: self.places.clone(),
             dirs: dirs.clone(),
             opens,
+            foresight: self.foresight.clone(),
             heritages: heritages.clone(),
         });
         let dir_stripes = Arc::new(DirStripes {

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod along;
 mod dom;
 mod dropped;
 mod failover;

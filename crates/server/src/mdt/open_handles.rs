@@ -99,11 +99,15 @@ impl OpenTable {
         self.handles_of(fid) > u32::from(own.is_some_and(|h| h.fid == *fid))
     }
 
+    /// The client that may keep attributes of `fid` back.
+    pub fn keeper(&self, fid: &Fid) -> Option<u64> {
+        let cookie = self.counts.get(fid)?.keeper;
+        self.handles.get(&cookie).map(|h| h.export)
+    }
+
     /// Whether another client than `export` may keep attributes of `fid` back.
     pub fn is_kept_by_other(&self, fid: &Fid, export: u64) -> bool {
-        self.counts
-            .get(fid)
-            .is_some_and(|c| c.keeper != 0 && self.get(c.keeper, export).is_none())
+        self.keeper(fid).is_some_and(|e| e != export)
     }
 
     /// Whether client `export` may keep attributes of `fid` back, by the handle that was `cookie` before a restart or is it now.

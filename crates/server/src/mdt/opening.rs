@@ -294,7 +294,7 @@ impl Ctx {
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
         let lock = self.open_lock(req, &fid);
-        let keeps = self.may_keep(o, lock.is_some());
+        let keeps = self.may_keep(o.replay, o.flags, lock.is_some());
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
             p.body.valid |= coral_wire::mds::md::FLEASIZE;
@@ -321,18 +321,6 @@ impl Ctx {
         core.opens
             .insert(p.body.open_handle, self.new_handle(o, fid, keeps));
         Ok(OpenStep::Done(Box::new(a)))
-    }
-
-    /// Whether the client may keep back what it sets of the attributes of the file that this open makes: there is a lock to call
-    /// back, and nothing that a client takes for granted is refused here. A replay says that it made it.
-    fn may_keep(&self, o: &Open<'_>, locked: bool) -> bool {
-        let believed =
-            self.view.map().is_none() && self.ops.squash.read().is_excepted(self.rq.exp.nid());
-        let made = match o.replay {
-            true => o.has(flag::CREATED),
-            false => locked && believed,
-        };
-        self.coral && made
     }
 
     fn new_handle(&self, o: &Open<'_>, fid: Fid, keeps: bool) -> OpenHandle {
@@ -515,7 +503,7 @@ impl Ctx {
         }
         core.opens.insert(
             p.body.open_handle,
-            self.new_handle(o, fid, o.replay && self.may_keep(o, false)),
+            self.new_handle(o, fid, o.replay && self.may_keep(true, o.flags, false)),
         );
         Ok(OpenStep::Done(Box::new(a)))
     }

@@ -26,6 +26,7 @@ mod told;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::ResId;
@@ -223,6 +224,27 @@ impl Cache {
     /// What new directories in `dir` inherit, if that is known; within: nothing is set.
     pub fn default_of(&self, dir: Fid) -> Option<Option<LmvUserMdHead>> {
         self.core.lock().default_of(dir)
+    }
+
+    /// The same of a small file with all its data, for the next who reads it.
+    pub fn learn_data(
+        &self,
+        fid: Fid,
+        layout: u32,
+        object: (u32, ResId),
+        found: (ObjectAttr, Payload),
+        still: impl FnOnce() -> bool,
+    ) {
+        if self.enabled {
+            self.core
+                .lock()
+                .learn_data(fid, layout, object, found, still);
+        }
+    }
+
+    /// All data of a file, if it is known.
+    pub fn data(&self, fid: Fid) -> Option<Payload> {
+        self.core.lock().data(fid)
     }
 
     // ---- own changes ---------------------------------------------------------------------------------------------
