@@ -353,6 +353,8 @@ fn is_granted(cred: &Cred, md: &MdInode, set: &SetAttr) -> bool {
         gid: set.gid,
         atime: set.atime,
         mtime: set.mtime,
+        // Linux asks for it with each chown; there are none to be taken
+        kill_suidgid: set.kill_suidgid,
         ..Default::default()
     };
     let attr = &md.attr;
@@ -361,8 +363,12 @@ fn is_granted(cred: &Cred, md: &MdInode, set: &SetAttr) -> bool {
     let owns = attr.uid == cred.uid
         && set.uid.is_none_or(|u| u == attr.uid)
         && set.gid.is_none_or(|g| g == attr.gid);
+    let nothing = SetAttr {
+        kill_suidgid: kept.kill_suidgid,
+        ..Default::default()
+    };
     *set == kept
-        && kept != SetAttr::default()
+        && kept != nothing
         && plain
         && md.layout.form == Form::Objects
         && !md.layout.has_dom()

@@ -254,9 +254,8 @@ impl Mdc {
         let transno = out.reply.transno;
         let handle = Arc::new(AtomicU64::new(body.open_handle));
         let keeps = self.coral() && out.has(KEEPS_ATTRS) && out.lock.is_some();
-        if keeps {
-            rec.set_flags(rec.flags() | open::CREATED);
-        }
+        let made = if keeps { open::CREATED } else { 0 };
+        rec.set_flags(rec.flags() | made);
         // a replay must give the file the objects it has by then, not new ones
         let keep = match attrs.md.is_empty() || attrs.truncated() || !creat {
             true => Bytes::new(),

@@ -362,6 +362,8 @@ async fn unpacking_a_small_file_is_five() {
             SetAttr {
                 uid: Some(7),
                 gid: Some(8),
+                // as Linux does with each chown
+                kill_suidgid: true,
                 ..Default::default()
             },
             SetAttr {

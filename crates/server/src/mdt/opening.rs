@@ -501,10 +501,9 @@ impl Ctx {
             self.take_back(lock);
             return Err(e);
         }
-        core.opens.insert(
-            p.body.open_handle,
-            self.new_handle(o, fid, o.replay && self.may_keep(true, o.flags, false)),
-        );
+        let keeps = o.replay && self.may_keep(true, o.flags, false);
+        core.opens
+            .insert(p.body.open_handle, self.new_handle(o, fid, keeps));
         Ok(OpenStep::Done(Box::new(a)))
     }
 
