@@ -108,7 +108,7 @@ impl Import {
         let born = rq.generation.unwrap_or_else(|| self.phase.now().generation);
         // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
         let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
-            true => Some(self.modify_slot(rq.opc).await),
+            true => Some(self.modify_slot(&rq).await),
             false => None,
         };
         let _in_flight = match rq.urgent {
@@ -275,11 +275,11 @@ impl Import {
     }
 
     /// A slot for a modifying request and its tag. A close has one slot more than others: what holds all the others may be
-    /// waiting for a lock that goes with the close (`obd_get_mod_rpc_slot`).
-    async fn modify_slot(&self, opcode: u32) -> (Slot, u16) {
+    /// waiting for a lock that goes with the close (`obd_get_mod_rpc_slot`). So has what is urgent.
+    async fn modify_slot(&self, rq: &Request) -> (Slot, u16) {
         let slot = match self.modify.try_acquire() {
             Some(s) => s,
-            None if opcode == opc::MDS_CLOSE => {
+            None if rq.opc == opc::MDS_CLOSE || rq.urgent => {
                 let spare = self.take(&self.close).await;
                 return (spare, self.modify.limit() + 1);
             }

@@ -21,6 +21,8 @@ use std::time::Duration;
 use coral_lnet::exec::run_inline;
 use coral_lnet::{Node, PortalHandler, PutEvent};
 use coral_stopwatch::{self as stopwatch, Watch};
+use coral_wire::coral::KEPT_ATTRS;
+use coral_wire::mds::{RecSetattr, ReintOp};
 use coral_wire::ost::{NiobufRemote, ObdFlags, Obdo, brw, md};
 use coral_wire::ptlrpc::{Message, PTL_RPC_MSG_REQUEST, opc};
 use futures_util::future::BoxFuture;
@@ -382,8 +384,14 @@ fn holds_a_lock(rq: &ServerRequest) -> bool {
         }
         opc::OST_PUNCH | opc::OST_SETATTR | opc::OST_FALLOCATE | opc::OST_SEEK => obdo(),
         opc::OST_GETATTR => rq.msg.get::<Obdo>(1).is_ok_and(|o| unlocked(&o)),
+        opc::MDS_REINT => rq.msg.get::<RecSetattr>(1).is_ok_and(|r| keeps(&r)),
         _ => false,
     }
+}
+
+/// It brings attributes that were kept back under a lock which others may be waiting for.
+fn keeps(rec: &RecSetattr) -> bool {
+    rec.opcode == ReintOp::SETATTR && rec.bias & KEPT_ATTRS != 0
 }
 
 /// Requests others may be waiting for.

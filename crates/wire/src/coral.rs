@@ -1,8 +1,12 @@
 //! What two Coral ends agree on by [`ConnectFlags2::CORAL`](crate::connect::ConnectFlags2::CORAL),
 //! a bit Lustre has not assigned. Without it in the connect reply nothing here is on the wire.
 //!
-//! On a connection to an OST the bit means that the bulk descriptors of a transfer end at multiples
-//! of 1 MiB of its data (with a stock end they also follow the pages of the object).
+//! On a connection to an OST the bit means:
+//! * **bulk**: the bulk descriptors of a transfer end at multiples of 1 MiB of its data (with a stock end they also follow the
+//!   pages of the object).
+//! * **lock with a read**: an OST_READ of which the data comes in the reply, under a lock of the server's own, may have an
+//!   `ldlm_request` in its buffer 6: of a PR lock on the whole object. The reply then has an `ldlm_reply` and an `ost_lvb` behind
+//!   the data: the lock, and what the object is under it. Without a handle there is no lock and the value says nothing.
 //!
 //! On a connection to an MGS a registration has the identity of the target's formatting (text, NUL) behind its list of
 //! NIDs, and -EADDRINUSE comes with an `MgsTargetInfo` that has the NIDs of whoever has the index.
@@ -21,6 +25,12 @@
 //!   the one with the greater version is the newer.
 //! * **access times**: the access time of a close counts only where it is later than the one before by more than
 //!   [`ATIME_DIFF_S`]. A client that would tell one that does not count need not close.
+//! * **attributes kept back**: a disposition of an open says [`KEEPS_ATTRS`] when the open made the file and the client may keep
+//!   back what it sets of the file's attributes, while it has the file open so and holds the lock that came with the open. Before
+//!   another client is told of the attributes, or they are relied on for it, the lock is called back, or its holder is asked by
+//!   a glimpse and keeps it: either ends the right. What was kept comes in a
+//!   setattr with [`KEPT_ATTRS`] in its bias and the handle of that open; ESTALE when the right has ended, as with an eviction.
+//!   A replay of such an open says `MDS_OPEN_CREATED`.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
@@ -32,6 +42,11 @@ pub mod updates;
 
 /// Seconds between updates of a file's access time by closes (`mdd.*.atime_diff`).
 pub const ATIME_DIFF_S: i64 = 60;
+
+/// Disposition: the client may keep back attributes of the file that this open made.
+pub const KEEPS_ATTRS: u64 = 1 << 62;
+/// Bias of a setattr: it brings attributes that were kept back, and needs no lock.
+pub const KEPT_ATTRS: u32 = 1 << 31;
 
 /// The rename fails with EEXIST when the target exists.
 pub const RENAME_NOREPLACE: u32 = 1;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_ldlm::LockRef;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvMd;
@@ -15,6 +16,7 @@ use super::cred::permitted;
 use super::ghosts::Ghosts;
 use super::identities::Identities;
 use super::inode::MdInode;
+use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::reopen::Reopen;
 use super::servers::Servers;
@@ -24,6 +26,7 @@ use super::upcalls::Upcalls;
 use crate::error::Error;
 use crate::lov::FileLayout;
 use crate::mdc::{Ids, Mdc};
+use crate::osc::SHORT_IO_BYTES;
 use crate::time::Timespec;
 
 /// How long what a lock covers may be remembered: until its loss is told.
@@ -43,11 +46,19 @@ pub(super) struct Attributes {
     pub layouts: Arc<Layouts>,
     pub ghosts: Arc<Ghosts>,
     pub reopen: Arc<Reopen>,
+    pub late: Arc<LateAttrs>,
 }
 
 impl Attributes {
     /// The MDT's view of an object, by FID: remembered, or asked for together with a lock.
     pub async fn md_inode(&self, fid: Fid) -> Result<MdInode, Error> {
+        let mut md = self.md_inode_told(fid).await?;
+        md.attr = self.late.beside(md.attr);
+        Ok(md)
+    }
+
+    /// The same as the MDT has it.
+    async fn md_inode_told(&self, fid: Fid) -> Result<MdInode, Error> {
         if let Some(k) = self.cache.known(fid) {
             self.servers.stats.attr_hits.inc();
             return Ok(k.md);
@@ -99,6 +110,9 @@ impl Attributes {
         if let Some(objects) = known.as_ref().and_then(|k| k.objects) {
             return Ok(md.merged(&objects));
         }
+        if let Some(objects) = self.late.objects(fid) {
+            return Ok(md.merged(&objects));
+        }
         // what covers the pages covers these too; asked otherwise our own write lock would be called back
         if let Some(cover) = self
             .covers
@@ -132,6 +146,38 @@ impl Attributes {
                 .learn_objects(fid, layout.generation, &names, objects, still);
         }
         Ok(md.merged(&objects))
+    }
+
+    /// The same of a file that is going to be read: a small one's data comes along.
+    pub async fn full_to_read(&self, md: &MdInode) -> Result<Attr, Error> {
+        let (fid, layout) = (md.attr.fid, &md.layout);
+        let small = md.rough_size.is_some_and(|s| s <= SHORT_IO_BYTES as u64);
+        let open = self.open.of(fid);
+        let may = small
+            && md.needs_osts()
+            && !layout.needs_init(0, u64::MAX)
+            && self.covers.cover(fid).is_none()
+            && !open.is_some_and(|o| o.is_written());
+        let wants = || self.cache.known(fid).is_some_and(|k| k.objects.is_none());
+        if may
+            && wants()
+            && let Some((data, objects, (name, lock))) =
+                self.servers.lov.read_small(layout, fid).await?
+        {
+            let still = || !lock.is_blocked();
+            self.cache
+                .learn_data(fid, layout.generation, name, (objects, data), still);
+            return Ok(md.merged(&objects));
+        }
+        self.full(md).await
+    }
+
+    /// What a read of `len_bytes` at `offset` brings, if the data of the file is known.
+    pub fn data_known(&self, fid: Fid, offset: u64, len_bytes: u32) -> Option<Payload> {
+        let data = self.cache.data(fid)?;
+        let from = offset.min(data.len() as u64) as usize;
+        let to = data.len().min(from.saturating_add(len_bytes as usize));
+        Some(data.slice(from..to))
     }
 
     /// Locks of this client say that nothing lies in the objects of this layout, and that they were not changed after `time`.
@@ -168,7 +214,7 @@ impl Attributes {
             Some(_) => self.cache.striped(attr.fid),
         });
         Entry {
-            attr: now.unwrap_or(attr),
+            attr: self.late.beside(now.unwrap_or(attr)),
             attr_ttl: ttl(now.is_some()),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }

@@ -77,6 +77,11 @@ impl Changes {
         }
     }
 
+    /// Attributes of the object were changed, of which its MDT is to hear later.
+    pub fn kept_back(&self, fid: Fid) {
+        self.caller.tell(fid);
+    }
+
     /// An own change of the object's attributes whose outcome the reply did not tell.
     pub fn forget_attrs(&self, fid: Fid) {
         self.cache.forget_attrs(fid);

@@ -19,6 +19,7 @@ use super::attributes::Attributes;
 use super::drains::Drains;
 use super::flusher::Flusher;
 use super::handle::{FileHandle, end_of};
+use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::pages::PageCache;
 use super::privileges::Privileges;
@@ -31,6 +32,7 @@ use crate::osc::WriteAttr;
 
 /// Moves the data of open files.
 pub(super) struct FileIo {
+    pub late: Arc<LateAttrs>,
     pub servers: Arc<Servers>,
     pub layouts: Arc<Layouts>,
     pub attributes: Arc<Attributes>,
@@ -57,6 +59,10 @@ impl FileIo {
                 .writeback
                 .read(&cover, fh.fid(), offset, len_bytes as usize)
                 .await;
+        }
+        let around = fh.flags() & libc::O_DIRECT as u32 != 0;
+        if !around && let Some(data) = self.attributes.data_known(fh.fid(), offset, len_bytes) {
+            return Ok(data);
         }
         loop {
             let before = self.layouts.now(&fh.inode).await?;
@@ -177,6 +183,8 @@ impl FileIo {
         }
         fh.inode.lost.tell_write(&fh.told)?;
         fh.still_open(self.servers.now()).await?;
+        self.late.sent(fh.fid()).await;
+        let _changing = fh.inode.data.begin();
         self.privileges.drop_for_write(cred, fh).await?;
         let attr = WriteAttr {
             owner: fh.inode.owner(),
@@ -199,6 +207,7 @@ impl FileIo {
     /// Everything written and every change of metadata is on disk when this returns.
     pub async fn fsync(&self, fh: &FileHandle, datasync: bool) -> Result<(), Error> {
         fh.still_open(self.servers.now()).await?;
+        self.late.sent(fh.fid()).await;
         self.flusher.flush(&fh.inode).await;
         let layout = fh.inode.layout();
         let data = self.servers.lov.sync(&layout, fh.fid());
@@ -236,6 +245,8 @@ impl FileIo {
         }
         let end = end_of(offset, len_bytes)?;
         fh.still_open(self.servers.now()).await?;
+        self.late.sent(fh.fid()).await;
+        let _changing = fh.inode.data.begin();
         self.privileges.drop_for_write(cred, fh).await?;
         self.drains.settle(fh.fid(), &fh.inode.gate).await;
         let attr = WriteAttr {

@@ -1,8 +1,8 @@
 //! The handle of an open file.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use coral_wire::coral::ATIME_DIFF_S;
 use coral_wire::fid::Fid;
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::covers::{OpenInode, Told};
 use super::inode::MdInode;
+use super::late::LateFile;
 use super::mdt_open::MdtOpen;
 use crate::error::{Error, Refusal};
 use crate::time::Timespec;
@@ -46,6 +47,8 @@ pub struct FileHandle {
     pub(super) uncapped: AtomicBool,
     /// Of [`OpenInode::lost`], what it was told.
     pub(super) told: Told,
+    /// It made the file: what is kept back of the attributes.
+    pub(super) late: OnceLock<Arc<LateFile>>,
 }
 
 impl FileHandle {
@@ -89,6 +92,7 @@ impl FileHandle {
             writes: AtomicU32::new(0),
             uncapped: AtomicBool::new(created),
             told,
+            late: OnceLock::new(),
         }
     }
 
@@ -144,8 +148,13 @@ impl Drop for FileHandle {
         let Ok(rt) = tokio::runtime::Handle::try_current() else {
             return;
         };
-        let at_mdt = self.at_mdt.clone();
-        rt.spawn(async move { at_mdt.close(None, None).await });
+        let (at_mdt, late) = (self.at_mdt.clone(), self.late.get().cloned());
+        rt.spawn(async move {
+            if let Some(late) = late {
+                late.sent().await;
+            }
+            at_mdt.close(None, None).await
+        });
     }
 }
 

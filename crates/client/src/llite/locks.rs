@@ -13,6 +13,7 @@ use super::cache::Cache;
 use super::covers::{Covers, ObjectKey, OpenFiles};
 use super::drains::Drains;
 use super::kept::KeptOpens;
+use super::late::LateAttrs;
 use super::lost_dirs::LostDirs;
 use super::upcalls::Upcalls;
 use crate::error::Error;
@@ -21,6 +22,9 @@ use crate::mdc::Mdc;
 use crate::osc::Osc;
 use crate::target::{ClientObd, TargetHooks};
 
+/// Bits that cover attributes.
+const ATTRIBUTES: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
+
 /// What the locks of a mount's targets protect.
 pub(super) struct Locks {
     pub cache: Arc<Cache>,
@@ -28,6 +32,7 @@ pub(super) struct Locks {
     pub covers: Arc<Covers>,
     pub open: Arc<OpenFiles>,
     pub kept: Arc<KeptOpens>,
+    pub late: Arc<LateAttrs>,
     pub lost_dirs: Arc<LostDirs>,
     pub drains: Arc<Drains>,
 }
@@ -104,6 +109,9 @@ impl MdtHooks {
             open.layout_lost();
             locks.drains.settle_later(fid, &open.gate);
         }
+        if bits.intersects(ATTRIBUTES) {
+            locks.late.end(fid);
+        }
         locks
             .upcalls
             .tell(|| locks.cache.lock_lost(fid, lock.cookie, bits.bits()));
@@ -115,17 +123,24 @@ impl LockHook for MdtHooks {
         &self,
         lock: &LockInfo,
         _discard: bool,
-        _local_only: bool,
+        local_only: bool,
     ) -> BoxFuture<'static, ()> {
         self.lost(lock);
-        let names_or_access = Ibits(Ibits::LOOKUP.bits() | Ibits::PERM.bits());
         if let Policy::Ibits { bits, .. } = lock.policy
-            && bits.intersects(names_or_access)
+            && bits.intersects(ATTRIBUTES)
             && let Some(locks) = self.locks.upgrade()
         {
-            let closed = locks.kept.closed(Fid::from_res_id(&lock.res));
+            let fid = Fid::from_res_id(&lock.res);
+            let closed = locks.kept.closed(fid);
             let forgotten = forgotten(&self.locks);
+            if local_only {
+                // a server that is coming back would wait for this, and the request for the server
+                locks.late.send(fid);
+            }
             return Box::pin(async move {
+                if !local_only {
+                    locks.late.sent(fid).await;
+                }
                 closed.await;
                 forgotten.await;
             });
@@ -135,6 +150,18 @@ impl LockHook for MdtHooks {
 
     fn blocked(&self, lock: &LockInfo) {
         self.lost(lock);
+    }
+
+    fn told(&self, lock: &LockInfo) -> BoxFuture<'static, bool> {
+        let Some(locks) = self.locks.upgrade() else {
+            return Box::pin(async { false });
+        };
+        let fid = Fid::from_res_id(&lock.res);
+        Box::pin(async move {
+            locks.late.end(fid);
+            locks.late.sent(fid).await;
+            true
+        })
     }
 
     fn glimpse(&self, _lock: &LockInfo) -> Option<OstLvb> {

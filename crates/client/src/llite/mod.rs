@@ -28,12 +28,14 @@ mod file_io;
 mod finish;
 mod flock;
 mod flusher;
+mod foresight;
 mod ghosts;
 mod handle;
 mod heritage;
 mod identities;
 mod inode;
 mod kept;
+mod late;
 mod layouts;
 mod lock_owners;
 mod locks;
@@ -88,6 +90,7 @@ use flock::FileLocks;
 use flusher::Flusher;
 use ghosts::Ghosts;
 use identities::Identities;
+use late::LateAttrs;
 use lustre_xattr::LustreXattrs;
 use namei::Namespace;
 use names::Names;
@@ -117,6 +120,7 @@ pub struct Llite {
     xattrs: LustreXattrs,
     flusher: Arc<Flusher>,
     drains: Arc<Drains>,
+    late: Arc<LateAttrs>,
     pages: Arc<PageCache>,
     io: FileIo,
     file_locks: Arc<FileLocks>,

@@ -165,12 +165,14 @@ impl Llite {
             attributes: below.attributes,
             flusher: below.flusher,
             drains: below.drains,
+            late: below.late,
         })
     }
 
     /// Writes out dirty data, however long that takes, cancels all locks and disconnects. Handles still open are closed
     /// by the servers. Dropped on the way, it loses what [`Llite::unwritten`] names.
     pub async fn umount(&self) {
+        self.late.all_sent().await;
         self.flusher.write_out_all().await;
         let _ = tokio::time::timeout(CANCEL_LIMIT, self.drains.settle_all()).await;
         self.drains.forget_all();

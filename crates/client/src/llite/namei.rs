@@ -19,6 +19,7 @@ use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::read_attr;
 use super::kept::KeptOpens;
+use super::late::LateAttrs;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::servers::Servers;
@@ -38,6 +39,7 @@ const RENAME_EXCHANGE: u32 = 2;
 
 /// Changes names.
 pub(super) struct Namespace {
+    pub late: Arc<LateAttrs>,
     pub servers: Arc<Servers>,
     pub ids: Arc<Identities>,
     pub cache: Arc<Cache>,
@@ -243,6 +245,7 @@ impl Namespace {
     ) -> Result<Entry, Error> {
         check_name(name)?;
         self.attributes.within_reach(fid).await?;
+        self.late.sent(fid).await;
         let mut missed = Missed::none();
         loop {
             let at = self.places.new_name(parent, name).await?;
@@ -335,6 +338,7 @@ impl Namespace {
         let (mdc, child) = self.victim(parent, name, ask).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
+            me.late.sent_of_name(&me.cache, parent, &name).await;
             let victim = me.cache.name_of(parent, &name);
             victim.inspect(|fid| me.kept.close(*fid));
             let _change = me.changes.begin(&[parent]);
@@ -431,6 +435,9 @@ impl Namespace {
             Bytes::copy_from_slice(new_name),
         );
         finish(async move {
+            for (dir, name) in [(parent, &name), (new_parent, &new_name)] {
+                me.late.sent_of_name(&me.cache, dir, name).await;
+            }
             let (moved, victim) = (
                 me.cache.name_of(parent, &name),
                 me.cache.name_of(new_parent, &new_name),

@@ -14,6 +14,7 @@ use super::cache::{Cache, DirState, Lookup, MISSES_BEFORE_READDIR};
 use super::covers::OpenFiles;
 use super::cred::permitted;
 use super::dir::Directories;
+use super::foresight::Foresight;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::MdInode;
@@ -40,6 +41,7 @@ pub(super) struct Names {
     pub places: Arc<Places>,
     pub dirs: Arc<Directories>,
     pub opens: Arc<Opens>,
+    pub foresight: Arc<Foresight>,
     pub heritages: Arc<Heritages>,
 }
 
@@ -60,7 +62,14 @@ impl Names {
             return Ok(entry);
         }
         let (md, dir) = self.resolve(cred, parent, name).await?;
-        let entry = match self.attributes.full(&md).await {
+        let full = match self.foresight.expects_read(dir) {
+            true => self.attributes.full_to_read(&md).await,
+            false => self.attributes.full(&md).await,
+        };
+        if md.attr.is_file() {
+            self.foresight.looked_up(dir, md.attr.fid);
+        }
+        let entry = match full {
             // No reason to keep the name from whoever wants to remove it. The MDT's size is not the file's, and must not reach
             // the pages of one that is open.
             Err(_)
@@ -189,7 +198,7 @@ impl Names {
             Lookup::Absent => Some(Err(Refusal::NoName.into())),
             Lookup::Unknown => None,
             Lookup::Name(fid) => {
-                match self.attributes.md_inode(fid).await {
+                match self.named(cred, at, fid).await {
                     // it was so when the listing was looked at; kept only if it still is
                     Ok(md) => {
                         self.cache.confirm_name(mark, at, name, fid);
@@ -201,6 +210,17 @@ impl Names {
                 }
             }
         })
+    }
+
+    /// What a name in `dir` stands for.
+    async fn named(&self, cred: &Cred, dir: Fid, fid: Fid) -> Result<MdInode, Error> {
+        if self.cache.known(fid).is_none() && self.foresight.expects_read(dir) {
+            match self.opens.open_along_by_fid(cred, fid).await {
+                Some(md) => return Ok(md),
+                None => self.foresight.was_wrong(dir),
+            }
+        }
+        self.attributes.md_inode(fid).await
     }
 
     /// Makes the whole listing of a directory known when that costs less than asking name by name. True: it is.
@@ -220,6 +240,12 @@ impl Names {
     }
 
     async fn lookup_rpc(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<MdInode, Error> {
+        if self.foresight.expects_read(parent) && name != b".." {
+            match self.opens.open_along(cred, parent, name).await {
+                Some(md) => return Ok(md),
+                None => self.foresight.was_wrong(parent),
+            }
+        }
         let ids = self.ids.of(cred, &[parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         let mark = self.cache.begin_read(parent);

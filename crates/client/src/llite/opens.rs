@@ -18,10 +18,12 @@ use super::covers::{Covers, OpenFiles, OpenInode};
 use super::drains::Drains;
 use super::finish::finish;
 use super::flock::FileLocks;
+use super::foresight::Foresight;
 use super::handle::{FileHandle, again_bits, mds_flags};
 use super::identities::Identities;
 use super::inode::MdInode;
 use super::kept::{KeptOpens, close_soon};
+use super::late::{LateAttrs, LateFile};
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
@@ -44,12 +46,14 @@ enum Created {
 
 /// Opens and closes files.
 pub(super) struct Opens {
+    pub late: Arc<LateAttrs>,
     pub servers: Arc<Servers>,
     pub ids: Arc<Identities>,
     pub cache: Arc<Cache>,
     pub covers: Arc<Covers>,
     pub open: Arc<OpenFiles>,
     pub reopen: Arc<Reopen>,
+    pub foresight: Arc<Foresight>,
     pub kept: Arc<KeptOpens>,
     pub changes: Arc<Changes>,
     pub attributes: Arc<Attributes>,
@@ -205,6 +209,7 @@ impl Opens {
         (mode, flags): (u32, u32),
     ) -> Result<Created, Error> {
         let parent = at.dir;
+        self.late.sent_of_name(&self.cache, parent, name).await;
         let ids = self.ids.of(cred, &[parent]).await;
         let mdc = self.servers.lmv.of(parent).await?;
         let fid = mdc.new_fid().await?;
@@ -216,11 +221,15 @@ impl Opens {
             let want_lock = me.cache.enabled();
             let (mark, _change) = (me.cache.begin_read(parent), me.changes.begin(&[parent]));
             let now = me.servers.now();
+            let late = me.late.expect(fid);
             let opened = mdc
                 .open(
                     &ids, parent, &name, fid, bits, mode, now, at.version, want_lock,
                 )
                 .await;
+            if !opened.as_ref().is_ok_and(|o| o.keeps) {
+                me.late.closed(fid);
+            }
             let mut o = match opened {
                 Err(e) if e.is(Errno::EREMOTE) => {
                     return match mdc.getattr_name(&ids, parent, &name).await {
@@ -239,11 +248,11 @@ impl Opens {
                 me.cache.learn_uncapped(mark, md.attr.fid, true);
             }
             me.ids.hint(md.attr.fid, md.attr.gid);
-            Ok::<_, Error>(Ok((
-                me.handle((mdc, &ids), &o, &md, flags).await,
-                md,
-                o.created,
-            )))
+            let fh = me.handle((mdc, &ids), &o, &md, flags).await;
+            if o.keeps {
+                me.begin_keeping(&fh, late);
+            }
+            Ok::<_, Error>(Ok((fh, md, o.created)))
         })
         .await?;
         let (fh, md, created) = match done {
@@ -268,6 +277,16 @@ impl Opens {
                 self.release(&fh).await.ok();
                 Err(e)
             }
+        }
+    }
+
+    /// Attributes of the file that `fh` has made may be kept back.
+    fn begin_keeping(&self, fh: &FileHandle, late: Arc<LateFile>) {
+        let fid = fh.fid();
+        late.begin(fh.at_mdt.clone());
+        if fh.late.set(late).is_err() || self.cache.known(fid).is_none() {
+            // the lock has gone meanwhile
+            self.late.end(fid);
         }
     }
 
@@ -322,6 +341,9 @@ impl Opens {
         flags: u32,
     ) -> Result<Arc<FileHandle>, Error> {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL) as u32;
+        if mds_flags(flags) == open::READ {
+            self.foresight.opened(fid);
+        }
         // opened with other flags it is open once more: until then what was opened keeps the file from being destroyed
         let opened = self.reopen.take(cred.pid, fid);
         let fh = match &opened {
@@ -360,6 +382,7 @@ impl Opens {
         fid: Fid,
         flags: u32,
     ) -> Result<Arc<FileHandle>, Error> {
+        self.late.sent(fid).await;
         let ids = self.ids.of(cred, &[fid]).await;
         if let Some(fh) = self.handle_kept(&ids, fid, flags).await {
             return Ok(fh);
@@ -394,6 +417,7 @@ impl Opens {
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Error> {
         self.locks.unlock_closed(fh, lock_owner).await?;
+        self.late.sent(fh.fid()).await;
         fh.inode.lost.tell_close(&fh.told)
     }
 
@@ -406,6 +430,11 @@ impl Opens {
             self.drains.settle_later(fh.fid(), &fh.inode.gate);
         }
         self.locks.unlock_released(fh).await;
+        if let Some(late) = fh.late.get() {
+            self.late.end(fh.fid());
+            late.sent().await;
+            self.late.closed(fh.fid());
+        }
         let now = self.servers.now();
         let read = self.servers.opts.atime && fh.moves_atime(now, self.servers.opts.strict_atime);
         let size = if fh.writable() {
@@ -437,7 +466,7 @@ impl Opens {
     ) -> Option<Entry> {
         let flags = self.reopen.wanted(cred.pid)?;
         let dir = self.places.of(parent, name).await.ok()?.dir;
-        let (fh, md) = self.open_name(cred, dir, name, flags).await?;
+        let (fh, md) = self.open_name(cred, dir, name, flags, false).await?;
         if !md.attr.is_file() {
             return None;
         }
@@ -454,14 +483,47 @@ impl Opens {
         Some(Entry::for_now(entry.attr))
     }
 
-    /// Opens what has the name at this moment.
+    /// A lookup of a file that is going to be read: leaves it open for who opens it next. `None`: an ordinary lookup tells.
+    pub async fn open_along(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Fid,
+        name: &[u8],
+    ) -> Option<MdInode> {
+        if !self.servers.lmv.all_coral() {
+            return None;
+        }
+        let flags = libc::O_RDONLY as u32;
+        let (fh, md) = self.open_name(cred, dir, name, flags, true).await?;
+        self.release(&fh).await.ok()?;
+        md.attr.is_file().then_some(md)
+    }
+
+    /// The same of a file that is known by its FID.
+    pub async fn open_along_by_fid(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Option<MdInode> {
+        if !self.servers.lmv.all_coral() {
+            return None;
+        }
+        let fh = self.open_fid(cred, fid, libc::O_RDONLY as u32).await.ok()?;
+        self.release(&fh).await.ok()?;
+        let md = self.cache.known(fid).map(|k| k.md);
+        let file = md.filter(|md| md.attr.is_file());
+        if file.is_none() {
+            self.kept.close(fid);
+        }
+        file
+    }
+
+    /// Opens what has the name at this moment; `learns`: with a lock, under which it is known from then on.
     async fn open_name(
         self: &Arc<Self>,
         cred: &Cred,
         dir: Fid,
         name: &[u8],
         flags: u32,
+        learns: bool,
     ) -> Option<(Arc<FileHandle>, MdInode)> {
+        self.late.sent_of_name(&self.cache, dir, name).await;
         let ids = self.ids.of(cred, &[dir]).await;
         let mdc = self.servers.lmv.of(dir).await.ok()?;
         for _ in 0..MOVES_MAX {
@@ -470,8 +532,9 @@ impl Opens {
             let found = finish(async move {
                 // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
                 let (bits, now) = (mds_flags(flags), me.servers.now());
+                let mark = me.cache.begin_read(dir);
                 let opened = mdc
-                    .open(&ids, dir, &name, fid, bits, 0, now, 0, false)
+                    .open(&ids, dir, &name, fid, bits, 0, now, 0, learns)
                     .await;
                 let mut o = match opened {
                     Err(e) if e.is(Errno::EREMOTE) => {
@@ -480,8 +543,15 @@ impl Opens {
                     }
                     opened => opened.ok()?,
                 };
-                mdc.drop_lock(o.lock.take());
                 let md = MdInode::read(&mdc, &o.attrs).ok()?;
+                match o.lock.take().filter(|_| learns) {
+                    Some(lock) => {
+                        let cookie = lock.cookie();
+                        me.attributes.learn(&mdc, mark, &md, Some(lock));
+                        me.cache.learn_name(mark, dir, &name, md.attr.fid, cookie);
+                    }
+                    None => mdc.drop_lock(o.lock.take()),
+                }
                 Some(Ok((me.handle((mdc, &ids), &o, &md, flags).await, md)))
             })
             .await?;

@@ -20,6 +20,7 @@ use super::covers::{Cover, Covers, Enter, OpenInode, coverable};
 use super::drains::Drains;
 use super::finish::finish;
 use super::handle::FileHandle;
+use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::servers::Servers;
 use super::upcalls::Upcalls;
@@ -33,6 +34,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Says which pages the kernel may fill, and takes back what it has dirtied.
 pub(super) struct PageCache {
+    pub late: Arc<LateAttrs>,
     pub servers: Arc<Servers>,
     pub cache: Arc<Cache>,
     pub upcalls: Arc<Upcalls>,
@@ -84,6 +86,8 @@ impl PageCache {
     pub async fn write(&self, fh: &FileHandle, offset: u64, data: Payload) -> Result<usize, Error> {
         let len = data.len();
         fh.still_open(self.servers.now()).await?;
+        self.late.sent(fh.fid()).await;
+        let _changing = fh.inode.data.begin();
         let attr = WriteAttr {
             owner: fh.inode.owner(),
             time: self.servers.now(),

@@ -15,10 +15,12 @@ use super::drains::Drains;
 use super::file_io::FileIo;
 use super::flock::FileLocks;
 use super::flusher::Flusher;
+use super::foresight::Foresight;
 use super::ghosts::Ghosts;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::kept::KeptOpens;
+use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::locks::Locks;
 use super::lost_dirs::LostDirs;
@@ -49,9 +51,11 @@ pub(super) struct Below {
     open: Arc<OpenFiles>,
     pub(super) ghosts: Arc<Ghosts>,
     reopen: Arc<Reopen>,
+    foresight: Arc<Foresight>,
     kept: Arc<KeptOpens>,
     lost_dirs: Arc<LostDirs>,
     changes: Arc<Changes>,
+    pub(super) late: Arc<LateAttrs>,
     layouts: Arc<Layouts>,
     pub(super) attributes: Arc<Attributes>,
     places: Arc<Places>,
@@ -86,11 +90,17 @@ impl Below {
         let upcalls = Arc::<Upcalls>::default();
         let ghosts = Arc::<Ghosts>::default();
         let reopen = Arc::<Reopen>::default();
+        let foresight = Arc::<Foresight>::default();
         let kept = Arc::<KeptOpens>::default();
         let lost_dirs = Arc::<LostDirs>::default();
 
         let ids = Arc::new(Identities::new(servers.clone()));
         let changes = Arc::new(Changes::new(cache.clone(), upcalls.clone()));
+        let late = Arc::new(LateAttrs::new(
+            changes.clone(),
+            open.clone(),
+            runtime.clone(),
+        ));
         let layouts = Arc::new(Layouts::new(servers.clone(), open.clone()));
         let attributes = Arc::new(Attributes {
             servers: servers.clone(),
@@ -102,6 +112,7 @@ impl Below {
             layouts: layouts.clone(),
             ghosts: ghosts.clone(),
             reopen: reopen.clone(),
+            late: late.clone(),
         });
         let places = Arc::new(Places::new(servers.clone(), attributes.clone()));
         let flusher = Arc::new(Flusher::new(covers.clone(), open.clone(), runtime.clone()));
@@ -120,9 +131,11 @@ impl Below {
             open,
             ghosts,
             reopen,
+            foresight,
             kept,
             lost_dirs,
             changes,
+            late,
             layouts,
             attributes,
             places,
@@ -134,6 +147,7 @@ impl Below {
     /// Callbacks of locks.
     pub(super) fn locks(&self) -> Arc<Locks> {
         Arc::new(Locks {
+            late: self.late.clone(),
             cache: self.cache.clone(),
             upcalls: self.upcalls.clone(),
             covers: self.covers.clone(),
@@ -147,6 +161,7 @@ impl Below {
     /// The kernel's page cache.
     pub(super) fn pages(&self) -> Arc<PageCache> {
         Arc::new(PageCache {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             cache: self.cache.clone(),
             upcalls: self.upcalls.clone(),
@@ -162,6 +177,7 @@ impl Below {
             self.ids.clone(),
             self.cache.clone(),
             self.changes.clone(),
+            self.late.clone(),
         ));
         let privileges = Arc::new(Privileges {
             servers: self.servers.clone(),
@@ -173,6 +189,7 @@ impl Below {
             xattrs: xattrs.clone(),
         });
         let setattrs = Arc::new(SetAttrs {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),
             covers: self.covers.clone(),
@@ -209,6 +226,7 @@ impl Below {
             writeback: writeback.clone(),
         });
         FileIo {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             layouts: self.layouts.clone(),
             attributes: self.attributes.clone(),
@@ -223,12 +241,14 @@ impl Below {
 
     pub(super) fn opens(&self, settings: &Settings, locks: Arc<FileLocks>) -> Arc<Opens> {
         Arc::new(Opens {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),
             cache: self.cache.clone(),
             covers: self.covers.clone(),
             open: self.open.clone(),
             reopen: self.reopen.clone(),
+            foresight: self.foresight.clone(),
             kept: self.kept.clone(),
             changes: self.changes.clone(),
             attributes: self.attributes.clone(),
@@ -263,6 +283,7 @@ impl Below {
             places: self.places.clone(),
             dirs: dirs.clone(),
             opens,
+            foresight: self.foresight.clone(),
             heritages: heritages.clone(),
         });
         let dir_stripes = Arc::new(DirStripes {
@@ -284,6 +305,7 @@ impl Below {
             dir_stripes: dir_stripes.clone(),
         });
         let namespace = Arc::new(Namespace {
+            late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),
             cache: self.cache.clone(),

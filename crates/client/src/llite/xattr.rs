@@ -13,6 +13,7 @@ use super::cache::Cache;
 use super::changes::Changes;
 use super::finish::finish;
 use super::identities::Identities;
+use super::late::LateAttrs;
 use super::servers::Servers;
 use super::types::Cred;
 use crate::error::{Error, Refusal};
@@ -45,6 +46,7 @@ pub(super) struct Xattrs {
     ids: Arc<Identities>,
     cache: Arc<Cache>,
     changes: Arc<Changes>,
+    late: Arc<LateAttrs>,
 }
 
 impl Xattrs {
@@ -54,12 +56,14 @@ impl Xattrs {
         ids: Arc<Identities>,
         cache: Arc<Cache>,
         changes: Arc<Changes>,
+        late: Arc<LateAttrs>,
     ) -> Self {
         Self {
             servers,
             ids,
             cache,
             changes,
+            late,
         }
     }
 
@@ -112,6 +116,7 @@ impl Xattrs {
         value: Option<Bytes>,
         flags: u32,
     ) -> Result<(), Error> {
+        self.late.sent(fid).await;
         let ids = self.ids.of(cred, &[fid]).await;
         let mdc = self.servers.lmv.of(fid).await?;
         let (me, n) = (self.clone(), Bytes::copy_from_slice(name));

@@ -8,6 +8,7 @@
 mod layout;
 mod locks;
 mod pieces;
+mod small;
 
 pub use layout::{DOM_OST, FileLayout, Form, Part, Stripe};
 pub use locks::{HeldLock, Locks};

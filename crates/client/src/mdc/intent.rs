@@ -11,6 +11,7 @@ use coral_ldlm::{LockRef, PendingLock};
 use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::Wire;
+use coral_wire::coral::KEEPS_ATTRS;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
@@ -48,6 +49,8 @@ pub struct Opened {
     pub generation: u64,
     /// The file did not exist before.
     pub created: bool,
+    /// What is set of the file's attributes may be kept back while it is open so and the lock is held.
+    pub keeps: bool,
     /// A lock that came with it.
     pub lock: Option<LockRef>,
     /// How the directory looks now, if the file was created (Coral servers).
@@ -250,6 +253,9 @@ impl Mdc {
         let body = attrs.body;
         let transno = out.reply.transno;
         let handle = Arc::new(AtomicU64::new(body.open_handle));
+        let keeps = self.coral() && out.has(KEEPS_ATTRS) && out.lock.is_some();
+        let made = if keeps { open::CREATED } else { 0 };
+        rec.set_flags(rec.flags() | made);
         // a replay must give the file the objects it has by then, not new ones
         let keep = match attrs.md.is_empty() || attrs.truncated() || !creat {
             true => Bytes::new(),
@@ -271,6 +277,7 @@ impl Mdc {
             transno,
             generation,
             created: out.disposition & disp::OPEN_CREATE != 0,
+            keeps,
             lock: out.lock,
             dir,
         })

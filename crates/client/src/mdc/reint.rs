@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use coral_ptlrpc::Request;
+use coral_wire::coral::KEPT_ATTRS;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmRequest, LdlmType};
 use coral_wire::mds::{
@@ -387,12 +388,14 @@ impl Mdc {
         } else {
             Bytes::new()
         };
-        let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
+        let mut rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
             .push_bytes(epoch)
             .push_bytes(eadata)
             .push_empty()
             .push_bytes(self.elc())
             .about([fid, Fid::ZERO]);
+        // others may wait for the lock under which they were kept, and hold every place meanwhile
+        rq.urgent = a.bias & KEPT_ATTRS != 0;
         let reply = self.reint(rq).await?;
         Attrs::read(&reply, 1)
     }

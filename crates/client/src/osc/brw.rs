@@ -6,9 +6,10 @@
 
 use bytes::Bytes;
 use coral_buffers::Payload;
+use coral_ldlm::LockRef;
 use coral_ptlrpc::{Bulk, Request};
 use coral_wire::connect::ConnectFlags;
-use coral_wire::ldlm::LdlmMode;
+use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmReply};
 use coral_wire::ost::{
     CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, brw, md,
 };
@@ -16,8 +17,8 @@ use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::{Errno, Wire};
 use futures_util::future::try_join_all;
 
-use super::device::Osc;
-use super::object::{BackedBy, IN_FLIGHT, IoLock, ObjectRef, WriteAttr};
+use super::device::{Osc, object_attr};
+use super::object::{BackedBy, IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, WriteAttr};
 use crate::ask::{Answer, ask};
 use crate::error::TargetError;
 
@@ -184,6 +185,51 @@ impl Osc {
         // others may wait for our lock, and take every place while they do
         rq.urgent = lock != IoLock::Server;
         rq
+    }
+
+    /// Reads the object from its beginning, as far as one message holds it, with a lock on the whole of it and its attributes under
+    /// that lock; these are `None` when the lock was not free. `None`: this OST gives no lock with a read.
+    pub async fn read_locked(
+        &self,
+        obj: &ObjectRef,
+    ) -> Result<Option<(Payload, Option<(ObjectAttr, LockRef)>)>, TargetError> {
+        if self.is_mdt() || !self.coral() || !self.short_io(SHORT_IO_BYTES) {
+            return Ok(None);
+        }
+        let (lock, len) = (IoLock::Server, SHORT_IO_BYTES);
+        let mut o = Self::brw_obdo(obj, lock);
+        o.flags |= ObdFlags::SHORT_IO;
+        let cksum = self.cksum();
+        if let Some(c) = cksum {
+            o.valid |= md::FLCKSUM;
+            o.flags |= c.flags();
+        }
+        let (ty, policy) = self.whole();
+        let (ns, flags) = (self.namespace(), LdlmFlags::HAS_INTENT);
+        let pending = ns.prepare(obj.oi.res_id(), ty, LdlmMode::PR, policy, flags);
+        let rq = self
+            .brw_request(opc::OST_READ, obj, &o, &[(0, len)], 0, lock, 0)
+            .push_bytes(Bytes::new())
+            .push_bytes(pending.request().to_bytes())
+            .concerning(obj.parent);
+        let (reply, pending) = ns.intent(rq, pending).await?;
+        let reply = Answer::of(reply, self.import(), opc::OST_READ, obj.parent);
+        if let Some(errno) = Errno::from_status(reply.status) {
+            return Err(reply.refused(errno));
+        }
+        let held = match reply.msg.buf(3).is_empty() {
+            true => None,
+            false => ns.finish(pending, &reply.get::<LdlmReply>(3)?, 0),
+        };
+        let data = read_data(&reply, true, len)?;
+        if !verify(&reply, cksum, &data)? {
+            return Ok(None); // read again, in the usual way
+        }
+        let held = match held {
+            Some(lock) => Some((object_attr(&reply.get(4)?), lock)),
+            None => None,
+        };
+        Ok(Some((data, held)))
     }
 
     async fn read_rpc(

@@ -92,6 +92,11 @@ impl Osc {
         *self.hooks.lock() = Some(hooks);
     }
 
+    /// It holds the data of an MDT.
+    pub(super) fn is_mdt(&self) -> bool {
+        self.mdt
+    }
+
     /// Portal of I/O.
     pub(super) fn io_portal(&self) -> u32 {
         if self.mdt {
@@ -111,7 +116,7 @@ impl Osc {
     }
 
     /// Type and extent of a lock on the whole object.
-    fn whole(&self) -> (LdlmType, Policy) {
+    pub(super) fn whole(&self) -> (LdlmType, Policy) {
         match self.mdt {
             true => (LdlmType::IBITS, Policy::ibits(Ibits::DOM)),
             false => (LdlmType::EXTENT, Policy::extent(0, u64::MAX)),
@@ -282,15 +287,7 @@ impl Osc {
             .glimpse_with(obj.oi.res_id(), ty, policy)
             .await
             .map_err(|e| TargetError::of_lock(e, self.import(), obj.parent))?;
-        let time = |secs, nanos| Timespec { secs, nanos };
-        let attr = ObjectAttr {
-            size: v.size,
-            blocks: v.blocks,
-            mtime: time(v.mtime, v.mtime_ns),
-            atime: time(v.atime, v.atime_ns),
-            ctime: time(v.ctime, v.ctime_ns),
-        };
-        Ok((attr, lock))
+        Ok((object_attr(&v), lock))
     }
 
     /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of
@@ -432,5 +429,17 @@ impl Osc {
             Err(TargetError::NoReply(RpcError::Timeout(call))) => Err(TargetError::Away(call)),
             answer => answer?.get(1),
         }
+    }
+}
+
+/// What the value of a lock says of its object.
+pub(super) fn object_attr(v: &OstLvb) -> ObjectAttr {
+    let time = |secs, nanos| Timespec { secs, nanos };
+    ObjectAttr {
+        size: v.size,
+        blocks: v.blocks,
+        mtime: time(v.mtime, v.mtime_ns),
+        atime: time(v.atime, v.atime_ns),
+        ctime: time(v.ctime, v.ctime_ns),
     }
 }

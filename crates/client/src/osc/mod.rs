@@ -15,6 +15,7 @@ mod device;
 mod kept;
 mod object;
 
+pub use brw::SHORT_IO_BYTES;
 pub use device::{OBJECT_EOF, Osc};
 pub use kept::COPY_BELOW;
 pub use object::{

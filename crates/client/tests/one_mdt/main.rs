@@ -3,11 +3,13 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod along;
 mod dom;
 mod dropped;
 mod failover;
 mod freed;
 mod kept;
+mod late;
 mod model;
 mod orphans;
 mod pages;

@@ -69,7 +69,7 @@ impl LdlmClient {
             }
             opc::LDLM_GL_CALLBACK => {
                 ns.stats.glimpse.inc();
-                let (status, msg) = ns.on_glimpse(&dlm);
+                let (status, msg) = ns.on_glimpse(&dlm).await;
                 rq.reply(status, msg).await;
             }
             _ => {
@@ -138,8 +138,8 @@ impl ClientNamespace {
         (0, doomed)
     }
 
-    /// The server wants to know how big the object is.
-    fn on_glimpse(&self, dlm: &LdlmRequest) -> (i32, Message) {
+    /// The server wants to know how big the object is, or what is kept back of its attributes.
+    async fn on_glimpse(&self, dlm: &LdlmRequest) -> (i32, Message) {
         let info = self
             .locks
             .lock()
@@ -147,7 +147,10 @@ impl ClientNamespace {
             .filter(|h| !h.dead && h.granted)
             .map(|h| h.info());
         let lvb: Option<OstLvb> = match (info, self.hook()) {
-            (Some(info), Some(hook)) => hook.glimpse(&info),
+            (Some(info), Some(hook)) => match hook.glimpse(&info) {
+                None if info.ty == LdlmType::IBITS => hook.told(&info).await.then(OstLvb::default),
+                lvb => lvb,
+            },
             _ => None,
         };
         match lvb {

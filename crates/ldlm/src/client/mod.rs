@@ -103,6 +103,11 @@ pub trait LockHook: Send + Sync + 'static {
     fn blocked(&self, _lock: &LockInfo) {}
     /// The LVB as this client knows it (size including cached writes); `None`: nothing known.
     fn glimpse(&self, lock: &LockInfo) -> Option<OstLvb>;
+    /// What is kept back under an inode-bit lock is to be told to the server, and nothing more is to be kept back; the lock stays. True
+    /// when that is done.
+    fn told(&self, _lock: &LockInfo) -> BoxFuture<'static, bool> {
+        Box::pin(async { false })
+    }
     /// False keeps an idle lock that the LRU or an early cancel would give back (for example: it covers unwritten data).
     fn may_cancel_early(&self, _lock: &LockInfo) -> bool {
         true

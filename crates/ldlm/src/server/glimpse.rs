@@ -4,7 +4,7 @@
 
 use coral_stopwatch::{Wait, waits};
 use coral_wire::ldlm::{
-    ELDLM_LOCK_ABORTED, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId,
+    ELDLM_LOCK_ABORTED, Ibits, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, ResId,
 };
 use coral_wire::ost::OstLvb;
 use std::sync::Arc;
@@ -54,6 +54,29 @@ impl LdlmServer {
             reply,
             lvb: self.glimpse_local(res, ty).await,
         })
+    }
+
+    /// Client `exp` tells what it keeps back under its lock on any of the inode bits `bits`, and keeps the lock. False: it has none, or
+    /// does not know of it yet.
+    pub async fn ask_kept(self: &Arc<Self>, exp: ExportId, res: ResId, bits: Ibits) -> bool {
+        let covers = |l: &LockInfo| match l.policy {
+            Policy::Ibits { bits: held, .. } => held.intersects(bits),
+            _ => false,
+        };
+        let lock = {
+            let st = self.state.lock();
+            let mut granted = st.ns.granted(res, LdlmType::IBITS);
+            granted.find(|l| l.export == Some(exp) && covers(l))
+        };
+        let Some(lock) = lock else { return false };
+        match waits(Wait::Lock, self.asts.glimpse(exp, &lock)).await {
+            Ok(_) => true,
+            Err(AstError::NoLock) => false,
+            Err(e) => {
+                self.answered(exp, lock.cookie, "glimpse", Err(e));
+                false
+            }
+        }
     }
 
     /// Size and times of an object with what clients have not written yet: asks them; no lock is taken.

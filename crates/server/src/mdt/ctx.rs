@@ -7,9 +7,9 @@ use coral_ldlm::ExportId;
 use coral_osd::{OsdError, Time};
 use coral_wire::coral::{pack_time, unpack_time};
 use coral_wire::ldlm::{LdlmIntent, LdlmRequest, it};
-use coral_wire::mds::{MdtBody, MdtRecReint};
+use coral_wire::mds::{MdtBody, MdtRecReint, open};
 use coral_wire::ptlrpc::opc;
-use coral_wire::{ConnectFlags2, DecodeError, Errno, Message, PtlrpcBody};
+use coral_wire::{ConnectFlags2, DecodeError, Errno, Fid, Message, PtlrpcBody};
 use parking_lot::RwLockReadGuard;
 
 use super::core::{Changing, MdtCore};
@@ -193,6 +193,34 @@ impl Ctx {
             self.rq.target.commit_empty(&self.rq, &mut a.msg)?;
         }
         Ok(())
+    }
+
+    /// Whether the client may keep back what it sets of the attributes of a file that it makes by an open with `flags`: there is a lock
+    /// to call back, and nothing that a client takes for granted is refused here. A `replay` says whether it might.
+    pub fn may_keep(&self, replay: bool, flags: u64, locked: bool) -> bool {
+        let nid = self.rq.exp.nid();
+        let believed = self.view.map().is_none() && self.ops.squash.read().is_excepted(nid);
+        let may = match replay {
+            true => flags & open::CREATED != 0,
+            false => locked && believed,
+        };
+        self.coral && may
+    }
+
+    /// Nobody keeps attributes of `fid` back any more, and what was kept has come. The caller holds no lock.
+    pub async fn end_keeping(&self, fid: &Fid) {
+        let keeper = self.reading().opens.keeper(fid);
+        let told = match keeper {
+            Some(exp) => self.ops.ask_kept(exp, fid).await,
+            None => return,
+        };
+        // it may have given its lock back already, or not know of it yet
+        let lock = match told {
+            true => None,
+            false => Some(self.ops.lock_kept(fid, self.own()).await),
+        };
+        self.core().opens.end_keeping(fid);
+        drop(lock);
     }
 
     /// The state of the MDT, to be changed: it is this request's alone.

@@ -96,6 +96,7 @@ impl Ctx {
         if b.valid & md::FLDATAVERSION != 0 {
             return self.data_version(&b).await;
         }
+        self.nothing_kept(&b.fid1).await;
         let p = {
             let core = self.reading();
             let ino = core.store.inode(&b.fid1)?;
@@ -107,6 +108,14 @@ impl Ctx {
                 _ => p,
             }),
         )
+    }
+
+    /// What another client keeps back of the attributes of `fid` has come.
+    async fn nothing_kept(&self, fid: &Fid) {
+        let kept = self.reading().opens.is_kept_by_other(fid, self.exp());
+        if kept {
+            Box::pin(self.end_keeping(fid)).await;
+        }
     }
 
     /// The version of data on the MDT: the last transaction of the MDT, which no change leaves as it was (`mdt_data_version_get`).
@@ -132,20 +141,25 @@ impl Ctx {
     }
 
     /// MDS_GETATTR_NAME: by name, without a lock.
-    pub fn getattr_name(&self) -> MdtResult<Answer> {
+    pub async fn getattr_name(&self) -> MdtResult<Answer> {
         let b = self.body(1)?;
         let at = At {
             parent: b.fid1,
             name: self.name(3),
             layout: 0,
         };
-        let p = {
+        let named = || -> MdtResult<Fid> {
             let core = self.reading();
             let mut t = Txn::new(&core.store);
-            let fid = match at.name {
+            Ok(match at.name {
                 b"" => b.fid1,
                 _ => namespace::lookup(&mut t, &self.cred_of(&b), at)?.ok_or(Errno::ENOENT)?,
-            };
+            })
+        };
+        let fid = named()?;
+        self.nothing_kept(&fid).await;
+        let p = {
+            let core = self.reading();
             match core.store.is_here(&fid) {
                 true => {
                     let ino = core.store.inode(&fid)?;

@@ -7,6 +7,7 @@ use coral_ldlm::LdlmServer;
 use coral_lnet::Node;
 use coral_osd::{Device, Kv, Objects, OsdError, Time};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
+use coral_wire::coral::KEEPS_ATTRS;
 use coral_wire::ldlm::LdlmReply;
 use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate};
 use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
@@ -327,7 +328,7 @@ impl Ctx {
             opc::MDS_REINT => self.reint().await,
             opc::MDS_CLOSE => self.close().await,
             opc::MDS_GETATTR => self.getattr().await,
-            opc::MDS_GETATTR_NAME => self.getattr_name(),
+            opc::MDS_GETATTR_NAME => self.getattr_name().await,
             opc::MDS_READPAGE => self.readpage().await,
             opc::MDS_GETXATTR => self.getxattr(),
             opc::MDS_GET_ROOT => self.get_root(),
@@ -444,6 +445,7 @@ impl TargetOps for MdtOps {
             flags: rec.flags(),
             export: exp.cookie,
             old: body.open_handle,
+            keeps: (reply.get::<LdlmReply>(1)).is_ok_and(|r| r.policy_res1 & KEEPS_ATTRS != 0),
         };
         let mut core = self.core.write();
         if !exp.gone() {

@@ -34,6 +34,9 @@ pub struct IntentOutcome {
     pub lock: Option<u64>,
 }
 
+/// Another client may keep attributes of this file back.
+struct Kept(Fid);
+
 impl Ctx {
     /// Serves an enqueue with intent.
     pub async fn enqueue(&self) -> MdtResult<Answer> {
@@ -70,7 +73,7 @@ impl Ctx {
         }
         match intent.opc {
             o if o & it::OPEN != 0 => self.intent_open(&req).await,
-            it::GETATTR | it::LOOKUP => self.intent_getattr(&req, intent.opc),
+            it::GETATTR | it::LOOKUP => self.intent_getattr(&req, intent.opc).await,
             it::READDIR => self.plain(&req).await,
             it::LAYOUT => self.intent_layout(&req).await,
             it::GETXATTR => self.intent_getxattr(&req),
@@ -167,7 +170,18 @@ impl Ctx {
     }
 
     /// IT_GETATTR and IT_LOOKUP: by name in `fid1`, or without a name `fid2` (else `fid1`) itself.
-    fn intent_getattr(&self, req: &LdlmRequest, op: u64) -> MdtResult<Answer> {
+    async fn intent_getattr(&self, req: &LdlmRequest, op: u64) -> MdtResult<Answer> {
+        loop {
+            match self.try_getattr(req, op)? {
+                Ok(answer) => return Ok(*answer),
+                Err(Kept(fid)) => Box::pin(self.end_keeping(&fid)).await,
+            }
+        }
+    }
+
+    /// The same, unless another client may keep attributes back.
+    fn try_getattr(&self, req: &LdlmRequest, op: u64) -> MdtResult<Result<Box<Answer>, Kept>> {
+        let answer = |out: &IntentOutcome, p| Ok(Ok(Box::new(self.getattr_answer(out, p))));
         let b = self.body(3)?;
         let name = self.name(5);
         let cred = self.cred_of(&b);
@@ -193,11 +207,11 @@ impl Ctx {
             Ok(Some(fid)) => fid,
             Ok(None) => {
                 out.disp |= disp::LOOKUP_NEG;
-                return Ok(self.getattr_answer(&out, Packed::default()));
+                return answer(&out, Packed::default());
             }
             Err(e) => {
                 out.error = Some(self.told(&e));
-                return Ok(self.getattr_answer(&out, Packed::default()));
+                return answer(&out, Packed::default());
             }
         };
         if !core.store.is_here(&fid) {
@@ -209,7 +223,7 @@ impl Ctx {
                 ..Packed::default()
             };
             drop(core);
-            return Ok(self.getattr_answer(&out, p));
+            return answer(&out, p);
         }
         let Some(ino) = core
             .store
@@ -218,8 +232,11 @@ impl Ctx {
         else {
             out.disp |= disp::LOOKUP_NEG;
             out.error = name.is_empty().then_some(Errno::ENOENT);
-            return Ok(self.getattr_answer(&out, Packed::default()));
+            return answer(&out, Packed::default());
         };
+        if core.opens.is_kept_by_other(&fid, self.exp()) {
+            return Ok(Err(Kept(fid)));
+        }
         let mut bits = if op == it::LOOKUP {
             Ibits::LOOKUP.0 | Ibits::PERM.0
         } else {
@@ -237,7 +254,7 @@ impl Ctx {
         out.disp |= disp::LOOKUP_POS;
         let p = self.pack_all(&core.store, &fid, &ino, Some(b.valid))?;
         drop(core);
-        Ok(self.getattr_answer(&out, p))
+        answer(&out, p)
     }
 
     /// IT_LAYOUT: the layout, made for a range first if the client is about to write there.

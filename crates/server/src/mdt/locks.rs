@@ -18,6 +18,8 @@
 //! In a circle of operations, each of which holds a resource that the one before it waits for, FIDs would grow all the way
 //! round. A client in the circle gives its granted lock up when it is asked, without waiting for a lock of this server, or is
 //! evicted; its cancels and the writes before them are served in lanes of their own ([`coral_ptlrpc::Service`]).
+//! A client that keeps attributes of a file back sends them before it gives its lock up: that setattr takes no lock and has a place
+//! of its own, as others wait for the lock already.
 //! Whoever finds out late what it must lock lets go of all it holds and starts over; that it looked up before it locked is
 //! looked up again under the core's lock.
 //! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs.
@@ -32,6 +34,7 @@
 //! | setattr that makes a layout, `set_layout` | as above: LAYOUT is one of the bits of the one lock | as above |
 //! | open that creates, open that makes a layout (`opening.rs`) | nothing: the lock of an earlier try is dropped first; a free lock on the parent is taken without a wait | the parent, or the layout |
 //! | layout intent (`intent.rs`) | nothing | the layout |
+//! | getattr, lookup and open of a file whose maker may keep attributes back (`intent.rs`, `getattr.rs`, `opening.rs`) | nothing | the file |
 //! | removal of data on the MDT (`dom.rs`) | nothing: each object is a future with one lock | DOM of one object |
 //! | data on the MDT, OST read, write, punch, fallocate (`ost/io.rs`, `ost/ops.rs`) | nothing: data of a write is fetched before | one object |
 //! | OST destroy (`ost/ops.rs`) | nothing: a range of objects is locked one after another | one object |
@@ -45,6 +48,9 @@ use coral_wire::Fid;
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
 
 use super::handler::MdtOps;
+
+/// Bits that cover attributes.
+const ATTRIBUTES: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
 
 /// Locks held during a change; released when dropped.
 #[derive(Default)]
@@ -121,6 +127,16 @@ impl MdtOps {
         let mut held = HeldLocks::default();
         held.locks.push(lock);
         Some(held)
+    }
+
+    /// Asks client `exp` for the attributes of `fid` that it keeps back. False: it could not be asked.
+    pub async fn ask_kept(&self, exp: ExportId, fid: &Fid) -> bool {
+        self.ldlm.ask_kept(exp, fid.res_id(), ATTRIBUTES).await
+    }
+
+    /// Locks the attributes of `fid`, so that nobody keeps any of them back. The caller holds no lock.
+    pub async fn lock_kept(&self, fid: &Fid, own: Option<ExportId>) -> HeldLocks {
+        self.lock(&[], &[(*fid, ATTRIBUTES)], own).await
     }
 
     /// Locks the layout of `fid` for a change; nobody keeps a lock on it. The caller holds no lock.

@@ -20,6 +20,8 @@ pub struct OpenHandle {
     pub export: u64,
     /// Of a replayed open: its cookie before the restart, which a close that was sent before it still names; else 0.
     pub old: u64,
+    /// It made the file, and its client may keep back what it sets of the file's attributes.
+    pub keeps: bool,
 }
 
 impl OpenHandle {
@@ -40,6 +42,8 @@ struct OpenCounts {
     writers: u32,
     executors: u32,
     leases: u32,
+    /// Cookie of the handle whose client may keep attributes back; 0: none.
+    keeper: u64,
 }
 
 /// Most handles of one client: files of a node that are open at a time. Lustre names no bound; a node of Linux allows a process
@@ -95,6 +99,30 @@ impl OpenTable {
         self.handles_of(fid) > u32::from(own.is_some_and(|h| h.fid == *fid))
     }
 
+    /// The client that may keep attributes of `fid` back.
+    pub fn keeper(&self, fid: &Fid) -> Option<u64> {
+        let cookie = self.counts.get(fid)?.keeper;
+        self.handles.get(&cookie).map(|h| h.export)
+    }
+
+    /// Whether another client than `export` may keep attributes of `fid` back.
+    pub fn is_kept_by_other(&self, fid: &Fid, export: u64) -> bool {
+        self.keeper(fid).is_some_and(|e| e != export)
+    }
+
+    /// Whether client `export` may keep attributes of `fid` back, by the handle that was `cookie` before a restart or is it now.
+    pub fn keeps(&self, fid: &Fid, cookie: u64, export: u64) -> bool {
+        let now = self.current(cookie, export);
+        now.is_some() && self.counts.get(fid).map(|c| c.keeper) == now
+    }
+
+    /// Nobody may keep attributes of `fid` back any more.
+    pub fn end_keeping(&mut self, fid: &Fid) {
+        if let Some(c) = self.counts.get_mut(fid) {
+            c.keeper = 0;
+        }
+    }
+
     /// Whether somebody has `fid` open with a lease, which may have been broken since.
     pub fn is_leased(&self, fid: &Fid) -> bool {
         self.counts.get(fid).is_some_and(|c| c.leases > 0)
@@ -146,6 +174,9 @@ impl OpenTable {
         c.writers += u32::from(handle.flags & flag::WRITE != 0);
         c.executors += u32::from(handle.flags & flag::EXEC != 0);
         c.leases += u32::from(handle.leases());
+        if handle.keeps {
+            c.keeper = cookie;
+        }
         self.exports
             .entry(handle.export)
             .or_default()
@@ -181,6 +212,9 @@ impl OpenTable {
         c.writers -= u32::from(h.flags & flag::WRITE != 0);
         c.executors -= u32::from(h.flags & flag::EXEC != 0);
         c.leases -= u32::from(h.leases());
+        if c.keeper == cookie {
+            c.keeper = 0;
+        }
         let last = c.handles == 0;
         if last {
             self.counts.remove(&h.fid);
@@ -222,6 +256,7 @@ mod tests {
                 flags: flag::WRITE,
                 export: 7,
                 old: 5,
+                keeps: false,
             },
         );
         t.insert(
@@ -231,6 +266,7 @@ mod tests {
                 flags: flag::READ,
                 export: 8,
                 old: 0,
+                keeps: false,
             },
         );
         assert_eq!((t.current(5, 7), t.current(1, 7)), (Some(1), Some(1)));
@@ -249,6 +285,29 @@ mod tests {
     }
 
     #[test]
+    fn attributes_are_kept_back_as_long_as_the_handle_is_there() {
+        let mut t = OpenTable::default();
+        let fid = Fid::new(0x2_0000_0400, 1);
+        let handle = |export, old, keeps| OpenHandle {
+            fid,
+            flags: flag::WRITE,
+            export,
+            old,
+            keeps,
+        };
+        t.insert(1, handle(7, 5, true));
+        t.insert(2, handle(8, 0, false));
+        assert!(t.keeps(&fid, 1, 7) && t.keeps(&fid, 5, 7) && !t.keeps(&fid, 2, 8));
+        assert!(t.is_kept_by_other(&fid, 8) && !t.is_kept_by_other(&fid, 7));
+        t.remove(2, 8);
+        t.end_keeping(&fid);
+        assert!(!t.keeps(&fid, 1, 7) && !t.is_kept_by_other(&fid, 8));
+        t.insert(3, handle(7, 0, true));
+        t.remove(3, 7);
+        assert!(!t.keeps(&fid, 1, 7) && !t.is_kept_by_other(&fid, 8));
+    }
+
+    #[test]
     fn an_open_that_is_replayed_twice_is_one() {
         let mut t = OpenTable::default();
         let fid = Fid::new(0x2_0000_0400, 1);
@@ -260,6 +319,7 @@ mod tests {
                     flags: flag::WRITE,
                     export: 7,
                     old: 5,
+                    keeps: false,
                 },
             );
         }

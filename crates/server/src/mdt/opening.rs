@@ -5,6 +5,7 @@
 //! that lost its last name meanwhile is still there as an orphan.
 
 use bytes::Bytes;
+use coral_wire::coral::KEEPS_ATTRS;
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest, LdlmType, Policy};
 use coral_wire::mds::{MdtRecReint, RecCreate, bias, disp, open as flag};
 use coral_wire::{ConnectFlags, Errno, Fid};
@@ -70,6 +71,8 @@ enum OpenNeed {
     Layout(Fid),
     /// The same, and that nobody has a lease on the file.
     Lease(Fid),
+    /// What another client keeps back of the attributes.
+    Kept(Fid),
 }
 
 /// How far an open came.
@@ -125,6 +128,10 @@ impl Ctx {
                 OpenNeed::Lease(fid) => {
                     let bits = Ibits(Ibits::LAYOUT.0 | Ibits::OPEN.0);
                     self.ops.lock(&[], &[(*fid, bits)], None).await
+                }
+                OpenNeed::Kept(fid) => {
+                    Box::pin(self.end_keeping(fid)).await;
+                    continue;
                 }
             };
             if o.has(flag::LEASE) {
@@ -287,6 +294,7 @@ impl Ctx {
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
         let lock = self.open_lock(req, &fid);
+        let keeps = self.may_keep(o.replay, o.flags, lock.is_some());
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
             p.body.valid |= coral_wire::mds::md::FLEASIZE;
@@ -294,7 +302,12 @@ impl Ctx {
         p.body.open_handle = self.rq.target.node().next_cookie();
         let striped = if p.md.is_empty() { self.striped() } else { 0 };
         let out = IntentOutcome {
-            disp: disp::IT_EXECD | disp::LOOKUP_EXECD | created | disp::OPEN_OPEN | striped,
+            disp: disp::IT_EXECD
+                | disp::LOOKUP_EXECD
+                | created
+                | disp::OPEN_OPEN
+                | striped
+                | if keeps { KEEPS_ATTRS } else { 0 },
             error: None,
             lock,
         };
@@ -306,17 +319,18 @@ impl Ctx {
             return Err(e);
         }
         core.opens
-            .insert(p.body.open_handle, self.new_handle(o, fid));
+            .insert(p.body.open_handle, self.new_handle(o, fid, keeps));
         Ok(OpenStep::Done(Box::new(a)))
     }
 
-    fn new_handle(&self, o: &Open<'_>, fid: Fid) -> OpenHandle {
+    fn new_handle(&self, o: &Open<'_>, fid: Fid, keeps: bool) -> OpenHandle {
         let old = if o.replay { o.rec.open_handle_old } else { 0 };
         OpenHandle {
             fid,
             flags: o.flags,
             export: self.exp(),
             old,
+            keeps,
         }
     }
 
@@ -404,6 +418,9 @@ impl Ctx {
         if ino.nlink == 0 && !o.replay && !core.opens.is_open(&fid) {
             return Ok(self.open_failed(disp::LOOKUP_NEG, Errno::ENOENT));
         }
+        if !o.replay && core.opens.is_kept_by_other(&fid, self.exp()) {
+            return Ok(OpenStep::OpenNeed(OpenNeed::Kept(fid)));
+        }
         if let Err(e) = self.check_open(&core.store, o, &fid, &ino) {
             return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e)));
         }
@@ -484,8 +501,9 @@ impl Ctx {
             self.take_back(lock);
             return Err(e);
         }
+        let keeps = o.replay && self.may_keep(true, o.flags, false);
         core.opens
-            .insert(p.body.open_handle, self.new_handle(o, fid));
+            .insert(p.body.open_handle, self.new_handle(o, fid, keeps));
         Ok(OpenStep::Done(Box::new(a)))
     }
 

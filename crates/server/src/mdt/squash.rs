@@ -29,6 +29,11 @@ impl RootSquash {
         }
     }
 
+    /// Whether the superuser of that node is one here.
+    pub fn is_excepted(&self, nid: Nid) -> bool {
+        self.to.0 == 0 || self.except.has(nid)
+    }
+
     /// `mdt.*.nosquash_nids` and `mdt.*.root_squash`.
     pub fn params(&self) -> Vec<(&'static str, String)> {
         let except = if self.except.is_empty() {

@@ -5,8 +5,8 @@ use coral_buffers::Payload;
 use coral_ldlm::LocalLock;
 use coral_osd::{Batch, ObjAttr, Objects, OsdError, SeekWhence};
 use coral_wire::Errno;
-use coral_wire::ldlm::LdlmMode;
-use coral_wire::ost::{OBD_FL_CKSUM_MASK, ObdFlags, Obdo, md};
+use coral_wire::ldlm::{LdlmMode, LdlmReply, LdlmRequest};
+use coral_wire::ost::{OBD_FL_CKSUM_MASK, ObdFlags, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
 use tokio::time::Instant;
 
@@ -36,6 +36,7 @@ impl Ost {
         let data = self.read_pieces(&b).await?;
         let stats = rq.target.stats();
         stats.read_io.record_time(begun.elapsed());
+        let along = self.lock_along(rq, &b);
         drop(lock);
         let nob: usize = data.iter().map(Payload::len).sum();
         stats.read.record(nob as u64);
@@ -57,11 +58,45 @@ impl Ost {
         if b.short_io {
             let all: Payload = data.iter().flatten().cloned().collect();
             msg.push_bytes(all.copy_to_bytes());
+            if let Some((lock, lvb)) = along {
+                msg.push(&lock).push(&lvb);
+            }
         } else if let Err(e) = rq.rq.bulk_write_to_client(portal::OST_BULK, data).await {
             tracing::info!(client = %rq.exp.uuid, object = %b.id, "read: {e}; the client will retry");
             return Ok(None);
         }
         Ok(Some((nob as i32, msg)))
+    }
+
+    /// The lock on the whole object that a Coral client asks for along with a read, if it is free, and the object as it is under it.
+    /// The caller holds a lock of the server's own, under which the data was read.
+    fn lock_along(&self, rq: &TargetRequest, b: &Brw) -> Option<(LdlmReply, OstLvb)> {
+        let asks = b.srvlock && b.short_io && Ost::coral(&rq.exp);
+        let req = LdlmRequest::decode(rq.buf(6)).ok().filter(|_| asks)?;
+        let (ldlm, exp) = (rq.target.ldlm(), rq.exp.cookie);
+        // the lock of an earlier try whose reply was lost: the client would never give it back
+        if rq.rq.body.flags & MSG_RESENT != 0
+            && let Some(rep) = ldlm.find_resent(exp, req.handle(0))
+        {
+            ldlm.cancel(exp, &[rep.handle]);
+        }
+        let (ty, policy) = self.lock_on(0, u64::MAX);
+        let given = ldlm.try_grant(exp, req.handle(0), b.res, ty, LdlmMode::PR, policy);
+        let lock = given.and_then(|(cookie, _)| ldlm.reply_for(cookie));
+        // under the lock: what is said is what stays
+        let attr = match self.objects.attr(b.id) {
+            Ok(attr) => attr,
+            Err(_) => {
+                if let Some(lock) = &lock {
+                    ldlm.cancel(exp, &[lock.handle]);
+                }
+                return None;
+            }
+        };
+        Some((
+            lock.unwrap_or_default(),
+            obdo::lvb(&attr.unwrap_or_default()),
+        ))
     }
 
     /// The data of a read, one payload per descriptor, up to the end of the object. One piece after the other: the file system

@@ -1,8 +1,9 @@
 //! The rules of the cache. A plain state machine: no await, no message, no mutex.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::{Ibits, ResId};
@@ -16,6 +17,8 @@ use crate::osc::ObjectAttr;
 
 /// Rough size of an object in here, names not counted, bytes: the unit of the budget.
 pub(super) const NODE_BYTES: usize = 920;
+/// Files whose data is kept for their first read; each has at most what one message brings.
+const DATA_FILES: usize = 64;
 /// Rough size of a name, bytes.
 const NAME_BYTES: usize = 150;
 
@@ -30,6 +33,8 @@ pub(super) struct Core {
     /// Grows with every own change of any directory.
     pub(super) epoch: u64,
     pub(super) bytes: usize,
+    /// Files whose data was put here last.
+    with_data: VecDeque<Fid>,
     sweep: Fid,
 }
 
@@ -43,6 +48,7 @@ impl Core {
             shard_of: BTreeMap::new(),
             epoch: 0,
             bytes: 0,
+            with_data: VecDeque::new(),
             sweep: Fid::default(),
         }
     }
@@ -59,6 +65,12 @@ impl Core {
     /// The object a name was last known to be, covered or not: only to know what an own change may have touched.
     pub fn name_of(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
         self.nodes.get(&parent)?.names.get(name)?.fid
+    }
+
+    /// Whether it is known what the name stands for, if only that it stands for nothing.
+    pub fn knows_name(&self, parent: Fid, name: &[u8]) -> bool {
+        let dir = self.nodes.get(&parent);
+        dir.is_some_and(|d| d.names.contains_key(name))
     }
 
     // ---- questions -----------------------------------------------------------------------------------------------
@@ -294,7 +306,8 @@ impl Core {
     }
 
     /// Sizes and times of a file's objects, which extent locks on `objects` ({OST index, resource}) cover; `still`: none of
-    /// them is called back yet, asked under the cache's mutex. `layout`: generation of the layout they belong to.
+    /// them is called back yet, asked under the cache's mutex. `layout`: generation of the layout they belong to. True: they are known
+    /// now.
     pub fn learn_objects(
         &mut self,
         fid: Fid,
@@ -302,15 +315,46 @@ impl Core {
         objects: &[(u32, ResId)],
         attr: ObjectAttr,
         still: impl FnOnce() -> bool,
-    ) {
+    ) -> bool {
         let c = self;
         let Some(n) = c.nodes.get_mut(&fid) else {
-            return;
+            return false;
         };
-        if still() && n.covered().is_some_and(|md| md.layout.generation == layout) {
+        let covered = n.covered().is_some_and(|md| md.layout.generation == layout);
+        let learned = still() && covered;
+        if learned {
             n.objects = Some(attr);
+            n.data = None;
             c.objects.extend(objects.iter().map(|o| (*o, fid)));
         }
+        learned
+    }
+
+    /// The same of a small file with all its data, for the next who reads it.
+    pub fn learn_data(
+        &mut self,
+        fid: Fid,
+        layout: u32,
+        object: (u32, ResId),
+        (attr, data): (ObjectAttr, Payload),
+        still: impl FnOnce() -> bool,
+    ) {
+        if !self.learn_objects(fid, layout, &[object], attr, still) {
+            return;
+        }
+        self.node(fid).data = Some(data);
+        self.with_data.push_back(fid);
+        if self.with_data.len() > DATA_FILES
+            && let Some(n) = (self.with_data.pop_front()).and_then(|f| self.nodes.get_mut(&f))
+        {
+            n.data = None;
+        }
+    }
+
+    /// All data of a file, if it is known.
+    pub fn data(&self, fid: Fid) -> Option<Payload> {
+        let n = self.nodes.get(&fid)?;
+        n.data.clone().filter(|_| n.objects.is_some())
     }
 
     /// A read that began at `mark` found no file capabilities (`security.capability`); `made`: it was no read, the file was

@@ -26,6 +26,7 @@ mod told;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::ResId;
@@ -68,6 +69,11 @@ impl Cache {
     /// The object a name was last known to be, covered or not: only to know what an own change may have touched.
     pub fn name_of(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
         self.core.lock().name_of(parent, name)
+    }
+
+    /// Whether it is known what the name stands for, if only that it stands for nothing.
+    pub fn knows_name(&self, parent: Fid, name: &[u8]) -> bool {
+        self.core.lock().knows_name(parent, name)
     }
 
     /// The object, if its attributes are covered.
@@ -223,6 +229,27 @@ impl Cache {
     /// What new directories in `dir` inherit, if that is known; within: nothing is set.
     pub fn default_of(&self, dir: Fid) -> Option<Option<LmvUserMdHead>> {
         self.core.lock().default_of(dir)
+    }
+
+    /// The same of a small file with all its data, for the next who reads it.
+    pub fn learn_data(
+        &self,
+        fid: Fid,
+        layout: u32,
+        object: (u32, ResId),
+        found: (ObjectAttr, Payload),
+        still: impl FnOnce() -> bool,
+    ) {
+        if self.enabled {
+            self.core
+                .lock()
+                .learn_data(fid, layout, object, found, still);
+        }
+    }
+
+    /// All data of a file, if it is known.
+    pub fn data(&self, fid: Fid) -> Option<Payload> {
+        self.core.lock().data(fid)
     }
 
     // ---- own changes ---------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::Ibits;
@@ -37,6 +38,8 @@ pub(super) struct Node {
     pub forgot_at: u64,
     /// Sizes and times of the objects, covered by extent locks.
     pub objects: Option<ObjectAttr>,
+    /// All data of a small file, as long as `objects` is known.
+    pub data: Option<Payload>,
     /// Directory: names known.
     pub names: BTreeMap<Bytes, Name>,
     /// Directory: `names` was the whole listing at this version.
@@ -138,6 +141,7 @@ impl Node {
         }
         if lost & Ibits::LAYOUT.bits() != 0 {
             self.objects = None;
+            self.data = None;
         }
         if lost & Ibits::UPDATE.bits() != 0 {
             self.uncapped = false;

@@ -88,6 +88,7 @@ impl Core {
         let fid = self.objects.remove(&(ost, res));
         if let Some(n) = fid.and_then(|f| self.nodes.get_mut(&f)) {
             n.objects = None;
+            n.data = None;
         }
         Forget {
             inodes: fid.into_iter().collect(),

@@ -1,7 +1,7 @@
 //! What this client knows of a file while it is open.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use coral_wire::fid::Fid;
 use parking_lot::{Mutex, RwLock};
@@ -27,6 +27,8 @@ pub(in crate::llite) struct OpenInode {
     owner: Mutex<Owner>,
     /// Size as far as this client knows, and whether the MDT has it; others may have changed it.
     size: Mutex<(Option<u64>, bool)>,
+    /// Changes of its data.
+    pub data: DataChanges,
     /// Overlapping writes of this client go one after another.
     pub writes: RangeLocks,
     /// Written data that could not be stored.
@@ -47,6 +49,7 @@ impl OpenInode {
             gate,
             owner: Mutex::new(md.attr.owner()),
             size: Mutex::new((size, true)),
+            data: DataChanges::default(),
             writes: RangeLocks::default(),
             lost: Lost::default(),
             append: Default::default(),
@@ -118,5 +121,35 @@ impl OpenInode {
 
     pub fn set_owner(&self, owner: Owner) {
         *self.owner.lock() = owner;
+    }
+}
+
+/// Counts changes of a file's data by this client, so that what its objects were found to be is known to hold.
+#[derive(Debug, Default)]
+pub(in crate::llite) struct DataChanges {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl DataChanges {
+    /// A change begins, and ends when what is returned is dropped.
+    pub fn begin(&self) -> DataChange<'_> {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        DataChange(self)
+    }
+
+    /// How many there were, if none is under way.
+    pub fn quiet(&self) -> Option<u64> {
+        let ended = self.ended.load(Ordering::Acquire);
+        (self.begun.load(Ordering::Acquire) == ended).then_some(ended)
+    }
+}
+
+/// One change of a file's data, under way.
+pub(in crate::llite) struct DataChange<'a>(&'a DataChanges);
+
+impl Drop for DataChange<'_> {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use coral_osd::Time;
+use coral_wire::coral::KEPT_ATTRS;
 use coral_wire::coral::updates::follow;
 use coral_wire::layout::LmvUserMd;
 use coral_wire::ldlm::Ibits;
@@ -103,9 +104,14 @@ impl Ctx {
         if !self.shards(&r.fid)?.is_empty() {
             return Box::pin(self.setattr_striped(r, &cred, &set, bits)).await;
         }
-        let _locks = self
-            .lock_attributes(&r.fid, bits, set.size.is_some())
-            .await?;
+        let kept = self.coral && r.bias & KEPT_ATTRS != 0;
+        let _locks = match kept {
+            true => HeldLocks::default(),
+            false => {
+                self.lock_attributes(&r.fid, bits, set.size.is_some())
+                    .await?
+            }
+        };
         self.is_whole(&self.reading(), &r.fid)?;
         let (a, laid_out) = self.put_attributes(r, &cred, &set, uncap)?;
         if data {
@@ -141,6 +147,12 @@ impl Ctx {
         uncap: bool,
     ) -> MdtResult<(Answer, bool)> {
         let mut core = self.core();
+        if self.coral && r.bias & KEPT_ATTRS != 0 && !self.rq.is_replay() {
+            let epoch: MdtIoepoch = self.rq.rq.msg.get(3)?;
+            if !core.opens.keeps(&r.fid, epoch.open_handle, self.exp()) {
+                return Err(Errno::ESTALE.into());
+            }
+        }
         if set.size.is_some() && !self.rq.is_replay() {
             core.opens.conflict(&r.fid, open::WRITE)?;
         }

@@ -1,0 +1,398 @@
+//! Attributes that are kept back: who makes a file and sets its owner, mode and times while it is open pays one request for them.
+//!
+//! # Invariants
+//! - Attributes of a file are kept back only through the open that made it, if the MDT said so with that open
+//!   ([`KEEPS_ATTRS`](coral_wire::coral::KEEPS_ATTRS)), and only as long as the lock that came with it is held. As nobody else is
+//!   told of the file's attributes meanwhile, or is let in by them, nobody sees that they are late.
+//! - Only what the MDT is sure to grant is kept back (the caller sees to that): a refusal is told by the call that is refused.
+//! - They are sent before the lock is given back or the MDT is told that nothing is kept (a glimpse), before a close or fsync of any descriptor returns, before anything else of this
+//!   client that the MDT judges by them, before data changes after them, and at the latest after [`AGE`].
+//! - The request takes no lock at the MDT, where others may wait for ours, and no place that others hold
+//!   ([`KEPT_ATTRS`](coral_wire::coral::KEPT_ATTRS)). After an eviction the MDT refuses it: others may have changed them since.
+//! - What could not be sent is lost, and told as lost data is (`covers/lost.rs`).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use coral_wire::Errno;
+use coral_wire::coral::KEPT_ATTRS;
+use coral_wire::fid::Fid;
+use coral_wire::mds::attr;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+
+use super::cache::Cache;
+use super::changes::Changes;
+use super::covers::OpenFiles;
+use super::finish::finish;
+use super::mdt_open::MdtOpen;
+use super::types::Attr;
+use crate::error::Error;
+use crate::mdc::{Ids, SetattrArgs};
+use crate::osc::ObjectAttr;
+
+/// Attributes are sent after this at the latest, as dirty data is.
+const AGE: Duration = Duration::from_secs(1);
+
+/// What is kept back of all files of a mount.
+pub(super) struct LateAttrs {
+    changes: Arc<Changes>,
+    open: Arc<OpenFiles>,
+    /// Where those that are old are sent.
+    runtime: tokio::runtime::Handle,
+    /// Each is its handle's.
+    files: Mutex<BTreeMap<Fid, Weak<LateFile>>>,
+    /// A task looks after them.
+    running: AtomicBool,
+}
+
+/// What is kept back of one file.
+pub(super) struct LateFile {
+    changes: Arc<Changes>,
+    open: Arc<OpenFiles>,
+    fid: Fid,
+    /// The open that made it.
+    at_mdt: OnceLock<Arc<MdtOpen>>,
+    state: Mutex<State>,
+    /// One request at a time.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Nothing more is kept back.
+    ended: bool,
+    /// To be sent, in whose name.
+    kept: Option<(Ids, SetattrArgs)>,
+    /// On its way.
+    sending: Option<SetattrArgs>,
+    /// The file's objects when its data had changed so often ([`super::covers::OpenInode::data`]).
+    objects: Option<(u64, ObjectAttr)>,
+}
+
+impl LateAttrs {
+    /// Of one mount.
+    pub fn new(
+        changes: Arc<Changes>,
+        open: Arc<OpenFiles>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        Self {
+            changes,
+            open,
+            runtime,
+            files: Mutex::default(),
+            running: AtomicBool::new(false),
+        }
+    }
+
+    /// `fid` is going to be made, and its lock may be asked back as soon as it is: nothing is kept back before
+    /// [`LateFile::begin`], nor after it if that was so.
+    pub fn expect(&self, fid: Fid) -> Arc<LateFile> {
+        let file = Arc::new(LateFile {
+            changes: self.changes.clone(),
+            open: self.open.clone(),
+            fid,
+            at_mdt: OnceLock::new(),
+            state: Mutex::default(),
+            turn: Default::default(),
+        });
+        self.files.lock().insert(fid, Arc::downgrade(&file));
+        file
+    }
+
+    fn of(&self, fid: Fid) -> Option<Arc<LateFile>> {
+        self.files.lock().get(&fid).and_then(Weak::upgrade)
+    }
+
+    /// Nothing more of `fid` is kept back; what is, is to be sent.
+    pub fn end(&self, fid: Fid) {
+        if let Some(file) = self.of(fid) {
+            file.state.lock().ended = true;
+        }
+    }
+
+    /// The open that made the file is closed, or has made none.
+    pub fn closed(&self, fid: Fid) {
+        self.files.lock().remove(&fid);
+    }
+
+    /// Whether attributes of `fid` may be kept back.
+    pub fn may_keep(&self, fid: Fid) -> bool {
+        (self.of(fid)).is_some_and(|f| f.at_mdt.get().is_some() && !f.state.lock().ended)
+    }
+
+    /// Keeps what `ids` set back. False: it is to be sent, and what was kept before it.
+    pub fn keep(self: &Arc<Self>, fid: Fid, ids: &Ids, args: &SetattrArgs) -> bool {
+        let Some(file) = self.of(fid).filter(|f| f.at_mdt.get().is_some()) else {
+            return false;
+        };
+        // what is sure to be granted needs no group
+        let ids = Ids {
+            suppgids: [Ids::NO_GROUP; 2],
+            umask: 0,
+            ..*ids
+        };
+        let mut state = file.state.lock();
+        if state.ended {
+            return false;
+        }
+        match &mut state.kept {
+            Some((whose, _)) if *whose != ids => return false,
+            Some((_, kept)) => add(kept, args),
+            none => *none = Some((ids, *args)),
+        }
+        drop(state);
+        self.changes.kept_back(fid);
+        self.look_after();
+        true
+    }
+
+    /// The file's objects, when its data had changed `stamp` times.
+    pub fn objects_told(&self, fid: Fid, stamp: u64, objects: ObjectAttr) {
+        if let Some(file) = self.of(fid) {
+            file.state.lock().objects = Some((stamp, objects));
+        }
+    }
+
+    /// The file's objects as they are, if that is known: nobody else knows of them.
+    pub fn objects(&self, fid: Fid) -> Option<ObjectAttr> {
+        let file = self.of(fid)?;
+        let now = self.open.of(fid)?.data.quiet()?;
+        let state = file.state.lock();
+        let (stamp, objects) = state.objects.filter(|_| !state.ended)?;
+        (stamp == now).then_some(objects)
+    }
+
+    /// `attr` with what the MDT has not heard of yet.
+    pub fn beside(&self, attr: Attr) -> Attr {
+        self.of(attr.fid).map_or(attr, |f| f.beside(attr))
+    }
+
+    /// What is kept back of `fid` is at its MDT when this returns, or was told to be lost.
+    pub async fn sent(&self, fid: Fid) {
+        if let Some(file) = self.of(fid) {
+            file.sent().await;
+        }
+    }
+
+    /// The same of what `name` stands for: of all files when `cache` does not know what that is.
+    pub async fn sent_of_name(&self, cache: &Cache, parent: Fid, name: &[u8]) {
+        match cache.name_of(parent, name) {
+            Some(fid) => self.sent(fid).await,
+            None if cache.knows_name(parent, name) => {}
+            None => {
+                self.all_sent().await;
+            }
+        }
+    }
+
+    /// Sends what is kept back of `fid`, without waiting.
+    pub fn send(&self, fid: Fid) {
+        if let Some(file) = self.of(fid) {
+            self.runtime.spawn(async move { file.sent().await });
+        }
+    }
+
+    /// The same of all files; false when there was nothing.
+    pub async fn all_sent(&self) -> bool {
+        let mut late = Vec::new();
+        self.files.lock().retain(|_, f| match f.upgrade() {
+            Some(f) => {
+                late.extend(f.is_late().then_some(f));
+                true
+            }
+            None => false,
+        });
+        join_all(late.iter().map(|f| f.sent())).await;
+        !late.is_empty()
+    }
+
+    /// Sees to it that they are sent in time.
+    fn look_after(self: &Arc<Self>) {
+        if self.running.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let me = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(AGE).await;
+                let Some(me) = me.upgrade() else { return };
+                if me.all_sent().await {
+                    continue;
+                }
+                me.running.store(false, Ordering::Release);
+                // kept back just now by one who saw the flag still up
+                if !me.all_sent().await || me.running.swap(true, Ordering::AcqRel) {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+impl LateFile {
+    /// Attributes may be kept back from here on, through this open.
+    pub fn begin(&self, at_mdt: Arc<MdtOpen>) {
+        let _ = self.at_mdt.set(at_mdt);
+    }
+
+    fn is_late(&self) -> bool {
+        let state = self.state.lock();
+        state.kept.is_some() || state.sending.is_some()
+    }
+
+    fn beside(&self, mut attr: Attr) -> Attr {
+        let state = self.state.lock();
+        let late = state.sending.iter().chain(state.kept.iter().map(|k| &k.1));
+        late.for_each(|a| show(a, &mut attr));
+        attr
+    }
+
+    /// What is kept back is at the MDT when this returns, or was told to be lost.
+    pub async fn sent(self: &Arc<Self>) {
+        if !self.is_late() {
+            return;
+        }
+        let me = self.clone();
+        finish(async move {
+            let _turn = me.turn.lock().await;
+            while let Some((ids, args)) = me.take() {
+                me.send(&ids, &args).await;
+                me.state.lock().sending = None;
+            }
+        })
+        .await
+    }
+
+    fn take(&self) -> Option<(Ids, SetattrArgs)> {
+        let mut state = self.state.lock();
+        let kept = state.kept.take()?;
+        state.sending = Some(kept.1);
+        Some(kept)
+    }
+
+    async fn send(&self, ids: &Ids, args: &SetattrArgs) {
+        let Some(at_mdt) = self.at_mdt.get() else {
+            return;
+        };
+        let args = SetattrArgs {
+            bias: KEPT_ATTRS,
+            handle: at_mdt.cookie().await,
+            ..*args
+        };
+        let mdc = &at_mdt.mdc;
+        let error = match mdc.setattr(ids, self.fid, &args).await {
+            Ok(attrs) => {
+                return self.changes.object(mdc, self.fid, &attrs.body, args.ctime);
+            }
+            // removed everywhere
+            Err(e) if e.is(Errno::ENOENT) => return,
+            Err(e) if e.is(Errno::ESTALE) => Error::ChangesLost,
+            Err(e) => e.into(),
+        };
+        self.changes.forget_attrs(self.fid);
+        tracing::error!(fid = %self.fid, %error, "owner, mode or times that were set are lost");
+        if let Some(inode) = self.open.of(self.fid) {
+            inode.lost.note(error);
+        }
+    }
+}
+
+/// Adds a later change.
+fn add(kept: &mut SetattrArgs, later: &SetattrArgs) {
+    let put = |bit: u64, time_set: u64, all: &mut u64| {
+        if later.valid & bit != 0 {
+            *all = *all & !(bit | time_set) | later.valid & (bit | time_set);
+        }
+        later.valid & bit != 0
+    };
+    let valid = &mut kept.valid;
+    if put(attr::MODE, 0, valid) {
+        kept.mode = later.mode;
+    }
+    if put(attr::UID, 0, valid) {
+        kept.uid = later.uid;
+    }
+    if put(attr::GID, 0, valid) {
+        kept.gid = later.gid;
+    }
+    if put(attr::ATIME, attr::ATIME_SET, valid) {
+        kept.atime = later.atime;
+    }
+    if put(attr::MTIME, attr::MTIME_SET, valid) {
+        kept.mtime = later.mtime;
+    }
+    if put(attr::CTIME, attr::CTIME_SET, valid) {
+        kept.ctime = later.ctime;
+    }
+}
+
+/// Shows a change in `attr`.
+fn show(late: &SetattrArgs, attr: &mut Attr) {
+    let has = |bit| late.valid & bit != 0;
+    if has(attr::MODE) {
+        attr.mode = attr.mode & libc::S_IFMT | late.mode & !libc::S_IFMT;
+    }
+    if has(attr::UID) {
+        attr.uid = late.uid;
+    }
+    if has(attr::GID) {
+        attr.gid = late.gid;
+    }
+    if has(attr::ATIME) {
+        attr.atime = late.atime;
+    }
+    if has(attr::MTIME) {
+        attr.mtime = late.mtime;
+    }
+    attr.ctime = attr.ctime.max(late.ctime);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timespec;
+
+    fn at(secs: i64) -> Timespec {
+        Timespec { secs, nanos: 0 }
+    }
+
+    #[test]
+    fn the_later_change_counts_and_the_others_stay() {
+        let chosen = attr::ATIME | attr::ATIME_SET | attr::MTIME | attr::MTIME_SET;
+        let mut kept = SetattrArgs {
+            valid: chosen | attr::CTIME | attr::MODE,
+            mode: 0o600,
+            atime: at(1),
+            mtime: at(2),
+            ctime: at(10),
+            ..Default::default()
+        };
+        add(
+            &mut kept,
+            &SetattrArgs {
+                valid: attr::MTIME | attr::UID | attr::CTIME,
+                uid: 7,
+                mtime: at(3),
+                ctime: at(11),
+                ..Default::default()
+            },
+        );
+        assert_eq!(
+            kept.valid,
+            attr::ATIME | attr::ATIME_SET | attr::MTIME | attr::CTIME | attr::MODE | attr::UID
+        );
+        let mut seen = Attr {
+            mode: 0o100644,
+            gid: 5,
+            ctime: at(12),
+            ..Attr::empty(Fid::ROOT)
+        };
+        show(&kept, &mut seen);
+        assert_eq!((seen.mode, seen.uid, seen.gid), (0o100600, 7, 5));
+        assert_eq!((seen.atime, seen.mtime, seen.ctime), (at(1), at(3), at(12)));
+    }
+}

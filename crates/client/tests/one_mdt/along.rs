@@ -1,0 +1,160 @@
+//! What a lookup brings along when it is the beginning of a read: the open, and the data of a small file.
+
+use coral_client::SetAttr;
+use coral_wire::Errno;
+
+use crate::common::*;
+
+const FILES: usize = 20;
+
+/// A directory of small files that another client made, and the client that reads them.
+async fn dir_of_small_files() -> (Cluster, User, User) {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let (a, b) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&a), User::root(&b));
+    v.mkdir("d").await.unwrap();
+    for i in 0..FILES {
+        v.put(&format!("d/f{i}"), content(i).as_bytes())
+            .await
+            .unwrap();
+    }
+    (c, u, v)
+}
+
+fn content(i: usize) -> String {
+    format!("this is file {i}")
+}
+
+/// As a program on a mount reads a file, by its name and to its end: the kernel looks the name up and opens what it is.
+async fn read(u: &User, path: &str) -> Vec<u8> {
+    let (dir, name) = path.split_once('/').unwrap();
+    let dir = u.fid(dir).await.unwrap();
+    let file = u.fs.lookup(&u.cred, dir, name.as_bytes()).await.unwrap();
+    let flags = libc::O_RDONLY as u32;
+    let fh = u.fs.open(&u.cred, file.attr.fid, flags).await.unwrap();
+    let data = u.read(&fh, 0, 4096).await.unwrap();
+    let end = u.read(&fh, data.len() as u64, 4096).await.unwrap();
+    assert!(end.is_empty());
+    u.close(&fh).await.unwrap();
+    data
+}
+
+async fn read_file(u: &User, i: usize) {
+    assert_eq!(read(u, &format!("d/f{i}")).await, content(i).as_bytes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn reading_an_unknown_small_file_is_two() {
+    let (c, u, _) = dir_of_small_files().await;
+    // it shows what it is going to do
+    for i in 0..6 {
+        read_file(&u, i).await;
+    }
+    let (_, n) = rpcs(&u.fs, async {
+        for i in 6..FILES {
+            read_file(&u, i).await;
+        }
+    })
+    .await;
+    let each = (FILES - 6) as u64;
+    assert_eq!(n, counts(&[("LDLM_ENQUEUE", each), ("OST_READ", each)]));
+    let (_, n) = rpcs(&u.fs, read_file(&u, FILES - 1)).await;
+    assert_eq!(n, counts(&[]), "and of one that was read before none");
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lookup_that_only_looks_brings_nothing_along() {
+    let (c, u, _) = dir_of_small_files().await;
+    let (_, n) = rpcs(&u.fs, async {
+        let d = u.fid("d").await.unwrap();
+        for i in 0..FILES {
+            let name = format!("f{i}");
+            u.fs.lookup(&u.cred, d, name.as_bytes()).await.unwrap();
+        }
+    })
+    .await;
+    assert!(n.iter().all(|(o, _)| o != "OST_READ"), "{n:?}");
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_writes_or_forbids_is_seen() {
+    let (c, u, v) = dir_of_small_files().await;
+    let d = u.fid("d").await.unwrap();
+    for i in 0..6 {
+        read_file(&u, i).await;
+    }
+    // it is here, by the lookup alone
+    let (_, n) = rpcs(&u.fs, u.fs.lookup(&u.cred, d, b"f10")).await;
+    assert_eq!(n, counts(&[("LDLM_ENQUEUE", 1), ("OST_READ", 1)]));
+    v.put("d/f10", b"another").await.unwrap();
+    assert_eq!(read(&u, "d/f10").await, b"another");
+    // of the same size
+    let fh = v.open("d/f10", libc::O_WRONLY).await.unwrap();
+    v.write(&fh, 0, b"ANOTHER").await.unwrap();
+    v.close(&fh).await.unwrap();
+    assert_eq!(read(&u, "d/f10").await, b"ANOTHER");
+    // and by its own hand
+    let fh = u.open("d/f10", libc::O_WRONLY).await.unwrap();
+    u.write(&fh, 0, b"m").await.unwrap();
+    u.close(&fh).await.unwrap();
+    assert_eq!(read(&u, "d/f10").await, b"mNOTHER");
+    u.fs.lookup(&u.cred, d, b"f11").await.unwrap();
+    let cut = SetAttr {
+        size: Some(4),
+        ..Default::default()
+    };
+    let f = u.fid("d/f11").await.unwrap();
+    u.fs.setattr(&u.cred, f, cut, None).await.unwrap();
+    assert_eq!(read(&u, "d/f11").await, b"this");
+    // what was opened along is not open for whom it would not be
+    u.fs.lookup(&u.cred, d, b"f12").await.unwrap();
+    let f = u.fid("d/f12").await.unwrap();
+    let secret = SetAttr {
+        mode: Some(0o600),
+        ..Default::default()
+    };
+    v.fs.setattr(&v.cred, f, secret, None).await.unwrap();
+    let nobody = User::new(&u.fs, 9, 9);
+    assert_eq!(
+        nobody.open("d/f12", libc::O_RDONLY).await.err(),
+        Some(Errno::EACCES)
+    );
+    // nor after its last name has gone
+    u.fs.lookup(&u.cred, d, b"f13").await.unwrap();
+    v.unlink("d/f13").await.unwrap();
+    assert_eq!(
+        u.open("d/f13", libc::O_RDONLY).await.err(),
+        Some(Errno::ENOENT)
+    );
+    c.stop().await;
+}
+
+/// Who may not read is not helped, and sees what it would have seen.
+#[tokio::test(start_paused = true)]
+async fn a_lookup_of_what_cannot_be_read_is_a_lookup() {
+    let (c, u, v) = dir_of_small_files().await;
+    for i in 0..6 {
+        read_file(&u, i).await;
+    }
+    let f = v.fid("d/f15").await.unwrap();
+    let secret = SetAttr {
+        mode: Some(0o600),
+        ..Default::default()
+    };
+    v.fs.setattr(&v.cred, f, secret, None).await.unwrap();
+    v.mkdir("d/sub").await.unwrap();
+    let nobody = User::new(&u.fs, 9, 9);
+    let d = u.fid("d").await.unwrap();
+    let seen = u.fs.lookup(&nobody.cred, d, b"f15").await.unwrap().attr;
+    assert_eq!((seen.mode & 0o777, seen.size), (0o600, 15));
+    for i in 6..12 {
+        read_file(&u, i).await;
+    }
+    let sub = u.fs.lookup(&u.cred, d, b"sub").await.unwrap().attr;
+    assert!(sub.is_dir());
+    let none = u.fs.lookup(&u.cred, d, b"none").await.err();
+    assert_eq!(none.map(Errno::from), Some(Errno::ENOENT));
+    c.stop().await;
+}
