@@ -9,7 +9,6 @@ use bytes::Bytes;
 use coral_osd::{Kv, OsdMem, Table};
 use coral_server::mdt::{self, check::Problem, table};
 use coral_wire::connect::ConnectFlags2;
-use coral_wire::coral::KEEPS_ATTRS;
 use coral_wire::layout::{LOV_OFFSET_DEFAULT, Layout, LovMd};
 use coral_wire::ldlm::Ibits;
 use coral_wire::mds::{MDS_DIR_END_OFF, attr as sa, disp, layout_intent, md, open as flag};
@@ -52,8 +51,7 @@ async fn a_file_is_created_with_objects_and_found_again() -> TestResult {
         .await?;
     assert_eq!(
         o.disp,
-        KEEPS_ATTRS
-            | disp::IT_EXECD
+        disp::IT_EXECD
             | disp::LOOKUP_EXECD
             | disp::LOOKUP_NEG
             | disp::OPEN_CREATE

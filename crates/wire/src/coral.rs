@@ -25,12 +25,12 @@
 //!   the one with the greater version is the newer.
 //! * **access times**: the access time of a close counts only where it is later than the one before by more than
 //!   [`ATIME_DIFF_S`]. A client that would tell one that does not count need not close.
-//! * **attributes kept back**: a disposition of an open says [`KEEPS_ATTRS`] when the open made the file and the client may keep
-//!   back what it sets of the file's attributes, while it has the file open so and holds the lock that came with the open. Before
-//!   another client is told of the attributes, or they are relied on for it, the lock is called back, or its holder is asked by
-//!   a glimpse and keeps it: either ends the right. What was kept comes in a
-//!   setattr with [`KEPT_ATTRS`] in its bias and the handle of that open; ESTALE when the right has ended, as with an eviction.
-//!   A replay of such an open says `MDS_OPEN_CREATED`.
+//! * **attributes kept back**: an open that may make a file asks for it by [`KEPT_ATTRS`] in its bias. Its disposition says
+//!   [`KEEPS_ATTRS`] when it made the file and the client may keep back what it sets of the file's attributes, while it has the file
+//!   open so and holds the lock that came with the open. Before another client is told of the attributes, or they are relied on for
+//!   it, the lock is called back, or its holder is asked by a glimpse and keeps it: either ends the right. What was kept comes in a
+//!   setattr with [`KEPT_ATTRS`] in its bias and the handle of that open; ESTALE when the right has ended, as with an eviction. A
+//!   replay of such an open says `MDS_OPEN_CREATED`.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
@@ -45,7 +45,7 @@ pub const ATIME_DIFF_S: i64 = 60;
 
 /// Disposition: the client may keep back attributes of the file that this open made.
 pub const KEEPS_ATTRS: u64 = 1 << 62;
-/// Bias of a setattr: it brings attributes that were kept back, and needs no lock.
+/// Bias of a setattr: it brings attributes that were kept back, and needs no lock. Of an open: the client would keep them back.
 pub const KEPT_ATTRS: u32 = 1 << 31;
 
 /// The rename fails with EEXIST when the target exists.

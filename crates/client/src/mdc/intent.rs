@@ -11,7 +11,7 @@ use coral_ldlm::{LockRef, PendingLock};
 use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::Wire;
-use coral_wire::coral::KEEPS_ATTRS;
+use coral_wire::coral::{KEEPS_ATTRS, KEPT_ATTRS};
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
@@ -213,6 +213,7 @@ impl Mdc {
             mode,
             umask: ids.umask,
             layout_ver: layout_version,
+            bias: self.asks_to_keep(creat && want_lock),
             ..Default::default()
         };
         rec.set_flags(flags);
@@ -250,8 +251,7 @@ impl Mdc {
         }
         let dir = self.bodies(&out.reply, 5).first().copied();
         let mut attrs = Attrs::read(&out.reply, 2)?;
-        let body = attrs.body;
-        let transno = out.reply.transno;
+        let (body, transno) = (attrs.body, out.reply.transno);
         let handle = Arc::new(AtomicU64::new(body.open_handle));
         let keeps = self.coral() && out.has(KEEPS_ATTRS) && out.lock.is_some();
         let made = if keeps { open::CREATED } else { 0 };
@@ -281,6 +281,11 @@ impl Mdc {
             lock: out.lock,
             dir,
         })
+    }
+
+    /// Bias of an open: whether the client would keep back attributes of what it makes.
+    fn asks_to_keep(&self, makes: bool) -> u32 {
+        if makes && self.coral() { KEPT_ATTRS } else { 0 }
     }
 
     /// Puts into the kept request what a replay must say: the FID and handle of the first reply, and no lock wanted.

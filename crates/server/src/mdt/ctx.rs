@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_ldlm::ExportId;
 use coral_osd::{OsdError, Time};
-use coral_wire::coral::{pack_time, unpack_time};
+use coral_wire::coral::{KEPT_ATTRS, pack_time, unpack_time};
 use coral_wire::ldlm::{LdlmIntent, LdlmRequest, it};
-use coral_wire::mds::{MdtBody, MdtRecReint, open};
+use coral_wire::mds::{MdtBody, MdtRecReint, RecCreate, open as flag};
 use coral_wire::ptlrpc::opc;
 use coral_wire::{ConnectFlags2, DecodeError, Errno, Fid, Message, PtlrpcBody};
 use parking_lot::RwLockReadGuard;
@@ -195,16 +195,16 @@ impl Ctx {
         Ok(())
     }
 
-    /// Whether the client may keep back what it sets of the attributes of a file that it makes by an open with `flags`: there is a lock
-    /// to call back, and nothing that a client takes for granted is refused here. A `replay` says whether it might.
-    pub fn may_keep(&self, replay: bool, flags: u64, locked: bool) -> bool {
+    /// Whether the client may keep back what it sets of the attributes of a file that it makes by this open: it asks for that, there
+    /// is a lock to call back, and nothing that a client takes for granted is refused here. A replay says whether it might.
+    pub fn may_keep(&self, open: &RecCreate, locked: bool) -> bool {
         let nid = self.rq.exp.nid();
         let believed = self.view.map().is_none() && self.ops.squash.read().is_excepted(nid);
-        let may = match replay {
-            true => flags & open::CREATED != 0,
+        let may = match self.rq.is_replay() {
+            true => open.flags() & flag::CREATED != 0,
             false => locked && believed,
         };
-        self.coral && may
+        self.coral && open.bias & KEPT_ATTRS != 0 && may
     }
 
     /// Nobody keeps attributes of `fid` back any more, and what was kept has come. The caller holds no lock.

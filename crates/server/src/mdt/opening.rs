@@ -294,7 +294,7 @@ impl Ctx {
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
         let lock = self.open_lock(req, &fid);
-        let keeps = self.may_keep(o.replay, o.flags, lock.is_some());
+        let keeps = self.may_keep(&o.rec, lock.is_some());
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
             p.body.valid |= coral_wire::mds::md::FLEASIZE;
@@ -501,7 +501,7 @@ impl Ctx {
             self.take_back(lock);
             return Err(e);
         }
-        let keeps = o.replay && self.may_keep(true, o.flags, false);
+        let keeps = o.replay && self.may_keep(&o.rec, false);
         core.opens
             .insert(p.body.open_handle, self.new_handle(o, fid, keeps));
         Ok(OpenStep::Done(Box::new(a)))
