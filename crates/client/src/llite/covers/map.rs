@@ -540,7 +540,7 @@ mod tests {
                                 let mut others = flying.iter().flat_map(|o| &o.parts).map(part_range);
                                 prop_assert!(others.all(|o| !overlap(&o, r)));
                             }
-                            let aligned = |w: &[Range<u64>]| w[0].end % 4096 == 0 && w[1].start % 4096 == 0 && w[0].end <= w[1].start;
+                            let aligned = |w: &[Range<u64>]| w[0].end.is_multiple_of(4096) && w[1].start.is_multiple_of(4096) && w[0].end <= w[1].start;
                             prop_assert!(parts.windows(2).all(aligned));
                             prop_assert!(what != Wanted::Whole || (parts.len() == 1 && parts[0].end - parts[0].start == MAX));
                             flying.push(f);
