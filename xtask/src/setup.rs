@@ -4,13 +4,12 @@ use crate::step;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// (program, Debian package): what a mount needs.
-const FUSE: &[(&str, &str)] = &[("fusermount3", "fuse3")];
+/// (program, Debian package): what the build and a mount need.
+const FUSE: &[(&str, &str)] = &[("fusermount3", "fuse3"), ("make", "make")];
 
 /// (program, Debian package): what the tests of the crates need besides.
 const TESTS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
-    ("make", "make"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -18,7 +17,7 @@ const TESTS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
 ];
 
-/// What a mount needs: enough for the demonstration and the benchmark.
+/// What the build and a mount need: enough for the demonstration and the benchmark.
 pub(crate) fn fuse() -> Result<(), String> {
     packages(FUSE)
 }

@@ -24,6 +24,10 @@ use coral_osd::{OsdFs, TargetKind};
 use coral_wire::fid::Fid;
 use tokio::time::Instant;
 
+/// That of the program `coral`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Clients, each a node of its own.

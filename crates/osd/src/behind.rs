@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::marks::Marks;
 use crate::{Batch, Op, Ready, Table};
 
 /// With more rows than this waiting, who commits writes them himself: lookups go through all of them.
@@ -47,6 +48,8 @@ pub(crate) struct WriteBehind {
     /// Of these, those that were written.
     written: AtomicU64,
     turn: Mutex<()>,
+    /// Of the rows of all batches that came.
+    pub(crate) marks: Marks,
 }
 
 /// The turn of whoever writes.
@@ -95,10 +98,9 @@ fn merged<'a>(changes: impl Iterator<Item = &'a Change>) -> Batch {
 
 impl WriteBehind {
     /// Takes a batch in: it is seen from now on. True if it is time to write.
-    pub(crate) fn push(&self, batch: Batch, ready: Option<Ready>) -> bool {
+    pub(crate) fn push(&self, batch: Arc<Batch>, ready: Option<Ready>) -> bool {
         let mut waiting = self.waiting.lock();
         let rows = self.rows.fetch_add(batch.len(), Ordering::Release) + batch.len();
-        let batch = Arc::new(batch);
         waiting.batches.push_back(Change { batch, ready });
         self.came.fetch_add(1, Ordering::Release);
         rows > ROWS_MAX
@@ -204,13 +206,13 @@ mod tests {
         let behind = WriteBehind::default();
         assert!(behind.turn().is_none());
         assert_eq!(behind.find(T, b"a"), None);
-        behind.push(put(T, "a", "1"), None);
+        behind.push(put(T, "a", "1").into(), None);
         let mut both = put(T, "a", "2");
         both.put(U, "a", "other").put(T, "b", "3");
-        behind.push(both, None);
+        behind.push(both.into(), None);
         let mut gone = Batch::new();
         gone.del(T, "b");
-        behind.push(gone, None);
+        behind.push(gone.into(), None);
         assert_eq!(behind.find(T, b"a"), text("2"));
         assert_eq!(behind.find(U, b"a"), text("other"));
         assert_eq!(behind.find(T, b"b"), Some(None));
@@ -221,7 +223,7 @@ mod tests {
         wanted.put(U, "a", "other").del(T, "b");
         assert_eq!((&*group.batch, group.batches), (&wanted, 3));
         // comes while the others are written, and stays
-        behind.push(put(T, "a", "4"), None);
+        behind.push(put(T, "a", "4").into(), None);
         writing.written(&group);
         drop(writing);
         assert_eq!(behind.find(T, b"a"), text("4"));
@@ -232,7 +234,7 @@ mod tests {
     #[test]
     fn a_note_goes_behind_what_is_here() {
         let behind = WriteBehind::default();
-        behind.push(put(T, "a", "1"), None);
+        behind.push(put(T, "a", "1").into(), None);
         behind.note(7);
         behind.note(5);
         let writing = behind.turn().unwrap();
@@ -257,7 +259,7 @@ mod tests {
         (0..ROWS_MAX as u32).for_each(|n| {
             big.put(T, n.to_be_bytes().to_vec(), "");
         });
-        assert!(!behind.push(big, None));
-        assert!(behind.push(put(T, "a", "1"), None));
+        assert!(!behind.push(big.into(), None));
+        assert!(behind.push(put(T, "a", "1").into(), None));
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::behind::{WriteBehind, Writing};
+use crate::marks::Mark;
 use crate::{Batch, DeviceStats, Io, Kv, OsdError, StatFs, Table};
 
 /// Tables whose late answers are awaited in order. Clones are one device.
@@ -100,6 +101,19 @@ impl Device {
         let done = self.tables.commit(batch);
         self.stats().commit.record_time(begun.elapsed());
         done
+    }
+
+    /// To be asked for before a row is read by one who has yet to get the lock under which rows are changed. `None`: batches are not
+    /// kept to be written behind, and nobody tells whether a row was changed.
+    pub fn mark(&self, t: Table, key: &[u8]) -> Option<Mark> {
+        let behind = self.tables.behind.as_ref()?;
+        Some(behind.marks.of(t, key))
+    }
+
+    /// The row of the mark was not changed since; asked with that lock in hand.
+    pub fn is_unchanged(&self, mark: &Mark) -> bool {
+        let behind = self.tables.behind.as_ref();
+        behind.is_some_and(|b| b.marks.is_unchanged(mark))
     }
 
     /// Begins to make what was committed survive power loss; [`Device::stored`] waits for it too.
@@ -214,6 +228,13 @@ impl Tables {
         let Some(behind) = &self.behind else {
             return self.commit_now(batch);
         };
+        let batch = Arc::new(batch);
+        let done = self.commit_behind(behind, batch.clone());
+        behind.marks.changed(&batch);
+        done
+    }
+
+    fn commit_behind(&self, behind: &WriteBehind, batch: Arc<Batch>) -> Result<(), OsdError> {
         if self.kv.may_wait(&batch) {
             let ready = self.kv.ready(&batch);
             return match behind.push(batch, ready) {
@@ -224,7 +245,7 @@ impl Tables {
         // whether there is room for it is known when it is written
         let writing = behind.writing();
         self.write_in(&writing)?;
-        self.commit_now(batch)
+        self.commit_now(Batch::clone(&batch))
     }
 
     fn commit_now(&self, batch: Batch) -> Result<(), OsdError> {

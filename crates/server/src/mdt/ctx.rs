@@ -16,7 +16,7 @@ use super::core::{Changing, MdtCore};
 use super::cred::Ucred;
 use super::follows::Follows;
 use super::handler::MdtOps;
-use super::store::{MdtError, MdtResult, Txn};
+use super::store::{Early, MdtError, MdtResult, Txn};
 use super::who::Asking;
 use crate::nodemap::View;
 use crate::stats::Change;
@@ -221,6 +221,14 @@ impl Ctx {
         };
         self.core().opens.end_keeping(fid);
         drop(lock);
+    }
+
+    /// Reads what the request will need when it has the MDT to itself.
+    pub(super) fn ahead(&self, read: impl FnOnce(&mut Txn<'_>) -> MdtResult<()>) -> Early {
+        let mut t = Txn::ahead(&self.ops.store);
+        // what fails here fails again where it is answered
+        let _ = read(&mut t);
+        t.into_early()
     }
 
     /// The state of the MDT, to be changed: it is this request's alone.

@@ -25,7 +25,7 @@ use super::osp::{Osp, OstTarget};
 use super::out::Out;
 use super::restripe::Restriper;
 use super::squash::RootSquash;
-use super::store::{MdtResult, Txn};
+use super::store::{MdtResult, Store, Txn};
 use super::stripe::StripeDefaults;
 use super::trans::Trans;
 use super::{dom, namespace, orphans};
@@ -47,6 +47,8 @@ const ORPHANS_AT_A_TIME: usize = 256;
 pub struct MdtOps {
     /// Its state.
     pub core: RwLock<MdtCore>,
+    /// The tables, as they are in the state too.
+    pub(super) store: Store,
     /// Where sequences are.
     pub(super) fld: Arc<Fld>,
     /// What it counts.
@@ -160,6 +162,7 @@ impl Mdt {
         target.ldlm().set_lvb_ops(Ost::lvb_ops(data.clone()));
         state.recovering = target.in_recovery();
         let ops = Arc::new(MdtOps {
+            store: store.clone(),
             fld: store.fld().clone(),
             core: RwLock::new(state),
             stats: Arc::default(),

@@ -4,6 +4,8 @@
 //! all in one transaction. Replayed after a restart it opens by FID what it opened then; a file
 //! that lost its last name meanwhile is still there as an orphan.
 
+mod layout;
+
 use bytes::Bytes;
 use coral_wire::coral::KEEPS_ATTRS;
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest, LdlmType, Policy};
@@ -150,6 +152,7 @@ impl Ctx {
         o: &Open<'_>,
         held: &mut Option<(OpenNeed, HeldLocks)>,
     ) -> MdtResult<OpenStep> {
+        let early = self.ahead(|t| self.read_ahead(t, o));
         let mut guard = self.core();
         // it may have gone while this waited; whoever closes its handles takes the mutex after it is marked as gone
         if self.rq.exp.gone() {
@@ -160,9 +163,7 @@ impl Ctx {
             tracing::warn!(client = %self.rq.exp.uuid, nid = %self.rq.rq.from, limits = ?core.opens.limits, "an open is refused: too many open files");
             return Ok(self.open_failed(0, e));
         }
-        // whatever is read of it stays as it is while the core is locked
-        let store = core.store.clone();
-        let mut t = Txn::new(&store);
+        let mut t = Txn::after(&self.ops.store, early);
         let found = match self.find_target(&mut t, o) {
             Ok(f) => f,
             Err(e) => return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e))),
@@ -190,9 +191,23 @@ impl Ctx {
             Some(fid) if !core.store.is_here(&fid) => Ok(self.open_elsewhere(req, fid)),
             Some(fid) => {
                 let locked = held.as_ref().map(|(need, _)| *need);
-                self.open_existing(req, o, core, fid, locked)
+                self.open_existing(req, o, core, t, (fid, locked))
             }
         }
+    }
+
+    /// Reads what an open will look at.
+    fn read_ahead(&self, t: &mut Txn<'_>, o: &Open<'_>) -> MdtResult<()> {
+        let found = self.find_target(t, o)?;
+        let fid = match found {
+            Some(fid) if self.is_here(&fid) => fid,
+            None if o.has(flag::CREAT) => {
+                inherited_layout(t, Some(&o.rec.fid1))?;
+                o.rec.fid2
+            }
+            _ => return Ok(()),
+        };
+        t.find(&fid).map(drop)
     }
 
     /// The client is to open it on the MDT where it lies (`mdt_reint_open`).
@@ -348,24 +363,6 @@ impl Ctx {
             .permit(&o.cred, &o.rec.fid1, dir, MAY_WRITE | MAY_EXEC)
     }
 
-    /// The layout of the file an open creates: what came with the request, what is inherited, or
-    /// none if it shall be made later.
-    fn new_layout(&self, core: &mut MdtCore, t: &mut Txn<'_>, o: &Open<'_>) -> MdtResult<Bytes> {
-        // a kernel client replays with the layout it was given, and says HAS_EA only if it had asked for one (`mdt_open_unpack`)
-        if o.replay && stripe::has_objects(o.ea) {
-            return Ok(o.ea.clone());
-        }
-        let wanted = if o.has(flag::HAS_EA) && !o.ea.is_empty() && !is_lmv_space(o.ea) {
-            Some(stripe::request_of(o.ea)?)
-        } else if o.has(flag::DELAY_CREATE) {
-            return Ok(Bytes::new());
-        } else {
-            inherited_layout(t, Some(&o.rec.fid1))?
-        };
-        let (mut alloc, store) = core.allocator();
-        alloc.layout(store, &o.rec.fid2, wanted.as_ref())
-    }
-
     /// Bits of an open's lock: those a lookup gives.
     fn open_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
         let bits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0);
@@ -411,10 +408,11 @@ impl Ctx {
         req: &LdlmRequest,
         o: &Open<'_>,
         core: &mut MdtCore,
-        fid: Fid,
-        locked: Option<OpenNeed>,
+        mut t: Txn<'_>,
+        (fid, locked): (Fid, Option<OpenNeed>),
     ) -> MdtResult<OpenStep> {
-        let ino = core.store.inode(&fid)?;
+        let h = t.get(&fid)?;
+        let ino = t.ino(h).clone();
         if ino.nlink == 0 && !o.replay && !core.opens.is_open(&fid) {
             return Ok(self.open_failed(disp::LOOKUP_NEG, Errno::ENOENT));
         }
@@ -466,8 +464,6 @@ impl Ctx {
             },
             false => None,
         };
-        let mut t = Txn::new(&core.store);
-        let h = t.get(&fid)?;
         let changed = lov.is_some();
         if let Some(lov) = lov {
             t.change(h).lov = lov;
@@ -505,37 +501,6 @@ impl Ctx {
         core.opens
             .insert(p.body.open_handle, self.new_handle(o, fid, keeps));
         Ok(OpenStep::Done(Box::new(a)))
-    }
-
-    /// Whether opening gives the file a layout: it has none and is to be written, or one is asked for.
-    fn wants_layout(&self, o: &Open<'_>, ino: &Inode) -> bool {
-        // a replay that finds the layout it brings is done with it
-        let asked = o.asks_layout() && (!o.replay || ino.lov.is_empty());
-        ino.is_reg()
-            && (asked
-                || (ino.lov.is_empty()
-                    && o.has(flag::WRITE)
-                    && !o.has(flag::DELAY_CREATE | flag::LEASE)))
-    }
-
-    fn late_layout(&self, core: &mut MdtCore, o: &Open<'_>, fid: &Fid) -> MdtResult<Option<Bytes>> {
-        if !o.asks_layout() {
-            return self.missing_layout(core, fid);
-        }
-        if !core.store.inode(fid)?.lov.is_empty() {
-            // setting a layout on a file that has objects
-            return if o.replay {
-                Ok(None)
-            } else {
-                Err(Errno::EEXIST.into())
-            };
-        }
-        if o.replay && stripe::has_objects(o.ea) {
-            return Ok(Some(o.ea.clone()));
-        }
-        let wanted = stripe::request_of(o.ea)?;
-        let (mut alloc, store) = core.allocator();
-        Ok(Some(alloc.layout(store, fid, Some(&wanted))?))
     }
 
     /// May this caller open the object so (`mdd_open_sanity_check`)?

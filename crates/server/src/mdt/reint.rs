@@ -128,8 +128,13 @@ impl Ctx {
             return Box::pin(self.create_over(head, r, new, plan)).await;
         }
         let _locks = self.ops.lock(&[at.parent], &[], self.own()).await;
+        let early = self.ahead(|t| {
+            t.find(&at.parent)?;
+            t.lookup(&at.parent, at.name)?;
+            t.find(&new.fid).map(drop)
+        });
         let core = self.core();
-        let mut t = Txn::new(&core.store);
+        let mut t = Txn::after(&core.store, early);
         // a subdirectory inherits its parent's default layout, unless that is the file system's
         if kind == S_IFDIR
             && at.parent != Fid::ROOT
@@ -207,11 +212,12 @@ impl Ctx {
         }
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
+            let mut ahead = Txn::ahead(&self.ops.store);
             let child = match dots {
                 true => None,
                 // whether the directory is the one of then is seen first
-                false if self.rq.is_replay() => self.reading().store.lookup(&at.parent, at.name)?,
-                false => namespace::lookup(&mut Txn::new(&self.reading().store), &cred, at)?,
+                false if self.rq.is_replay() => ahead.lookup(&at.parent, at.name)?,
+                false => namespace::lookup(&mut ahead, &cred, at)?,
             };
             if let Some(dir) = child.filter(|_| rmdir)
                 && !self.shards(&dir)?.is_empty()
@@ -221,13 +227,18 @@ impl Ctx {
                     done => return done,
                 }
             }
+            if let Some(child) = &child {
+                // what fails here fails again where it is answered
+                let _ = ahead.find(child);
+            }
+            let early = ahead.into_early();
             // not waited for with the directory's lock in hand
             self.ops.out.settled(child.as_slice()).await?;
             let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();
             let _locks = self.ops.lock(&[at.parent], &objects, self.own()).await;
             let core = self.core();
-            let mut t = Txn::new(&core.store);
-            if t.store.lookup(&at.parent, at.name)? != child {
+            let mut t = Txn::after(&core.store, early);
+            if t.lookup(&at.parent, at.name)? != child {
                 continue;
             }
             if let Some(away) = child.filter(|c| !core.store.is_here(c)) {

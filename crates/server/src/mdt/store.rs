@@ -6,17 +6,19 @@
 //!
 //! Lustre: `lustre/mdd/mdd_dir.c`, `mdd_object.c` over `lustre/osd-ldiskfs`.
 
+mod ahead;
 mod away;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Device, Op, OsdError, Table};
+use coral_osd::{Batch, Device, Mark, OsdError, Table};
 use coral_wire::Errno;
 use coral_wire::coral::updates::{Look, Update};
 use coral_wire::fid::Fid;
 
+pub use self::ahead::Early;
 pub use self::away::Away;
 use super::acl::{self, Acl};
 use super::fld::Fld;
@@ -27,7 +29,6 @@ use super::record::{
 use super::stripe;
 use super::table::{self, fid_key};
 use super::usage::{self, MdtUsage};
-use super::xattr::TRUSTED_LMV;
 use crate::ost::OstError;
 use crate::quota::{Owner, Used};
 
@@ -295,6 +296,9 @@ impl Slot {
     }
 }
 
+/// A directory, a name in it, and what that names.
+type Looked = (Fid, Box<[u8]>, Option<Fid>);
+
 /// One operation in the making.
 pub struct Txn<'s> {
     /// What is read through to.
@@ -302,7 +306,11 @@ pub struct Txn<'s> {
     slots: Vec<Slot>,
     batch: Batch,
     /// The name that was looked up last: who may not have it and who makes it ask one after the other.
-    looked: Option<(Fid, Box<[u8]>, Option<Fid>)>,
+    looked: Option<Looked>,
+    /// Inodes that were read ahead and are not held yet.
+    known: Vec<(Fid, Mark, Option<Inode>)>,
+    /// Of what it reads ahead.
+    marks: Option<ahead::Marks>,
     /// Changes of entries and objects that lie on other MDTs.
     away: Vec<(u32, Update)>,
     /// Directories above some, over all MDTs.
@@ -319,6 +327,8 @@ impl<'s> Txn<'s> {
             slots: Vec::with_capacity(4),
             batch: Batch::new(),
             looked: None,
+            known: Vec::new(),
+            marks: None,
             away: Vec::new(),
             above: Vec::new(),
             lost: BTreeSet::new(),
@@ -330,7 +340,7 @@ impl<'s> Txn<'s> {
         if let Some(i) = self.slots.iter().position(|s| s.fid == *fid) {
             return Ok((!self.slots[i].gone).then_some(TxnObject(i)));
         }
-        Ok(self.store.find(fid)?.map(|ino| {
+        Ok(self.read_inode(fid)?.map(|ino| {
             let was = Some(usage::of_inode(&ino));
             self.hold(Slot {
                 fid: *fid,
@@ -501,31 +511,6 @@ impl<'s> Txn<'s> {
         };
         let name = Bytes::copy_from_slice(name);
         self.change(h).xattrs.push((name, stored));
-    }
-
-    /// The inode with all of its extended attributes in it but what says that it is striped, as it is after the changes so far.
-    pub fn whole(&self, h: TxnObject) -> MdtResult<Inode> {
-        let fid = self.fid(h);
-        let mut ino = self.ino(h).clone();
-        ino.xattrs.retain(|(name, _)| name != TRUSTED_LMV);
-        for (name, value) in &mut ino.xattrs {
-            if let XattrValue::External(_) = value {
-                let key = table::xattr_key(&fid, name);
-                let put = |op: &Op| match op {
-                    Op::Put { table, key: k, val } => {
-                        (*table == table::XATTR && *k == key).then(|| val.clone())
-                    }
-                    _ => None,
-                };
-                let new = self.batch.ops().iter().rev().find_map(put);
-                let stored = match new {
-                    Some(new) => Some(new),
-                    None => self.store.kv.get(table::XATTR, &key)?,
-                };
-                *value = XattrValue::Inline(stored.ok_or_else(|| torn(&fid))?);
-            }
-        }
-        Ok(ino)
     }
 
     /// The OSTs will be told whose the objects of a file are.

@@ -3,7 +3,7 @@
 //!
 //! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64) unless a kept reply has a greater one, `d` the transno up to which data are on disk too (u64, on an
 //! MDT; as `t` where it is missing), `b` "1" while data up to `t` are still to be replayed and "0" when not (on an MDT), `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
-//! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and encoded reply of a slot. Numbers are little endian; tags big endian.
+//! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and packed reply ([`packed`]) of a slot. Numbers are little endian; tags big endian.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use coral_osd::{Batch, Kv, OsdError, Table};
 use coral_ptlrpc::alive::{self, Life};
 use coral_wire::{Message, ObdConnectData, Wire};
 
-use super::StoredTransnos;
 use super::export::KeptReply;
+use super::{StoredTransnos, packed};
 
 /// Table of server and client records and reply data.
 pub const LAST_RCVD: Table = Table("last_rcvd");
@@ -27,6 +27,8 @@ const BEHIND: &[u8] = b"b";
 const NOT_BEHIND: &[u8] = b"0";
 /// What the keys of replies begin with.
 const REPLIES: &[u8] = b"r";
+/// Room made for a reply, bytes; most need less.
+const REPLY_BYTES: usize = 512;
 /// Records read at a time.
 const CHUNK: usize = 1024;
 
@@ -181,7 +183,7 @@ fn reply_from(key: &[u8], value: &Bytes) -> Option<(u16, KeptReply)> {
     if value.len() < 16 {
         return None;
     }
-    let msg = Message::decode(value.slice(16..)).ok()?;
+    let msg = Message::decode(packed::unpack(&value.slice(16..))?).ok()?;
     Some((
         tag,
         KeptReply {
@@ -250,9 +252,11 @@ pub(super) fn put_reply(
     reply: &[u8],
 ) {
     let key = reply_key(uuid, tag);
-    let value: Bytes = [&transno.to_le_bytes()[..], &xid.to_le_bytes(), reply]
-        .concat()
-        .into();
+    let mut value = Vec::with_capacity(REPLY_BYTES);
+    value.extend_from_slice(&transno.to_le_bytes());
+    value.extend_from_slice(&xid.to_le_bytes());
+    packed::pack(reply, &mut value);
+    let value: Bytes = value.into();
     debug_assert!(
         reply_from(&key, &value).is_some_and(|(t, r)| (t, r.transno, r.xid) == (tag, transno, xid)),
         "a reply that nobody could read back"

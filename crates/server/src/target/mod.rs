@@ -5,6 +5,7 @@ mod durable;
 mod export;
 mod last_rcvd;
 mod members;
+mod packed;
 mod recovery;
 mod request;
 mod sync;

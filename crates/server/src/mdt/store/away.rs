@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use coral_osd::Op;
 use coral_wire::Errno;
 use coral_wire::coral::updates::{Look, Stamp, Update};
 use coral_wire::fid::Fid;
 
-use super::{MdtResult, Slot, Txn, TxnObject};
-use crate::mdt::record::Inode;
-use crate::mdt::striped;
+use super::{MdtResult, Slot, Txn, TxnObject, torn};
+use crate::mdt::record::{Inode, XattrValue};
+use crate::mdt::xattr::TRUSTED_LMV;
+use crate::mdt::{striped, table};
 
 /// An object of another MDT, which keeps it locked for this transaction, as it was found to look.
 #[derive(Clone, Debug)]
@@ -82,16 +84,7 @@ impl Txn<'_> {
     /// What `name` in `parent` names, before this transaction.
     pub fn lookup(&mut self, parent: &Fid, name: &[u8]) -> MdtResult<Option<Fid>> {
         match self.away(parent) {
-            None => {
-                if let Some((dir, known, found)) = &self.looked
-                    && (dir, &known[..]) == (parent, name)
-                {
-                    return Ok(*found);
-                }
-                let found = self.store.lookup(parent, name)?;
-                self.looked = Some((*parent, name.into(), found));
-                Ok(found)
-            }
+            None => self.read_name(parent, name),
             Some(a) => {
                 let found = a.names.iter().find(|(n, _)| n == name);
                 // a name that was not looked up when its directory was locked cannot be told now
@@ -166,5 +159,30 @@ impl Txn<'_> {
             });
         }
         all
+    }
+
+    /// The inode with all of its extended attributes in it but what says that it is striped, as it is after the changes so far.
+    pub fn whole(&self, h: TxnObject) -> MdtResult<Inode> {
+        let fid = self.fid(h);
+        let mut ino = self.ino(h).clone();
+        ino.xattrs.retain(|(name, _)| name != TRUSTED_LMV);
+        for (name, value) in &mut ino.xattrs {
+            if let XattrValue::External(_) = value {
+                let key = table::xattr_key(&fid, name);
+                let put = |op: &Op| match op {
+                    Op::Put { table, key: k, val } => {
+                        (*table == table::XATTR && *k == key).then(|| val.clone())
+                    }
+                    _ => None,
+                };
+                let new = self.batch.ops().iter().rev().find_map(put);
+                let stored = match new {
+                    Some(new) => Some(new),
+                    None => self.store.kv.get(table::XATTR, &key)?,
+                };
+                *value = XattrValue::Inline(stored.ok_or_else(|| torn(&fid))?);
+            }
+        }
+        Ok(ino)
     }
 }
