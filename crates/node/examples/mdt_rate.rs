@@ -24,7 +24,7 @@ use coral_osd::{OsdFs, TargetKind};
 use coral_wire::fid::Fid;
 use tokio::time::Instant;
 
-/// That of the program `coral`.
+/// The program `coral` has this one too.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -48,7 +48,7 @@ pub(crate) struct WriteBehind {
     /// Of these, those that were written.
     written: AtomicU64,
     turn: Mutex<()>,
-    /// Of the rows of all batches that came.
+    /// They tell whether a row was changed by a batch that came.
     pub(crate) marks: Marks,
 }
 

@@ -103,14 +103,14 @@ impl Device {
         done
     }
 
-    /// To be asked for before a row is read by one who has yet to get the lock under which rows are changed. `None`: batches are not
-    /// kept to be written behind, and nobody tells whether a row was changed.
+    /// The mark of a row, for one who reads it before he has the lock under which rows are changed; it is taken before the row is
+    /// read. `None`: the device writes no batches behind, and does not tell whether a row was changed.
     pub fn mark(&self, t: Table, key: &[u8]) -> Option<Mark> {
         let behind = self.tables.behind.as_ref()?;
         Some(behind.marks.of(t, key))
     }
 
-    /// The row of the mark was not changed since; asked with that lock in hand.
+    /// Whether the row of the mark was not changed since. The caller holds that lock.
     pub fn is_unchanged(&self, mark: &Mark) -> bool {
         let behind = self.tables.behind.as_ref();
         behind.is_some_and(|b| b.marks.is_unchanged(mark))
@@ -341,10 +341,15 @@ impl Kv for Tables {
     }
 
     fn commit(&self, b: Batch) -> Io<()> {
-        match self.write() {
-            Ok(()) => self.kv.commit(b),
-            Err(error) => Io::ready(Err(error)),
+        if let Err(error) = self.write() {
+            return Io::ready(Err(error));
         }
+        let changed = self.behind.as_ref().map(|behind| (behind, b.clone()));
+        let done = self.kv.commit(b);
+        if let Some((behind, batch)) = changed {
+            behind.marks.changed(&batch);
+        }
+        done
     }
 
     fn sync(&self) -> Io<()> {
@@ -605,6 +610,43 @@ mod tests {
         drop(device);
         assert_eq!(disk.get(Table("t"), b"a").unwrap(), text("1"));
         assert_eq!(disk.noted(), 0);
+    }
+
+    /// A row that is read before the lock, and whose mark is unchanged under it, is what the tables have then.
+    #[test]
+    fn a_row_read_ahead_of_the_lock_is_told_to_be_old() {
+        let (_, device) = behind();
+        let t = Table("t");
+        let lock = Mutex::new(());
+        let ended = AtomicBool::new(false);
+        let (mut kept, mut again) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 0u32..20_000 {
+                    let held = lock.lock();
+                    let mut b = Batch::new();
+                    b.put(t, "row", n.to_le_bytes().to_vec());
+                    device.commit(b).unwrap();
+                    drop(held);
+                    assert!(device.stored_now());
+                }
+                ended.store(true, Ordering::Release);
+            });
+            while !ended.load(Ordering::Acquire) {
+                let mark = device.mark(t, b"row").expect("batches are written behind");
+                let early = device.get(t, b"row").unwrap();
+                let held = lock.lock();
+                match device.is_unchanged(&mark) {
+                    true => {
+                        assert_eq!(early, device.get(t, b"row").unwrap());
+                        kept += 1;
+                    }
+                    false => again += 1,
+                }
+                drop(held);
+            }
+        });
+        assert!(kept > 0 && again > 0, "{kept} kept, {again} read again");
     }
 
     #[test]

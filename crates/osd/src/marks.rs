@@ -33,7 +33,7 @@ fn place(t: Table, key: &[u8]) -> usize {
 }
 
 impl Marks {
-    /// To be asked for before the row is read.
+    /// The mark of a row, which is taken before the row is read.
     pub(crate) fn of(&self, t: Table, key: &[u8]) -> Mark {
         let place = place(t, key);
         Mark {
@@ -42,7 +42,7 @@ impl Marks {
         }
     }
 
-    /// No row of that place was changed since. Whoever changes it holds a lock that the caller has now.
+    /// Whether no row of that place was changed since. The caller holds the lock under which rows are changed.
     pub(crate) fn is_unchanged(&self, mark: &Mark) -> bool {
         self.0[mark.place].load(Ordering::Acquire) == mark.changes
     }

@@ -2,7 +2,8 @@
 //!
 //! Everything that changes the name space goes: lock the core, build a [`Txn`], commit its batch
 //! through the target (which gives the transno), unlock. So transnos follow the order of changes.
-//! What only reads shares the lock with others that do: no half of a change is seen.
+//! What only reads shares the lock with others that do: no half of a change is seen. What a change is going to read may be read
+//! before it has the lock ([`super::store::Early`]); nobody is answered with it.
 
 use std::ops::{Deref, DerefMut};
 

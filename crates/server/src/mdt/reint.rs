@@ -1,8 +1,8 @@
 //! MDS_REINT: everything that changes the name space or attributes (`lustre/mdt/mdt_reint.c`).
 //!
 //! Each operation: early cancels, server locks, then under the core's lock the transaction and
-//! its commit, then the reply. What was looked up to know what to lock is looked up again under
-//! the mutex; if it changed meanwhile, the operation starts over.
+//! its commit, then the reply. What was looked up to know what to lock is seen to be so still under
+//! the lock; if it changed meanwhile, the operation starts over.
 
 mod layout;
 pub(super) mod migrate;
@@ -212,12 +212,24 @@ impl Ctx {
         }
         for _ in 0..RETRIES {
             let dots = matches!(at.name, b"." | b"..");
-            let mut ahead = Txn::ahead(&self.ops.store);
-            let child = match dots {
-                true => None,
-                // whether the directory is the one of then is seen first
-                false if self.rq.is_replay() => ahead.lookup(&at.parent, at.name)?,
-                false => namespace::lookup(&mut ahead, &cred, at)?,
+            // whether the directory is the one of then is seen first
+            let look = |t: &mut Txn<'_>| match self.rq.is_replay() {
+                true => t.lookup(&at.parent, at.name),
+                false => namespace::lookup(t, &cred, at),
+            };
+            let mut found = None;
+            let early = self.ahead(|t| {
+                if dots {
+                    return t.find(&at.parent).map(drop);
+                }
+                let child = look(t)?;
+                found = Some(child);
+                child.map_or(Ok(()), |c| t.find(&c).map(drop))
+            });
+            let child = match found {
+                Some(child) => child,
+                None if dots => None,
+                None => look(&mut Txn::new(&self.reading().store))?,
             };
             if let Some(dir) = child.filter(|_| rmdir)
                 && !self.shards(&dir)?.is_empty()
@@ -227,11 +239,6 @@ impl Ctx {
                     done => return done,
                 }
             }
-            if let Some(child) = &child {
-                // what fails here fails again where it is answered
-                let _ = ahead.find(child);
-            }
-            let early = ahead.into_early();
             // not waited for with the directory's lock in hand
             self.ops.out.settled(child.as_slice()).await?;
             let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();

@@ -2,7 +2,8 @@
 //!
 //! A [`Txn`] reads through to the store, keeps every inode it touched, and ends as one
 //! [`Batch`]: all of an operation or nothing of it. It holds no lock; the caller serialises
-//! transactions (one MDT has one writer), so what a transaction read cannot change under it.
+//! transactions (one MDT has one writer), so what a transaction read cannot change under it. One
+//! that only reads may do so before ([`Txn::ahead`]).
 //!
 //! Lustre: `lustre/mdd/mdd_dir.c`, `mdd_object.c` over `lustre/osd-ldiskfs`.
 
@@ -309,8 +310,8 @@ pub struct Txn<'s> {
     looked: Option<Looked>,
     /// Inodes that were read ahead and are not held yet.
     known: Vec<(Fid, Mark, Option<Inode>)>,
-    /// Of what it reads ahead.
-    marks: Option<ahead::Marks>,
+    /// There if it only reads, ahead of a lock.
+    marks: Option<ahead::MarksRead>,
     /// Changes of entries and objects that lie on other MDTs.
     away: Vec<(u32, Update)>,
     /// Directories above some, over all MDTs.
@@ -544,6 +545,7 @@ impl<'s> Txn<'s> {
 
     /// The batch, and what is to be added when it has its number.
     pub fn finish_stamped(mut self) -> (Batch, Stamped) {
+        assert!(self.marks.is_none(), "who reads ahead changes nothing");
         let changes = self.slots.iter().map(|s| (s.was, s.counts_for()));
         self.store.usage.change(&mut self.batch, changes);
         let mut stamped = Vec::new();

@@ -257,8 +257,9 @@ pub(super) fn put_reply(
     value.extend_from_slice(&xid.to_le_bytes());
     packed::pack(reply, &mut value);
     let value: Bytes = value.into();
-    debug_assert!(
-        reply_from(&key, &value).is_some_and(|(t, r)| (t, r.transno, r.xid) == (tag, transno, xid)),
+    debug_assert_eq!(
+        packed::unpack(&value.slice(16..)).as_deref(),
+        Some(reply),
         "a reply that nobody could read back"
     );
     batch.put(LAST_RCVD, key, value);

@@ -15,6 +15,7 @@ const MAX_BYTES: usize = 16 << 20;
 
 /// Adds `bytes` to `out`, packed.
 pub(super) fn pack(bytes: &[u8], out: &mut Vec<u8>) {
+    assert!(bytes.len() <= MAX_BYTES, "a reply is no bulk data");
     out.extend_from_slice(&(bytes.len() as u32 | PACKED).to_le_bytes());
     for group in bytes.chunks(GROUP_WORDS * WORD_BYTES) {
         let at = out.len();
@@ -38,7 +39,7 @@ pub(super) fn unpack(packed: &Bytes) -> Option<Bytes> {
         return Some(packed.clone());
     }
     let len = (head & !PACKED) as usize;
-    if len > MAX_BYTES {
+    if len > MAX_BYTES || rest.len() < len.div_ceil(GROUP_WORDS * WORD_BYTES) {
         return None;
     }
     let mut out = Vec::with_capacity(len.next_multiple_of(GROUP_WORDS * WORD_BYTES));
@@ -82,9 +83,10 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_do_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn no_bytes_do_harm(len in 0u32..2000, rest in prop::collection::vec(any::<u8>(), 0..300)) {
+            let bytes = [&(len | PACKED).to_le_bytes()[..], &rest].concat();
             let found = unpack(&bytes.into());
-            prop_assert!(found.is_none_or(|f| f.len() <= MAX_BYTES));
+            prop_assert!(found.is_none_or(|f| f.len() == len as usize));
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! A transaction that only reads ([`Txn::ahead`]) leaves what it found to one that changes ([`Txn::after`]), which takes over what
 //! nobody has changed meanwhile, and reads the rest again. So reading ahead changes nothing but how long the lock is held.
+//!
+//! What is read ahead is right row by row, and not as a whole: others change rows between two reads. An error that it meets is
+//! nothing to answer a client with.
 
 use coral_osd::Mark;
 use coral_wire::fid::Fid;
@@ -10,9 +13,9 @@ use super::{Looked, MdtResult, Store, Txn};
 use crate::mdt::record::Inode;
 use crate::mdt::table::{self, fid_key};
 
-/// What a transaction that reads ahead has read, with marks from before.
+/// The marks of the rows that a transaction has read ahead, each taken before its row was read.
 #[derive(Default)]
-pub(super) struct Marks {
+pub(super) struct MarksRead {
     inodes: Vec<(Fid, Mark)>,
     name: Option<Mark>,
 }
@@ -28,11 +31,11 @@ impl<'s> Txn<'s> {
     /// A transaction that only reads, by one who has yet to lock the MDT.
     pub fn ahead(store: &'s Store) -> Txn<'s> {
         let mut t = Txn::new(store);
-        t.marks = Some(Marks::default());
+        t.marks = Some(MarksRead::default());
         t
     }
 
-    /// What it has read.
+    /// Ends a transaction that only reads: what it has read.
     pub fn into_early(mut self) -> Early {
         let marks = self.marks.take().unwrap_or_default();
         let mut ino_of = |fid: &Fid| {
@@ -69,6 +72,8 @@ impl<'s> Txn<'s> {
         };
         let found = self.store.find(fid)?;
         if let (Some(marks), Some(mark)) = (&mut self.marks, mark) {
+            // an inode that was missing when it was looked for before
+            marks.inodes.retain(|(f, _)| f != fid);
             marks.inodes.push((*fid, mark));
         }
         Ok(found)
@@ -81,11 +86,17 @@ impl<'s> Txn<'s> {
         {
             return Ok(*found);
         }
-        if let Some(marks) = &mut self.marks {
-            let key = table::dirent_key(parent, table::name_hash(name), name);
-            marks.name = self.store.kv.mark(table::DIRENT, &key);
-        }
+        let mark = match &self.marks {
+            Some(_) => {
+                let key = table::dirent_key(parent, table::name_hash(name), name);
+                self.store.kv.mark(table::DIRENT, &key)
+            }
+            None => None,
+        };
         let found = self.store.lookup(parent, name)?;
+        if let Some(marks) = &mut self.marks {
+            marks.name = mark;
+        }
         self.looked = Some((*parent, name.into(), found));
         Ok(found)
     }
@@ -182,6 +193,17 @@ mod tests {
             let found = read(&mut Txn::after(&store, early), name);
             prop_assert_eq!(found, read(&mut Txn::new(&store), name));
         }
+    }
+
+    #[test]
+    fn an_inode_that_comes_to_be_while_it_is_looked_for_is_found_whole() {
+        let store = Store::open(Device::from(Arc::new(OsdMem::new())).behind()).unwrap();
+        let mut t = Txn::ahead(&store);
+        assert!(t.find(&fid(1)).unwrap().is_none());
+        take(&store, &Step::Put(1));
+        assert!(t.find(&fid(1)).unwrap().is_some());
+        let mut t = Txn::after(&store, t.into_early());
+        assert_eq!(read(&mut t, 0), read(&mut Txn::new(&store), 0));
     }
 
     #[test]
