@@ -6,6 +6,7 @@
 //! hand-overs and wake-ups per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
 
 mod machine;
+pub(crate) mod originals;
 pub(crate) mod peers;
 mod profile;
 mod rows;
