@@ -194,7 +194,7 @@ fn keep<F: FileSystem>(
     (begun, polled, ended): (Instant, Instant, Instant),
 ) {
     if let (Some(watch), Some(stopwatch)) = (watch, shared.fs.stopwatch()) {
-        let fid = shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
+        let fid = || shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
         watch.ran(ended - polled);
         stopwatch.operation_ended(watch, op::name(h.opcode), fid, (begun, ended));
     }

@@ -90,7 +90,7 @@ impl Import {
         // A server that asks another one waits for it.
         let handled = stopwatch::current().filter(|w| w.id() == 0);
         let done = self.run_from(begun, Some(&watch), rq, progress);
-        let done = stopwatch::watched(watch.clone(), done).await;
+        let done = stopwatch::watched_since(watch.clone(), begun, done).await;
         if let Some(handled) = handled {
             handled.waited(Wait::Server, begun, Instant::now());
         }

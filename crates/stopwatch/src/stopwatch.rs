@@ -186,7 +186,7 @@ impl Stopwatch {
         let begun = Instant::now();
         let done = timed(watch.clone(), Some(begun), fut);
         Either::Right(done.map(move |(out, ended)| {
-            self.operation_ended(&watch, op, fid, (begun, ended));
+            self.operation_ended(&watch, op, || fid, (begun, ended));
             out
         }))
     }
@@ -196,7 +196,7 @@ impl Stopwatch {
         &self,
         watch: &Watch,
         op: &'static str,
-        fid: Fid,
+        fid: impl FnOnce() -> Fid,
         (begun, ended): (Instant, Instant),
     ) {
         if watch.is_brief() && ended.saturating_duration_since(begun) < BRIEF {
@@ -207,7 +207,7 @@ impl Stopwatch {
         self.ops.push(KeptOp {
             id: watch.id(),
             op,
-            fid,
+            fid: fid(),
             span: (self.ns(begun), self.ns(ended)),
             run_ns,
             waits: self.kept(waits),

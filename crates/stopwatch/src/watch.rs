@@ -194,6 +194,15 @@ pub fn watched<F: Future>(watch: Arc<Watch>, fut: F) -> impl Future<Output = F::
     timed(watch, None, fut).map(|(out, _)| out)
 }
 
+/// The same of what began at `begun`.
+pub fn watched_since<F: Future>(
+    watch: Arc<Watch>,
+    begun: Instant,
+    fut: F,
+) -> impl Future<Output = F::Output> {
+    timed(watch, Some(begun), fut).map(|(out, _)| out)
+}
+
 /// The same of what began at `begun`, with the moment of its end.
 pub(crate) fn timed<F: Future>(watch: Arc<Watch>, begun: Option<Instant>, fut: F) -> Timed<F> {
     Timed { watch, begun, fut }
