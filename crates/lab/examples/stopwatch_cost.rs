@@ -1,16 +1,16 @@
 //! What the stopwatch costs: the same work with it on and off, in turns of a few hundred operations, in one process.
 //!
 //! `stopwatch_cost [TURNS [ROW]]`: creates, and writes and reads of 4 KiB, through the client library and through a mount (which needs
-//! /dev/fuse), client and servers in memory; with ROW only rows with that in their names. Each row has the CPU time of the whole process for an operation without the stopwatch,
-//! what it adds to that, and in how many of eight parts of the turns it added anything.
+//! /dev/fuse), client and servers in memory; with ROW only rows with that in their names. Each row has the CPU time of the whole
+//! process for an operation without the stopwatch, what it adds to that, and in how many of eight parts of the turns it added
+//! anything.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use coral_client::Cred;
-use coral_client::FileHandle;
+use coral_client::{Cred, FileHandle};
 use coral_node::{Client, Cluster};
 use coral_wire::fid::Fid;
 
@@ -143,11 +143,19 @@ fn program(work: Work, dir: &Path, file: &std::fs::File, from: u64) -> Result<()
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let mut args = std::env::args().skip(1);
-    let turns = args.next().map_or(Ok(TURNS), |n| n.parse())?;
+    let turns = args.next().map_or(Ok(TURNS), |n| {
+        let turns = n.parse();
+        turns.map_err(|_| {
+            format!("TURNS is '{n}', and has to be a number: stopwatch_cost [TURNS [ROW]]")
+        })
+    })?;
     let only = args.next().unwrap_or_default();
     let kinds: &[&str] = match Path::new("/dev/fuse").exists() {
         true => &["library", "mount"],
-        false => &["library"],
+        false => {
+            eprintln!("there is no /dev/fuse: no rows of a mount");
+            &["library"]
+        }
     };
     for kind in kinds {
         for (work, name) in WORKS {

@@ -44,6 +44,15 @@ pub enum Op {
     },
 }
 
+impl Op {
+    /// The row that it changes.
+    pub fn row(&self) -> (Table, &Bytes) {
+        match self {
+            Op::Put { table, key, .. } | Op::Del { table, key } => (*table, key),
+        }
+    }
+}
+
 /// Changes that are applied together or not at all, in the order they were added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batch {

@@ -69,12 +69,6 @@ pub(crate) struct Group {
     notes: u64,
 }
 
-fn row(op: &Op) -> (Table, &Bytes) {
-    match op {
-        Op::Put { table, key, .. } | Op::Del { table, key } => (*table, key),
-    }
-}
-
 fn value(op: &Op) -> Option<Bytes> {
     match op {
         Op::Put { val, .. } => Some(val.clone()),
@@ -88,7 +82,7 @@ fn merged<'a>(changes: impl Iterator<Item = &'a Change>) -> Batch {
     let mut seen = BTreeSet::new();
     let mut kept = Vec::with_capacity(ops.len());
     for op in ops.into_iter().rev() {
-        if seen.insert(row(op)) {
+        if seen.insert(op.row()) {
             kept.push(op.clone());
         }
     }
@@ -125,7 +119,7 @@ impl WriteBehind {
             .iter()
             .rev()
             .flat_map(|c| c.batch.ops().iter().rev());
-        ops.find(|op| matches!(row(op), (table, k) if table == t && k == key))
+        ops.find(|op| matches!(op.row(), (table, k) if table == t && k == key))
             .map(value)
     }
 

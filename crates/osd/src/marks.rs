@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::{Batch, Op, Table};
+use crate::{Batch, Table};
 
 /// Places that rows share.
 const PLACES: usize = 4096;
@@ -50,8 +50,8 @@ impl Marks {
     /// The rows of this batch were changed, and are seen so: whoever finds this in a mark finds them when he reads.
     pub(crate) fn changed(&self, batch: &Batch) {
         for op in batch.ops() {
-            let (Op::Put { table, key, .. } | Op::Del { table, key }) = op;
-            self.0[place(*table, key)].fetch_add(1, Ordering::Release);
+            let (table, key) = op.row();
+            self.0[place(table, key)].fetch_add(1, Ordering::Release);
         }
     }
 }

@@ -3,12 +3,17 @@
 //! The originals are the ones on the PATH. Each round runs the same command line by both, in turns, as one task on the same
 //! directory, and takes the rates from what both print alike. The median of the rounds' own ratios is printed with its range.
 
+use super::peers::middle;
 use crate::step;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Rounds of each command line.
 const ROUNDS: usize = 7;
+/// Which number of a line is the rate: greatest and least come before the mean.
+const MEAN: usize = 2;
+/// How the lines of an ior begin that have its rates.
+const IOR: &[&str] = &["write ", "read "];
 
 /// What both programs are asked to do.
 struct Load {
@@ -16,8 +21,6 @@ struct Load {
     args: &'static [&'static str],
     /// How the lines with its rates begin.
     lines: &'static [&'static str],
-    /// Which number of such a line is the rate.
-    column: usize,
     /// The option for the file or directory, and the name of it.
     place: (&'static str, &'static str),
 }
@@ -26,33 +29,33 @@ const LOADS: &[Load] = &[
     Load {
         program: "ior",
         args: &["-a", "POSIX", "-w", "-r", "-b", "512m", "-t", "1m"],
-        lines: &["write ", "read "],
-        column: 2,
+        lines: IOR,
         place: ("-o", "file"),
     },
     Load {
         program: "ior",
         args: &["-a", "POSIX", "-w", "-r", "-b", "128m", "-t", "4k"],
-        lines: &["write ", "read "],
-        column: 2,
+        lines: IOR,
         place: ("-o", "file"),
     },
     Load {
         program: "mdtest",
         args: &["-F", "-C", "-T", "-r", "-n", "20000"],
         lines: &["File creation", "File stat", "File removal"],
-        column: 2,
         place: ("-d", "tree"),
     },
 ];
 
 /// The program of that name on the PATH that is not one of ours.
-fn original(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).find_map(|dir| {
+fn original(program: &str) -> Result<PathBuf, String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).find_map(|dir| {
         let found = dir.join(program).canonicalize().ok()?;
         let ours = found.file_name().is_some_and(|name| name == "coral");
         (!ours && found.is_file()).then_some(found)
+    });
+    found.ok_or_else(|| {
+        format!("{program} is not on the PATH, or is Coral's: put the original ior and mdtest (https://github.com/hpc/ior) there")
     })
 }
 
@@ -65,7 +68,7 @@ fn rates(load: &Load, report: &str) -> Option<Vec<f64>> {
     let rate = |begin: &&str| {
         let line = summary.lines().find_map(|l| l.trim().strip_prefix(*begin));
         let mut numbers = line?.split_whitespace().filter_map(|w| w.parse().ok());
-        numbers.nth(load.column)
+        numbers.nth(MEAN)
     };
     load.lines.iter().map(rate).collect()
 }
@@ -88,23 +91,10 @@ fn measure(load: &Load, command: &mut Command, dir: &Path) -> Result<Vec<f64>, S
         })
 }
 
-/// Median, least and greatest.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (
-        values[values.len() / 2],
-        values[0],
-        values[values.len() - 1],
-    )
-}
-
 pub(crate) fn run(dir: &Path) -> Result<(), String> {
-    let missing = |l: &&Load| original(l.program).is_none();
-    if let Some(load) = LOADS.iter().find(missing) {
-        return Err(format!(
-            "{} is not on the PATH, or is Coral's: put the original ior and mdtest (https://github.com/hpc/ior) there",
-            load.program
-        ));
+    // before anything is built
+    for load in LOADS {
+        original(load.program)?;
     }
     let coral = step::build_release()?;
     let place = dir.join(format!("originals-{}", std::process::id()));
@@ -119,34 +109,33 @@ pub(crate) fn run(dir: &Path) -> Result<(), String> {
 
 /// Runs one command line by both, and prints its rows.
 fn compare(load: &Load, coral: &Path, dir: &Path) -> Result<(), String> {
-    if let Some(original) = original(load.program) {
-        let mut rounds = Vec::new();
-        for round in 0..ROUNDS {
-            let mut sides = [Vec::new(), Vec::new()];
-            for turn in [round % 2, 1 - round % 2] {
-                let mut command = match turn {
-                    0 => Command::new(&original),
-                    _ => Command::new(coral),
-                };
-                if turn == 1 {
-                    command.arg(load.program);
-                }
-                sides[turn] = measure(load, &mut command, dir)?;
+    let original = original(load.program)?;
+    let mut rounds = Vec::new();
+    for round in 0..ROUNDS {
+        let mut sides = [Vec::new(), Vec::new()];
+        for turn in [round % 2, 1 - round % 2] {
+            let mut command = match turn {
+                0 => Command::new(&original),
+                _ => Command::new(coral),
+            };
+            if turn == 1 {
+                command.arg(load.program);
             }
-            rounds.push(sides);
+            sides[turn] = measure(load, &mut command, dir)?;
         }
-        println!("{} {}", load.program, load.args.join(" "));
-        for (i, line) in load.lines.iter().enumerate() {
-            let of = |side: usize| spread(rounds.iter().map(|r| r[side][i]).collect()).0;
-            let ratios = rounds.iter().map(|r| r[1][i] / r[0][i]);
-            let (ratio, least, most) = spread(ratios.collect());
-            println!(
-                "  {:<14} original {:>12.1}   coral {:>12.1}   ratio {ratio:.2} ({least:.2} to {most:.2})",
-                line.trim(),
-                of(0),
-                of(1),
-            );
-        }
+        rounds.push(sides);
+    }
+    println!("{} {}", load.program, load.args.join(" "));
+    for (i, line) in load.lines.iter().enumerate() {
+        let of = |side: usize| middle(rounds.iter().map(|r| r[side][i]).collect()).0;
+        let ratios = rounds.iter().map(|r| r[1][i] / r[0][i]);
+        let (ratio, least, most) = middle(ratios.collect());
+        println!(
+            "  {:<14} original {:>12.1}   coral {:>12.1}   ratio {ratio:.2} ({least:.2} to {most:.2})",
+            line.trim(),
+            of(0),
+            of(1),
+        );
     }
     Ok(())
 }

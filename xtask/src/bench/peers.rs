@@ -349,7 +349,7 @@ fn shuffled(n: usize, seed: &mut u64) -> Vec<usize> {
 }
 
 /// Median, least and most.
-fn middle(mut list: Vec<f64>) -> (f64, f64, f64) {
+pub(super) fn middle(mut list: Vec<f64>) -> (f64, f64, f64) {
     list.sort_by(f64::total_cmp);
     let at = |i: usize| list.get(i).copied().unwrap_or(0.0);
     (at(list.len() / 2), at(0), at(list.len().saturating_sub(1)))

@@ -27,10 +27,10 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(5);
 /// The change that takes `op` back.
 pub fn undo(kv: &dyn Kv, op: &Op) -> Batch {
     let mut b = Batch::new();
-    let (Op::Put { table, key, .. } | Op::Del { table, key }) = op;
-    match kv.get(*table, key).expect("read") {
-        Some(v) => b.put(*table, key.clone(), v),
-        None => b.del(*table, key.clone()),
+    let (table, key) = op.row();
+    match kv.get(table, key).expect("read") {
+        Some(v) => b.put(table, key.clone(), v),
+        None => b.del(table, key.clone()),
     };
     b
 }
