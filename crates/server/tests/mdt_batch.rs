@@ -13,7 +13,7 @@ use coral_wire::ldlm::{
 };
 use coral_wire::mds::batch::{self, BATCH_MAX, BUT_GETATTR};
 use coral_wire::mds::{BUT_REPLY_MAGIC, MdtBody, attr as sa, disp, md};
-use coral_wire::{Errno, Fid, Message, Wire, opc, portal};
+use coral_wire::{Errno, Fid, Message, opc, portal};
 use mdt_rig::{Client, Rig};
 use rand::{Rng, SeedableRng};
 
