@@ -46,7 +46,7 @@ pub fn decode_list(magic: u32, list: &Bytes, most: usize) -> Result<Vec<Message>
         return Err(misfit("count", count));
     }
     let mut rest = list.slice(HEAD_BYTES..);
-    let mut messages = Vec::with_capacity(count);
+    let mut messages = Vec::new();
     for _ in 0..count {
         let message = Message::decode(rest.clone())?;
         let len = message.encoded_len();
