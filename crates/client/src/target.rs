@@ -366,6 +366,7 @@ fn mdt_flags(user_xattr: bool, cksum: bool) -> ObdConnectData {
         | F2::MIRROR_ID_FIX
         | F2::FLR
         | F2::DOM_LVB
+        | F2::BATCH_RPC
         | F2::CORAL;
     ObdConnectData {
         connect_flags: f,

@@ -13,6 +13,7 @@
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
 //! where the kernel does not ask (a page that is there), statahead, encryption, PCC, HSM.
 
+mod ahead;
 mod append;
 mod attributes;
 mod budget;
