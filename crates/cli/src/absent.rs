@@ -131,7 +131,7 @@ impl Absent {
             TargetKind::Ost => format!(
                 "reads, writes and stat of files with objects on it wait until it is back; `lctl --dir MNT set_param 'osc.{name}*.active=0'` makes them errors"
             ),
-            _ => "what lies on it, and listings of directories that name it, wait until it is back; the rest can be used by its paths".to_owned(),
+            _ => "what lies on it, and attributes of names that lead there, wait until it is back; the rest can be used".to_owned(),
         }
     }
 }

@@ -8,6 +8,7 @@
 
 use crate::absent::{self, Absent};
 use crate::args::Check;
+use crate::older;
 use crate::repair::{self, Lines};
 use crate::up;
 use coral_node::target_dir;
@@ -247,8 +248,13 @@ fn print(f: &Found) {
 struct Reports<'a> {
     /// By file system.
     sound: BTreeMap<&'a str, mdt::check::Report>,
-    /// Why those of these file systems cannot be read.
-    broken: BTreeMap<&'a str, String>,
+    /// Why those of these file systems cannot be read, and the MDTs whose tables are damaged.
+    broken: BTreeMap<&'a str, Broken>,
+}
+
+struct Broken {
+    why: String,
+    damaged: Vec<u32>,
 }
 
 impl<'a> Reports<'a> {
@@ -264,7 +270,9 @@ impl<'a> Reports<'a> {
             match mdt::check_all(&kvs) {
                 Ok(r) => drop(sound.insert(fsname, r)),
                 Err(e) => {
-                    broken.insert(fsname, format!("the name space cannot be read: {e}"));
+                    let why = format!("the name space cannot be read: {e}");
+                    let damaged = damaged(targets, fsname);
+                    broken.insert(fsname, Broken { why, damaged });
                 }
             }
         }
@@ -294,12 +302,30 @@ impl<'a> Reports<'a> {
     fn found(&self, t: &CheckedTarget, all: &[CheckedTarget]) -> Found {
         let fsname = t.label().map(|l| &*l.fsname).unwrap_or_default();
         let mut found = check_one(t, self.sound.get(fsname));
-        if t.is_mdt_of(fsname) {
-            found.problems.extend(self.broken.get(fsname).cloned());
+        if let (Some(broken), true) = (self.broken.get(fsname), t.is_mdt_of(fsname)) {
+            let index = t.label().map_or(0, |l| l.index);
+            match &broken.damaged[..] {
+                [] => found.problems.push(broken.why.clone()),
+                some if some.contains(&index) => {}
+                [first, ..] => {
+                    found.note = format!("names are not judged: {fsname}-MDT{first:04x} is damaged")
+                }
+            }
         }
         found.problems.extend(twins(t, all));
+        found.problems.extend(older::problem(t, all));
         found
     }
+}
+
+/// The MDTs of a file system whose tables cannot be read whole.
+fn damaged(targets: &[CheckedTarget], fsname: &str) -> Vec<u32> {
+    let mdts = targets.iter().filter(|t| t.is_mdt_of(fsname));
+    let opened = mdts.filter_map(|t| t.opened.as_ref().ok());
+    opened
+        .filter(|(osd, _)| osd.verify_tables().is_err())
+        .map(|(_, label)| label.index)
+        .collect()
 }
 
 /// A target that is there twice.

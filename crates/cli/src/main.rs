@@ -22,6 +22,7 @@ mod lst;
 mod metrics;
 mod mount_options;
 mod net;
+mod older;
 mod params;
 mod repair;
 mod router;

@@ -5,6 +5,7 @@
 //! Objects that no file has are removed only when that is asked for: they may be all that is left of a file.
 
 use crate::check::CheckedTarget;
+use crate::older;
 use coral_osd::{Kv, ObjectId, Objects, OpenError, OsdFs, TargetKind, Time};
 use coral_server::mdt;
 use coral_server::ost::to_be_counted;
@@ -50,9 +51,15 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
         }
         of.problems = report.problems.len();
     }
+    let older = older::older(&targets);
     // who looks at a target holds it
     drop(targets);
     let mut lines = Lines::new();
+    older::accept(&older)?;
+    for dir in older {
+        let line = "the MGS takes it as it is, should it be an older copy".to_owned();
+        lines.entry(dir).or_default().push(line);
+    }
     for of in systems.values().filter(|of| !of.mdts.is_empty()) {
         if of.problems > 0 {
             names(of, &mut lines)?;

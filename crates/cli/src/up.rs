@@ -18,8 +18,9 @@ use crate::{net, servers};
 use coral_client::Waits;
 use coral_lnet::{Accept, MemNet};
 use coral_node::target_dir::{self, Defaults};
-use coral_node::{NetConfig, Servers};
+use coral_node::{NetConfig, Servers, ServersError};
 use coral_osd::{Label, OsdFs, TargetKind};
+use coral_server::register::RegisterError;
 use coral_wire::nid::Nid;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -71,6 +72,11 @@ fn already_up(up: &Up, running: &serde_json::Value, mountable: Result<(), String
             mountpoint.display()
         ));
     }
+    if up.mdts.is_some() || up.osts.is_some() {
+        why.push_str(&format!(
+            "; to add targets: `coral down {dir}`, and this command again"
+        ));
+    }
     if let Err(first) = mountable {
         why.push_str(&format!("; before that: {first}"));
     }
@@ -118,6 +124,9 @@ fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
     };
     config.check()?;
     let absent = absent::all(&config, dir).map_err(|e| e.to_string())?;
+    for target in present(&config, dir, &absent) {
+        is_to_be_made(&config, &target).map_err(|why| format!("{why}; nothing was changed"))?;
+    }
     if let Some(a) = absent.iter().find(|a| a.is_needed()) {
         return Err(format!(
             "{} is missing, and nothing is served without it: {}; nothing was changed",
@@ -146,7 +155,9 @@ fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>), String>
     }
     let mut targets = config.targets.clone();
     for target in present(&config, dir, &absent) {
-        format_target(&config, &target)?;
+        if is_to_be_made(&config, &target)? {
+            OsdFs::format(&target, &label_of(&config, &target)).map_err(|e| e.to_string())?;
+        }
         targets.insert(
             name_of(&target),
             OsdFs::label(&target).map_err(|e| e.to_string())?.uuid,
@@ -176,15 +187,15 @@ pub(crate) fn name_of(target: &Path) -> String {
         .into_owned()
 }
 
-/// Formats a target that has no label, unless it has served: then its label is lost, and its data are not ours to remove.
-fn format_target(config: &UpConfig, target: &Path) -> Result<(), String> {
+/// Whether the target of this directory has yet to be formatted. An error: something else is there.
+fn is_to_be_made(config: &UpConfig, target: &Path) -> Result<bool, String> {
     let unreadable = |e: std::io::Error| format!("'{}': {e}", target.display());
     if target.join("CORAL").try_exists().map_err(unreadable)? {
         let (found, wanted) = (OsdFs::label(target), label_of(config, target));
         let found = found.map_err(|e| e.to_string())?;
         let who = |l: &Label| (l.kind, l.fsname.clone(), l.index);
         return match who(&found) == who(&wanted) {
-            true => Ok(()),
+            true => Ok(false),
             false => Err(format!(
                 "'{}' holds {} of the file system '{}': move it away, {} is to be made there",
                 target.display(),
@@ -200,8 +211,44 @@ fn format_target(config: &UpConfig, target: &Path) -> Result<(), String> {
             target.display()
         ));
     }
-    let _ = std::fs::remove_dir_all(target); // half formatted: nothing was ever served from it
-    OsdFs::format(target, &label_of(config, target)).map_err(|e| e.to_string())
+    match OsdFs::foreign_content(target).map_err(unreadable)? {
+        None => Ok(true),
+        Some(why) => Err(format!(
+            "'{}': {why}; move it away, {} is to be made there",
+            target.display(),
+            label_of(config, target).target_name()
+        )),
+    }
+}
+
+/// Takes back the adding of a target whose index belongs to another one: it was formatted, and nothing was ever served from it.
+fn take_back(dir: &Path, refused: &ServersError) -> Result<Option<String>, String> {
+    let ServersError::Register(RegisterError::IndexInUse { target, .. }) = refused else {
+        return Ok(None);
+    };
+    let Some(config) = read_config(dir)? else {
+        return Ok(None);
+    };
+    let of_name = |t: &PathBuf| label_of(&config, t).target_name() == *target;
+    let Some(first) = config.target_dirs(dir).into_iter().find(of_name) else {
+        return Ok(None);
+    };
+    let (kept, taken) = config.without(&first, dir);
+    for made in &taken {
+        if OsdFs::fresh(made).map_err(|e| e.to_string())?.is_none() {
+            return Ok(None);
+        }
+    }
+    write_config(dir, &kept)?;
+    for made in &taken {
+        std::fs::remove_dir_all(made).map_err(|e| format!("'{}': {e}", made.display()))?;
+    }
+    Ok(Some(format!(
+        "nothing was added: '{}' has {} MDTs and {} OSTs as before",
+        dir.display(),
+        kept.mdts,
+        kept.osts
+    )))
 }
 
 /// A new label of the target in this directory.
@@ -250,9 +297,14 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         up.claim.claim_version,
         &up.recovery,
     );
-    let servers = Servers::start(node, targets)
-        .await
-        .map_err(|e| e.to_string())?;
+    let servers = match Servers::start(node, targets).await {
+        Ok(servers) => servers,
+        Err(why) => {
+            let taken_back = take_back(dir, &why)?;
+            let more = taken_back.map(|text| format!("; {text}"));
+            return Err(format!("{why}{}", more.unwrap_or_default()));
+        }
+    };
     let agent = Agent::new(servers.node());
     let mut asked = control::serve(dir, agent.clone())
         .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
@@ -541,8 +593,27 @@ mod tests {
             osts: Some(5),
             ..up(dir)
         };
-        let why = formatted(&more, dir).unwrap_err();
-        assert!(why.contains("other-OST0004"), "{why}");
+        let refused = |what: &str| {
+            let kept = read_config(dir).unwrap();
+            let why = formatted(&more, dir).unwrap_err();
+            assert!(
+                why.contains(what) && why.contains("nothing was changed"),
+                "{why}"
+            );
+            assert_eq!(read_config(dir).unwrap(), kept);
+        };
+        refused("other-OST0004");
+        let place = dir.join("ost0004");
+        std::fs::remove_dir_all(&place).unwrap();
+        std::fs::create_dir(&place).unwrap();
+        std::fs::write(place.join("thesis.tex"), "precious").unwrap();
+        refused("it is not empty");
+        std::fs::remove_dir_all(&place).unwrap();
+        std::os::unix::fs::symlink("nowhere", &place).unwrap();
+        refused("No such file");
+        assert!(place.is_symlink());
+        std::fs::remove_file(&place).unwrap();
+        assert_eq!(formatted(&more, dir).unwrap().osts, 5);
     }
 
     #[test]
@@ -552,7 +623,7 @@ mod tests {
         let target = dir.path().join("ost0001");
         // half formatted, never served: made anew
         std::fs::remove_file(target.join("CORAL")).unwrap();
-        format_target(&config, &target).unwrap();
+        formatted(&up(dir.path()), dir.path()).unwrap();
         drop(OsdFs::open(&target).unwrap());
         std::fs::remove_file(target.join("CORAL")).unwrap();
         std::fs::write(target.join("objects/precious"), "data").unwrap();

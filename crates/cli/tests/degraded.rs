@@ -140,6 +140,11 @@ fn without_an_mdt_the_rest_is_served() {
             std::fs::create_dir(at.join(format!("new{i}"))).unwrap();
         }
         waits("cat", &at.join("on2/f"));
+        // names that lead there are listed, also by who asks for attributes where there are any
+        for _ in 0..2 {
+            let names = ok(Command::new("ls").arg("-a").arg(&at));
+            assert!(names.contains("on1") && names.contains("on2"), "{names}");
+        }
         let df = ok(lfs().arg("df").arg(&at));
         assert!(
             df.contains("coral-MDT0002_UUID  : Resource temporarily unavailable"),
@@ -240,6 +245,102 @@ fn set_param(at: &Path, param: &str) {
         .arg("--dir")
         .arg(at)
         .args(["set_param", param]));
+}
+
+/// A target whose directory was put back from an older copy is not served: what was done since would be lost without a word.
+#[test]
+fn older_copies_are_served_only_when_that_is_wanted() {
+    in_namespace("older_copies_are_served_only_when_that_is_wanted", || {
+        let place = Place::new();
+        let (data, mnt) = (filled(&place), place.path("mnt"));
+        let copy = |from: &Path, to: &Path| {
+            let _ = std::fs::remove_dir_all(to);
+            ok(Command::new("cp").arg("-a").arg(from).arg(to));
+        };
+        let (older, newer) = (place.make("older"), place.make("newer"));
+        for target in ["mgs", "mdt0001", "ost0001"] {
+            copy(&data.join(target), &older.join(target));
+        }
+        let running = place.up(&[]);
+        for i in 0..8 {
+            let lost = mnt.join(format!("on1/lost{i}"));
+            std::fs::write(&lost, vec![b'x'; 5000]).unwrap();
+        }
+        running.stop();
+        let port = place.port.to_string();
+        for (target, name) in [("mdt0001", "coral-MDT0001"), ("ost0001", "coral-OST0001")] {
+            let there = data.join(target);
+            std::fs::rename(&there, newer.join(target)).unwrap();
+            copy(&older.join(target), &there);
+            // as often as it is tried
+            for _ in 0..3 {
+                let (_, code, told) = Served::start(&data, &port);
+                let refused = format!("{name} was put back from an older copy");
+                assert!(code == Some(1) && told.contains(&refused), "{told}");
+                let (code, told) = checked(&data, &[]);
+                let found = format!("an older copy of {name} was put back");
+                assert!(code == Some(1) && told.contains(&found), "{told}");
+            }
+            std::fs::remove_dir_all(&there).unwrap();
+            std::fs::rename(newer.join(target), &there).unwrap();
+            let (served, code, told) = Served::start(&data, &port);
+            assert_eq!(code, Some(0), "{told}");
+            served.down();
+            assert_eq!(checked(&data, &[]).0, Some(0));
+        }
+        // wanted, it is served, and no file has bytes of one that is lost
+        copy(&older.join("mdt0001"), &data.join("mdt0001"));
+        let (_, told) = checked(&data, &["--repair"]);
+        assert!(told.contains("the MGS takes it as it is"), "{told}");
+        assert!(!told.contains("an older copy of"), "{told}");
+        let new_files = |dir: &str| {
+            let running = place.up(&[]);
+            for i in 0..40 {
+                let file = mnt.join(format!("{dir}/new{i}"));
+                std::fs::write(&file, "hi").unwrap();
+                assert_eq!(std::fs::read(&file).unwrap(), b"hi");
+            }
+            running.stop();
+        };
+        new_files("on1");
+        // an older MGS with it knows of nothing
+        for target in ["mgs", "mdt0001"] {
+            copy(&older.join(target), &data.join(target));
+        }
+        new_files("on1");
+    });
+}
+
+/// An MDT that cannot be added leaves the file system as it was.
+#[test]
+fn an_mdt_that_is_refused_is_not_added() {
+    in_namespace("an_mdt_that_is_refused_is_not_added", || {
+        let place = Place::new();
+        let (data, port) = (filled(&place), place.port.to_string());
+        let (served, ..) = Served::start(&data, &port);
+        let elsewhere = place.path("elsewhere");
+        let mut format = coral();
+        format.args(["format", "--mdt", "4", "--fsname", "coral"]);
+        ok(format.args(["--mgs", "127.0.0.1@tcp"]).arg(&elsewhere));
+        let serving = place.path("serving");
+        let args = ["serve", "--port", &port, "--nid", "127.0.0.2@tcp"];
+        let args = [&args[..], &[elsewhere.to_str().unwrap()]].concat();
+        let other = Running::start_logged(&args, &elsewhere, &serving);
+        served.down();
+        let mut up = coral();
+        up.arg("up").arg(&data).args(["--port", &port]);
+        let (_, told) = fails(up.args(["--mdts", "5"]));
+        assert!(
+            told.contains("its index 4 belongs to the target at 127.0.0.2@tcp"),
+            "{told}"
+        );
+        assert!(told.contains("nothing was added"), "{told}");
+        assert!(!data.join("mdt0004").exists());
+        other.stop();
+        let (served, code, told) = Served::start(&data, &port);
+        assert!(code == Some(0) && told.contains("4 MDTs"), "{told}");
+        served.down();
+    });
 }
 
 /// Who gives a mount up that waits leaves nothing behind that is waited for.

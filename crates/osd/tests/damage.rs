@@ -196,7 +196,18 @@ fn a_damaged_file_of_a_table_is_named() {
         bad[at] ^= 1;
         fs::write(file, &bad).unwrap();
         let said = match OsdFs::open(dir.path()) {
-            Ok((osd, _)) => osd.verify_tables().unwrap_err().to_string(),
+            Ok((osd, _)) => {
+                assert_eq!(osd.trouble(), None);
+                // who only reads is told the same, and so is who asks how the target is
+                let read = osd.range(BULK, &[], None, usize::MAX);
+                let read = read.unwrap_err().to_string();
+                let trouble = osd.trouble().expect("trouble");
+                for said in [&read, &trouble] {
+                    assert!(said.contains(&file.display().to_string()), "{said}");
+                    in_words(said, "flipped");
+                }
+                osd.verify_tables().unwrap_err().to_string()
+            }
             Err(e) => e.to_string(),
         };
         assert!(

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use coral_lnet::{Nid, Node};
+use coral_osd::OsdError;
 use coral_ptlrpc::{Import, ImportConfig, Request};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use coral_wire::mgs::{MgsTargetInfo, ldd};
 use coral_wire::raw::c_array;
 use coral_wire::{Errno, opc, portal};
 
+use crate::mgs::{self, Count};
 use crate::target::{LuTarget, TargetKind};
 
 /// What a target says of its formatting.
@@ -49,6 +51,38 @@ pub enum RegisterError {
         /// NIDs of the MGS.
         mgs: String,
     },
+    /// The index belongs to another target of the same name.
+    #[error(
+        "{target} is not the one that has this name at {holder} (so says the MGS at {mgs}): it is of another file system called so, or was formatted anew. Serve the directory that belongs there"
+    )]
+    Another {
+        /// Target's name.
+        target: String,
+        /// NIDs of the target that has it.
+        holder: String,
+        /// NIDs of the MGS.
+        mgs: String,
+    },
+    /// The target is in an older state than when it was served last.
+    #[error(
+        "{target} was put back from an older copy: it was served {number} times with this one, and the MGS at {mgs} knows of a later time. Put the newer copy back. To go on with this one and lose what was done since it was made, run `coral check --repair` on the directories of all targets while no server runs"
+    )]
+    OlderCopy {
+        /// Target's name.
+        target: String,
+        /// Number of its registration.
+        number: u32,
+        /// NIDs of the MGS.
+        mgs: String,
+    },
+    /// What the target needs to know or to keep for it cannot be read or written.
+    #[error("{target}: {source}")]
+    Store {
+        /// Target's name.
+        target: String,
+        /// What is wrong.
+        source: OsdError,
+    },
     /// The MGS refuses the target.
     #[error("the MGS at {mgs} refuses {target}: {errno}")]
     Refused {
@@ -64,13 +98,13 @@ pub enum RegisterError {
 /// Registers `target`, which listens at `nids`, with the MGS. Done at every start: NIDs may have changed.
 pub async fn register(
     node: &Arc<Node>,
-    mgs: &[Nid],
+    mgs_nids: &[Nid],
     fsname: &str,
     target: &LuTarget,
     nids: &[Nid],
     formatting: Formatting<'_>,
 ) -> Result<(), RegisterError> {
-    let names = list(mgs);
+    let names = list(mgs_nids);
     let unreachable = |reason: String| RegisterError::Unreachable {
         target: target.name().to_owned(),
         mgs: names.clone(),
@@ -85,7 +119,7 @@ pub async fn register(
     data.connect_flags2 = ConnectFlags2::REP_MBITS | ConnectFlags2::CORAL;
     let import = Import::new(
         node.clone(),
-        ImportConfig::mgs(mgs.to_vec(), &format!("{}-mgc", target.name()), data),
+        ImportConfig::mgs(mgs_nids.to_vec(), &format!("{}-mgc", target.name()), data),
     );
     import
         .connect()
@@ -98,16 +132,33 @@ pub async fn register(
     if formatting.fresh {
         info.flags |= ldd::VIRGIN;
     }
+    let stored = |source| RegisterError::Store {
+        target: target.name().to_owned(),
+        source,
+    };
+    let registration = target.begin_registration(node.next_cookie()).await;
+    let registration = registration.map_err(stored)?;
+    let count = Count {
+        number: registration.number,
+        cookie: registration.cookie,
+        older: target.is_older_copy().map_err(stored)?,
+    };
     let mut request = Request::new(portal::MGS_REQUEST, opc::MGS_TARGET_REG).push(&info);
     if import.granted().has2(ConnectFlags2::CORAL) {
         request = request
             .push_empty()
-            .push_bytes([formatting.identity.as_bytes(), b"\0"].concat());
+            .push_bytes([formatting.identity.as_bytes(), b"\0"].concat())
+            .push_bytes(mgs::count_bytes(count));
     }
     let done = import.call(request).await;
     import.disconnect().await;
     match done {
-        Ok(reply) if reply.status >= 0 => Ok(()),
+        Ok(reply) if reply.status >= 0 => target.registered(registration).await.map_err(stored),
+        Ok(reply) if reply.status == Errno::ESTALE.status() => Err(RegisterError::OlderCopy {
+            target: target.name().to_owned(),
+            number: registration.number,
+            mgs: names,
+        }),
         Ok(reply) if reply.status == Errno::EADDRINUSE.status() => {
             let there = reply
                 .msg
@@ -117,11 +168,19 @@ pub async fn register(
             let holder = there
                 .filter(|h| !h.is_empty())
                 .unwrap_or_else(|| "another NID".into());
-            Err(RegisterError::IndexInUse {
-                target: target.name().to_owned(),
-                index: target.index(),
-                holder,
-                mgs: names,
+            let target_name = target.name().to_owned();
+            Err(match formatting.fresh {
+                true => RegisterError::IndexInUse {
+                    target: target_name,
+                    index: target.index(),
+                    holder,
+                    mgs: names,
+                },
+                false => RegisterError::Another {
+                    target: target_name,
+                    holder,
+                    mgs: names,
+                },
             })
         }
         Ok(reply) => Err(RegisterError::Refused {

@@ -795,6 +795,31 @@ async fn malformed_requests_are_refused_and_the_target_lives() {
     cl.stop(vec![c]).await;
 }
 
+/// An MDT asks so at its start, lest it gives an id again.
+#[tokio::test]
+async fn the_last_object_of_each_mdt_is_told() {
+    let cl = cluster(OsdMem::new()).await;
+    let c = cl.client(2, true).await;
+    let last = async |first: u64| {
+        let rq = Request::new(portal::OST_REQUEST, opc::OST_GET_INFO)
+            .push_str_nul(b"last_fid")
+            .push(&oi(first).to_fid(0));
+        let reply = c.call(rq).await;
+        assert_eq!(reply.status, 0);
+        OstId::from_fid(reply.msg.get::<Fid>(1).unwrap()).object_id()
+    };
+    let of_mdt1 = 1 << 40 | 1;
+    assert_eq!((last(1).await, last(of_mdt1).await), (0, 1 << 40));
+    for id in [3, 9000, of_mdt1 + 7] {
+        c.write(id, 0, b"x").await.unwrap();
+    }
+    assert_eq!((last(1).await, last(of_mdt1).await), (9000, of_mdt1 + 7));
+    assert_eq!(last(9000).await, 9000);
+    assert_eq!(last(9001).await, 9000, "none from there on");
+    assert_eq!(last(2 << 40 | 1).await, 2 << 40);
+    cl.stop(vec![c]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_locks_keep_the_writes_of_two_clients_whole() {
     const LEN: usize = 300_000;

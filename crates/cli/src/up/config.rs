@@ -2,6 +2,7 @@
 
 use crate::args::{self, Up};
 use coral_lnet::Accept;
+use coral_osd::TargetKind;
 use coral_wire::nid::Nid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -84,26 +85,15 @@ impl UpConfig {
         if up.fsname.as_ref().is_some_and(|n| *n != self.fsname) {
             return differs("the file system name", &self.fsname);
         }
-        if up.mdts.is_some_and(|n| n < self.mdts) {
-            return Err(format!(
-                "'{}' has {} MDTs: more can be added, none taken away",
-                dir.display(),
-                self.mdts
-            ));
-        }
-        if let Some(n) = up.mdts {
-            self.mdts = n;
-        }
-        if up.osts.is_some_and(|n| n < self.osts) {
-            return Err(format!(
-                "'{}' has {} OSTs: more can be added, none taken away",
-                dir.display(),
-                self.osts
-            ));
-        }
-        if let Some(n) = up.osts {
-            self.osts = n;
-        }
+        let more = |is: u32, wanted: Option<u32>, name: &str| match wanted {
+            Some(n) if n < is => Err(format!(
+                "'{}' has {is} {name}s: more can be added, none taken away",
+                dir.display()
+            )),
+            _ => Ok(wanted.unwrap_or(is)),
+        };
+        self.mdts = more(self.mdts, up.mdts, "MDT")?;
+        self.osts = more(self.osts, up.osts, "OST")?;
         if let Some((first, more)) = up.net.nid.split_first() {
             self.nid = first.to_string();
             self.more_nids = more.iter().map(Nid::to_string).collect();
@@ -163,6 +153,24 @@ impl UpConfig {
             .as_deref()
             .map(|a| a.parse::<Accept>().map_err(|e| format!("--accept: {e}")))
             .transpose()
+    }
+
+    /// Without a target and those of its kind behind it, whose directories in `dir` are returned too.
+    pub(super) fn without(&self, target: &Path, dir: &Path) -> (UpConfig, Vec<PathBuf>) {
+        let mut kept = self.clone();
+        let index = super::label_of(self, target).index;
+        match super::label_of(self, target).kind {
+            TargetKind::Mdt => kept.mdts = index,
+            TargetKind::Ost => kept.osts = index,
+            TargetKind::Mgs => {}
+        }
+        let left = kept.target_dirs(dir);
+        let mut gone = self.target_dirs(dir);
+        gone.retain(|d| !left.contains(d));
+        for d in &gone {
+            kept.targets.remove(&super::name_of(d));
+        }
+        (kept, gone)
     }
 
     /// The target directories, MGS first.

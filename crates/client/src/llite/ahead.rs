@@ -32,6 +32,7 @@ impl Attributes {
                 }
                 if let Ok(mdc) = self.servers.lmv.of(fid).await
                     && mdc.batches()
+                    && mdc.is_connected()
                 {
                     by_mdt
                         .entry(mdc.index)

@@ -344,12 +344,19 @@ impl Directories {
         join_all(next.iter().map(|(e, _)| e).map(entry)).await
     }
 
-    /// The same of one, of which the MDT has said `told` just now. `all_up`: no OST is away; else names are listed without what the
-    /// OSTs know.
+    /// Whether an object that is not remembered lies on an MDT that does not answer.
+    async fn mdt_is_away(&self, fid: Fid) -> bool {
+        let mdts = &self.servers.lmv;
+        self.cache.known(fid).is_none() && mdts.of(fid).await.is_ok_and(|mdc| !mdc.is_connected())
+    }
+
+    /// The same of one, of which the MDT has said `told` just now. `all_up`: no OST is away. What is on a target that is away is
+    /// listed by its name, without attributes.
     async fn entry_of(&self, fid: Fid, told: Option<MdInode>, all_up: bool) -> Option<Entry> {
         // what is covered by now counts more
         let md = match told.filter(|_| self.cache.known(fid).is_none()) {
             Some(md) => self.attributes.beside_late(md),
+            None if self.mdt_is_away(fid).await => return None,
             None => self.attributes.md_inode(fid).await.ok()?,
         };
         if md.needs_osts() && !all_up {

@@ -106,7 +106,12 @@ impl Inspection {
 
     /// Reads every record of every table, so that every stored checksum is verified; their number.
     pub fn verify_tables(&self) -> Result<u64, OsdError> {
-        self.tables.verify().map_err(|e| match e {
+        self.told(self.tables.verify())
+    }
+
+    /// With the names of the target's files instead of the copies'.
+    fn told<T>(&self, done: Result<T, OsdError>) -> Result<T, OsdError> {
+        done.map_err(|e| match e {
             OsdError::Corrupt(why) => OsdError::Corrupt(self.shadow.tell(&why, &self.dir)),
             other => other,
         })
@@ -120,7 +125,7 @@ impl Inspection {
 
 impl Kv for Inspection {
     fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        self.tables.get(t, key)
+        self.told(self.tables.get(t, key))
     }
     fn range(
         &self,
@@ -129,10 +134,10 @@ impl Kv for Inspection {
         to: Option<&[u8]>,
         limit: usize,
     ) -> Result<Vec<(Bytes, Bytes)>, OsdError> {
-        self.tables.range(t, from, to, limit)
+        self.told(self.tables.range(t, from, to, limit))
     }
     fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
-        self.tables.last(t, prefix)
+        self.told(self.tables.last(t, prefix))
     }
     fn commit(&self, _: Batch) -> Io<()> {
         Io::ready(Err(OsdError::NotSupported(

@@ -141,6 +141,15 @@ impl OsdFs {
         Ok(())
     }
 
+    /// Why no target can be formatted in `dir`, which may be missing; `None`: it can.
+    pub fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
+        match dir.symlink_metadata() {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+            Ok(_) => foreign_content(dir),
+        }
+    }
+
     /// The label of a target without opening or locking it.
     pub fn label(dir: &Path) -> Result<Label, OpenError> {
         Label::load(dir)

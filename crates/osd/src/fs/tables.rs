@@ -16,8 +16,8 @@ mod syncs;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, UserKey, UserValue};
@@ -75,6 +75,8 @@ pub(super) struct Tables {
     removed: Removed,
     /// Held while a table is written anew.
     compacting: Mutex<()>,
+    /// What could not be read, first.
+    damage: OnceLock<String>,
     target: PathBuf,
     limits: Limits,
     space: Arc<SpaceGate>,
@@ -209,6 +211,7 @@ impl Tables {
             revival: Mutex::default(),
             removed: Removed::default(),
             compacting: Mutex::default(),
+            damage: OnceLock::new(),
             target: target.to_owned(),
             limits,
             space,
@@ -221,10 +224,16 @@ impl Tables {
         if self.syncs.failed.load(Ordering::Relaxed) {
             return Some("a sync of the tables failed: no change is accepted until the server is restarted; look at the disk".into());
         }
-        self.syncs.stuck.load(Ordering::Relaxed).then(|| {
-            "a write to the tables failed; they are opened again when there is room on the disk"
-                .into()
-        })
+        if self.syncs.stuck.load(Ordering::Relaxed) {
+            return Some(
+                "a write to the tables failed; they are opened again when there is room on the disk"
+                    .into(),
+            );
+        }
+        let damage = self.damage.get()?;
+        Some(format!(
+            "{damage}; what is in it cannot be read: stop the servers and run `coral check`"
+        ))
     }
 
     /// Opens a store again that takes no writes any more. What is committed and acknowledged is in the journals; what was being
@@ -289,12 +298,8 @@ impl Tables {
     }
 
     pub(super) fn get(&self, t: Table, key: &[u8]) -> Result<Option<Bytes>, OsdError> {
-        let val = self
-            .store
-            .read()
-            .keyspace(t)?
-            .get(key)
-            .map_err(from_fjall)?;
+        let val = self.store.read().keyspace(t)?.get(key);
+        let val = val.map_err(|e| self.unreadable(t, e))?;
         Ok(val.map(|v| Bytes::copy_from_slice(&v)))
     }
 
@@ -314,13 +319,32 @@ impl Tables {
             Some(to) => k.range(from..to),
             None => k.range(from..),
         };
-        iter.take(limit).map(|g| pair(g.into_inner())).collect()
+        iter.take(limit).map(|g| self.pair(t, g)).collect()
     }
 
     pub(super) fn last(&self, t: Table, prefix: &[u8]) -> Result<Option<(Bytes, Bytes)>, OsdError> {
         let store = self.store.read();
         let last = store.keyspace(t)?.prefix(prefix).next_back();
-        last.map(|g| pair(g.into_inner())).transpose()
+        last.map(|g| self.pair(t, g)).transpose()
+    }
+
+    fn pair(&self, t: Table, row: fjall::Guard) -> Result<(Bytes, Bytes), OsdError> {
+        let (k, v) = row.into_inner().map_err(|e| self.unreadable(t, e))?;
+        Ok((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)))
+    }
+
+    /// Which file is damaged is looked for once: all files of all tables are read for it.
+    fn unreadable(&self, t: Table, e: fjall::Error) -> OsdError {
+        let (why, error) = (describe(&e), from_fjall(e));
+        let OsdError::Corrupt(_) = error else {
+            return error;
+        };
+        let told = self.damage.get_or_init(|| {
+            let told = format!("table {}: {}", t.0, damaged(&self.syncs.dir, &why));
+            tracing::error!(damage = %told, "what is in it cannot be read; stop the servers and run `coral check`");
+            told
+        });
+        OsdError::Corrupt(told.clone())
     }
 
     /// Whether `b` may be seen before it is written.
@@ -507,11 +531,6 @@ fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
         },
         bytes,
     ))
-}
-
-fn pair(p: fjall::Result<(fjall::UserKey, fjall::UserValue)>) -> Result<(Bytes, Bytes), OsdError> {
-    let (k, v) = p.map_err(from_fjall)?;
-    Ok((Bytes::copy_from_slice(&k), Bytes::copy_from_slice(&v)))
 }
 
 fn from_fjall(e: fjall::Error) -> OsdError {

@@ -31,6 +31,14 @@ pub struct OstSpace {
     pub avail_bytes: Option<u64>,
     /// Whether new objects may go there: it is not switched off by the configuration, and it answers.
     pub active: bool,
+    /// It has told which objects it has: none of their ids is given again.
+    pub numbered: bool,
+}
+
+impl OstSpace {
+    fn usable(&self) -> bool {
+        self.active && self.numbered
+    }
 }
 
 /// Object ids of each OST, and whose turn it is.
@@ -118,6 +126,32 @@ impl ObjectIds {
         Ok(next)
     }
 
+    /// No id of `ost` below `next` is given any more: objects with such ids are there. False: that has to wait, until
+    /// what earlier starts left is looked through.
+    pub(super) fn at_least(&mut self, store: &Store, ost: u32, next: u64) -> MdtResult<bool> {
+        let reserved = reserved(store, ost)?;
+        if next <= reserved {
+            return Ok(true);
+        }
+        if !self.settled {
+            return Ok(false);
+        }
+        tracing::warn!(
+            ost,
+            given = reserved,
+            found = next - 1,
+            "this OST has objects that this MDT does not know to have given: an older copy of the MDT was put back. New files get other objects; `coral check` tells of those that no file has"
+        );
+        let mut b = Batch::new();
+        put_reserved(&mut b, ost, next);
+        put_seen(&mut b, ost, next);
+        store.kv().commit(b)?;
+        store.kv().sync_soon()?;
+        self.next.insert(ost, Window::after(next));
+        self.begun.remove(&ost);
+        Ok(true)
+    }
+
     /// A transaction begins; the one before is committed, or failed.
     pub(super) fn begin(&mut self) {
         self.begun.clear();
@@ -125,7 +159,8 @@ impl ObjectIds {
 
     /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
     /// where that is out of balance. An OST that is not active is left out, also as `first`: the next one takes its
-    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINVAL if `first` is no OST.
+    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINPROGRESS if none of these has told of its objects yet, EINVAL
+    /// if `first` is no OST.
     pub(super) fn pick(
         &mut self,
         osts: &[OstSpace],
@@ -136,9 +171,12 @@ impl ObjectIds {
         if first.is_some_and(|first| !osts.is_empty() && osts.iter().all(|o| o.index != first)) {
             return Err(Errno::EINVAL);
         }
-        let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.active).collect();
+        let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.usable()).collect();
         if usable.is_empty() {
-            return Err(Errno::ENOSPC);
+            return Err(match osts.iter().any(|o| o.active) {
+                true => Errno::EINPROGRESS,
+                false => Errno::ENOSPC,
+            });
         }
         let all = count >= LOV_ALL_STRIPES_WIDE;
         let want = if all {
@@ -197,7 +235,7 @@ pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
 }
 
 /// The first object id that the MDT `index` gives, on every OST. Each MDT has 2^40 ids of its own: ids of group 0 have 48 bits.
-pub(super) fn first_id(index: u32) -> u64 {
+pub(crate) fn first_id(index: u32) -> u64 {
     u64::from(index) << MDT_SHIFT | 1
 }
 
@@ -298,6 +336,7 @@ pub(super) mod tests {
             index: i as u32,
             avail_bytes: Some(a << 30),
             active: true,
+            numbered: true,
         };
         avail.iter().enumerate().map(ost).collect()
     }
@@ -350,6 +389,14 @@ pub(super) mod tests {
         o[3].active = false;
         assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [0, 2]);
         assert_eq!(ids.pick(&o, 1, Some(4), false), Err(Errno::EINVAL));
+        o[2].numbered = false;
+        assert_eq!(
+            ids.pick(&o, 2, None, false).unwrap(),
+            [0],
+            "the objects of another are not known yet"
+        );
+        o[0].numbered = false;
+        assert_eq!(ids.pick(&o, 1, None, false), Err(Errno::EINPROGRESS));
         o.iter_mut().for_each(|o| o.active = false);
         assert_eq!(ids.pick(&o, 1, None, false), Err(Errno::ENOSPC));
     }
@@ -373,5 +420,31 @@ pub(super) mod tests {
             5,
             "an OST not heard of yet draws no more than its share"
         );
+    }
+
+    #[test]
+    fn ids_that_objects_have_are_not_given() {
+        let store = Store::open(std::sync::Arc::new(coral_osd::OsdMem::new())).unwrap();
+        let mut ids = ObjectIds::default();
+        assert_eq!(ids.take(&store, 3).unwrap(), 1);
+        assert!(ids.at_least(&store, 3, 4096).unwrap(), "they are reserved");
+        assert_eq!(ids.take(&store, 3).unwrap(), 2);
+        assert!(!ids.at_least(&store, 3, 70_001).unwrap());
+        assert_eq!(
+            ids.take(&store, 3).unwrap(),
+            3,
+            "what is left of before is looked through first"
+        );
+        ids.settled = true;
+        assert!(ids.at_least(&store, 3, 70_001).unwrap());
+        assert_eq!(ids.take(&store, 3).unwrap(), 70_001);
+        assert_eq!(
+            seen(&**store.kv(), 3).unwrap(),
+            Some(70_001),
+            "the objects of lost files are not looked for"
+        );
+        let mut again = ObjectIds::default();
+        assert!(again.take(&store, 3).unwrap() > 70_001);
+        assert_eq!(again.take(&store, 4).unwrap(), 1, "of another OST");
     }
 }

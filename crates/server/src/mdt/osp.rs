@@ -199,6 +199,7 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>, mut durable: watch::Receiver<u64
     let mut next_statfs = tokio::time::Instant::now();
     loop {
         let Some(me) = osp.upgrade() else { return };
+        me.number(&ops).await;
         if tokio::time::Instant::now() >= next_statfs && me.count() > 0 {
             let pause = if me.refresh().await {
                 STATFS_INTERVAL

@@ -22,7 +22,7 @@ mod nidtbl;
 mod registry;
 mod table;
 
-pub use registry::{Registered, Registry, TargetInfo};
+pub use registry::{Count, Registered, Registry, TargetInfo, Who};
 pub use table::MGS_TARGETS;
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use coral_buffers::Payload;
 use coral_ldlm::LdlmServer;
 use coral_lnet::{Nid, Node};
-use coral_osd::{Device, OsdError};
+use coral_osd::{Device, Kv, OsdError};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2};
 use coral_wire::ldlm::{LdlmMode, LdlmType, Policy, ResId};
 use coral_wire::mgs::{
@@ -76,6 +76,27 @@ pub struct Mgs {
     /// Counts changes of what [`Mgs::membership`] says.
     changes: watch::Sender<u64>,
     ldlm: std::sync::OnceLock<Arc<LdlmServer>>,
+}
+
+/// A target as an MGS knows it that is not running.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// `coral-OST0000`.
+    pub name: String,
+    /// Identity of its formatting; empty when unknown.
+    pub identity: String,
+    /// Number and cookie of its last registration, when it counts them.
+    pub registration: Option<(u32, u64)>,
+}
+
+/// The targets in the tables of an MGS.
+pub fn known(kv: &dyn Kv) -> Result<Vec<Known>, OsdError> {
+    let known = |(fsname, _, s): (String, u32, table::StoredTarget)| Known {
+        name: registry::target_name(&fsname, s.kind, s.index),
+        identity: s.identity,
+        registration: s.registration.map(|r| (r.number, r.cookie)),
+    };
+    Ok(table::load(kv)?.into_iter().map(known).collect())
 }
 
 /// Longest identity of a formatting, in bytes: a uuid.
@@ -136,21 +157,21 @@ impl Mgs {
 
     /// Registers a target, stores that, and calls back clients whose configuration changed.
     pub fn register(&self, info: &MgsTargetInfo, nid_texts: &[u8]) -> Result<MgsTargetInfo, Errno> {
-        self.register_as(info, nid_texts, "")
+        self.register_as(info, nid_texts, Who::default())
     }
 
-    /// The same for a target that tells the identity of its formatting.
+    /// The same for a Coral target.
     pub fn register_as(
         &self,
         info: &MgsTargetInfo,
         nid_texts: &[u8],
-        identity: &str,
+        who: Who<'_>,
     ) -> Result<MgsTargetInfo, Errno> {
         let (secs, _) = self.node.wall_time();
         let done = {
             let mut registry = self.registry.lock();
             let mut next = registry.clone();
-            let (done, batch) = next.register(info, nid_texts, identity, secs)?;
+            let (done, batch) = next.register(info, nid_texts, who, secs)?;
             if !batch.is_empty() {
                 self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
             }
@@ -263,7 +284,12 @@ impl Mgs {
             .ok()
             .filter(|i| i.len() <= IDENTITY_MAX)
             .ok_or(Errno::EPROTO)?;
-        let reply = self.register_as(&info, rq.buf(2), identity)?;
+        let count = match is_coral(rq) && !rq.buf(4).is_empty() {
+            true => Some(count_of(rq.buf(4)).ok_or(Errno::EPROTO)?),
+            false => None,
+        };
+        let who = Who { identity, count };
+        let reply = self.register_as(&info, rq.buf(2), who)?;
         self.kv.sync().await?;
         let mut m = reply_message();
         m.push(&reply);
@@ -340,6 +366,21 @@ impl Mgs {
             _ => Err(Errno::EOPNOTSUPP),
         }
     }
+}
+
+/// How a Coral target counts its registrations: number, cookie, and whether it is known to go back to an older state, 8 bytes each.
+pub(crate) fn count_bytes(count: Count) -> Vec<u8> {
+    let words = [count.number.into(), count.cookie, count.older.into()];
+    words.map(u64::to_le_bytes).concat()
+}
+
+fn count_of(bytes: &[u8]) -> Option<Count> {
+    let word = |at| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+    Some(Count {
+        number: word(0)?.try_into().ok()?,
+        cookie: word(8)?,
+        older: word(16)? != 0,
+    })
 }
 
 /// Bytes of one unit of what a client reads.

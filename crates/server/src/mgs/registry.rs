@@ -12,7 +12,7 @@ use coral_wire::{Errno, Wire};
 
 use super::config;
 use super::nidtbl::NidTable;
-use super::table::{self, StoredKind, StoredTarget};
+use super::table::{self, StoredKind, StoredRegistration, StoredTarget};
 
 /// Longest name of a file system (`LUSTRE_MAXFSNAME`).
 const FSNAME_MAX: usize = 8;
@@ -37,6 +37,35 @@ struct Fs {
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     filesystems: BTreeMap<String, Fs>,
+}
+
+/// What a Coral target says of itself beside what Lustre's say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Who<'a> {
+    /// Tells formattings of one target apart; empty when unknown.
+    pub identity: &'a str,
+    /// Its registrations so far.
+    pub count: Option<Count>,
+}
+
+/// How a Coral target counts its registrations ([`crate::target::Registration`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Count {
+    /// One more than the last that was accepted, as far as it knows.
+    pub number: u32,
+    /// Tells it from any other with the same number.
+    pub cookie: u64,
+    /// That it goes back to an older state is known and wanted.
+    pub older: bool,
+}
+
+impl<'a> From<&'a str> for Who<'a> {
+    fn from(identity: &'a str) -> Who<'a> {
+        Who {
+            identity,
+            count: None,
+        }
+    }
 }
 
 /// What a registration did.
@@ -186,14 +215,15 @@ impl Registry {
     }
 
     /// Takes a registration at `now` (seconds). The batch is what must be stored; it is empty when nothing stored changes.
-    /// `identity` tells formattings of one target apart; empty when unknown.
-    pub fn register(
+    /// EADDRINUSE: another target has the index. ESTALE: an older copy of the target was put back.
+    pub fn register<'a>(
         &mut self,
         info: &MgsTargetInfo,
         texts: &[u8],
-        identity: &str,
+        who: impl Into<Who<'a>>,
         now: i64,
     ) -> Result<(Registered, Batch), Errno> {
+        let who = who.into();
         let fsname = text(&info.fsname)?.to_owned();
         check_fsname(&fsname)?;
         let kind = kind_of(info)?;
@@ -209,11 +239,13 @@ impl Registry {
             .map(str::to_owned)
             .collect();
         let fs = self.filesystems.entry(fsname.clone()).or_default();
-        let index = fs.choose_index(kind, info, identity)?;
+        let index = fs.choose_index(kind, info, who.identity)?;
+        let registration = fs.check_count(kind, index, &who)?;
+        let mut now = StoredTarget::new(kind, index, &nids, now, params);
+        now.identity = who.identity.to_owned();
+        now.registration = registration;
         let mut batch = Batch::new();
-        let log_changed = fs.store(
-            &fsname, kind, index, &nids, params, identity, now, &mut batch,
-        )?;
+        let log_changed = fs.store(&fsname, now, &mut batch)?;
         let nids_changed = fs.nids.set(kind, index, info.instance, &nids);
         if log_changed {
             fs.log = Some(config::client_log(&fsname, &fs.stored()));
@@ -242,9 +274,9 @@ impl Fs {
             .position(|(_, s)| s.kind == kind && s.index == index)
     }
 
-    /// The index asked for, or the lowest free one when the target has none yet. A newly formatted target must not take
-    /// an index that is in use (-EADDRINUSE), unless it says that it replaces the old one (WRITECONF), or it is the very
-    /// target that is registered: its registration was accepted, and the answer lost.
+    /// The index asked for, or the lowest free one when the target has none yet. A newly formatted target, and one that is known to
+    /// be another, must not take an index that is in use (-EADDRINUSE), unless it says that it replaces the old one (WRITECONF). The
+    /// very target that is registered may still say that it is new: its registration was accepted, and the answer lost.
     fn choose_index(
         &self,
         kind: StoredKind,
@@ -256,56 +288,70 @@ impl Fs {
                 .find(|i| self.position(kind, *i).is_none())
                 .ok_or(Errno::ENOSPC);
         }
-        let virgin = info.flags & (ldd::VIRGIN | ldd::WRITECONF) == ldd::VIRGIN;
         if info.stripe_index > INDEX_MAX {
             return Err(Errno::ERANGE);
         }
-        let there = self
-            .position(kind, info.stripe_index)
-            .map(|i| &self.targets[i].1);
-        if virgin && there.is_some_and(|s| identity.is_empty() || s.identity != identity) {
+        let Some(at) = self.position(kind, info.stripe_index) else {
+            return Ok(info.stripe_index);
+        };
+        let there = &self.targets[at].1.identity;
+        let same = !identity.is_empty() && there == identity;
+        let other = !identity.is_empty() && !there.is_empty() && !same;
+        let virgin = info.flags & ldd::VIRGIN != 0;
+        if info.flags & ldd::WRITECONF == 0 && (other || virgin && !same) {
             return Err(Errno::EADDRINUSE);
         }
         Ok(info.stripe_index)
     }
 
-    /// Remembers the target; says whether that changes the client log.
-    #[allow(clippy::too_many_arguments, reason = "the columns of one record")]
-    fn store(
-        &mut self,
-        fsname: &str,
+    /// The registration to remember: a target that went back to an older state, which nobody knows of, is refused.
+    fn check_count(
+        &self,
         kind: StoredKind,
         index: u32,
-        nids: &[Nid],
-        params: Vec<String>,
-        identity: &str,
-        now: i64,
-        batch: &mut Batch,
-    ) -> Result<bool, Errno> {
+        who: &Who<'_>,
+    ) -> Result<Option<StoredRegistration>, Errno> {
+        let last = self
+            .position(kind, index)
+            .and_then(|at| self.targets[at].1.registration);
+        let Some(count) = who.count else {
+            return Ok(last);
+        };
+        let now = StoredRegistration {
+            number: count.number,
+            cookie: count.cookie,
+        };
+        match last {
+            Some(last) if now.number <= last.number && now != last && !count.older => {
+                Err(Errno::ESTALE)
+            }
+            _ => Ok(Some(now)),
+        }
+    }
+
+    /// Remembers the target; says whether that changes the client log.
+    fn store(&mut self, fsname: &str, now: StoredTarget, batch: &mut Batch) -> Result<bool, Errno> {
         let failed = |e: OsdError| Errno(e.errno());
-        let Some(i) = self.position(kind, index) else {
+        let Some(i) = self.position(now.kind, now.index) else {
             let order = self.targets.last().map_or(0, |(o, _)| o + 1);
-            let mut s = StoredTarget::new(kind, index, nids, now, params);
-            s.identity = identity.to_owned();
-            table::put(batch, fsname, order, &s).map_err(failed)?;
-            self.targets.push((order, s));
+            table::put(batch, fsname, order, &now).map_err(failed)?;
+            self.targets.push((order, now));
             return Ok(true);
         };
         let (order, s) = &mut self.targets[i];
-        let same = s.nids() == nids && (params.is_empty() || s.params == params);
-        let known = identity.is_empty() || s.identity == identity;
-        if same && known {
-            return Ok(false);
+        let before = s.clone();
+        s.nids = now.nids;
+        s.registration = now.registration;
+        if !now.params.is_empty() {
+            s.params = now.params;
         }
-        if !known {
-            s.identity = identity.to_owned();
+        if !now.identity.is_empty() {
+            s.identity = now.identity;
         }
-        s.set_nids(nids);
-        if !params.is_empty() {
-            s.params = params;
+        if *s != before {
+            table::put(batch, fsname, *order, s).map_err(failed)?;
         }
-        table::put(batch, fsname, *order, s).map_err(failed)?;
-        Ok(!same)
+        Ok(s.nids != before.nids || s.params != before.params)
     }
 }
 
@@ -482,6 +528,45 @@ mod tests {
                 .unwrap_err(),
             Errno::EADDRINUSE
         );
+        // of another file system of that name, whatever it says of itself
+        let foreign = info(ldd::SV_TYPE_OST, 1, "10.0.0.1@tcp");
+        assert_eq!(
+            r.register(&foreign, &[], "d", 7).unwrap_err(),
+            Errno::EADDRINUSE
+        );
+    }
+
+    #[test]
+    fn an_older_copy_is_refused_until_it_is_wanted() {
+        let mut r = Registry::default();
+        let ost = info(ldd::SV_TYPE_OST, 0, "10.0.0.1@tcp");
+        let mut told = |number, cookie, older| {
+            let count = Some(Count {
+                number,
+                cookie,
+                older,
+            });
+            let identity = "a";
+            r.register(&ost, &[], Who { identity, count }, 7)
+                .map(|(_, batch)| batch.is_empty())
+        };
+        assert_eq!(told(1, 11, false), Ok(false));
+        assert_eq!(told(1, 11, false), Ok(true), "the answer was lost");
+        assert_eq!(told(2, 12, false), Ok(false));
+        // one start was not answered, the MGS is an older copy itself
+        assert_eq!(told(4, 14, false), Ok(false));
+        for (number, cookie) in [(3, 23), (4, 24), (4, 11), (1, 11)] {
+            assert_eq!(
+                told(number, cookie, false),
+                Err(Errno::ESTALE),
+                "{number} {cookie}"
+            );
+        }
+        assert_eq!(told(4, 14, false), Ok(true), "refused ones leave nothing");
+        assert_eq!(told(2, 22, true), Ok(false));
+        assert_eq!(told(3, 23, false), Ok(false));
+        let one = r.register(&ost, &[], "a", 7).unwrap();
+        assert!(one.1.is_empty(), "one that does not count");
     }
 
     #[test]

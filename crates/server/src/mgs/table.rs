@@ -53,6 +53,18 @@ pub struct StoredTarget {
     /// Identity of its formatting, when it told one: of a Coral target its label's uuid; else empty.
     #[serde(default)]
     pub identity: String,
+    /// Its last registration: a later one has a greater number. Only Coral targets count them.
+    #[serde(default)]
+    pub registration: Option<StoredRegistration>,
+}
+
+/// One registration of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredRegistration {
+    /// Its number, kept by the target.
+    pub number: u32,
+    /// Tells it from any other with this number.
+    pub cookie: u64,
 }
 
 impl StoredTarget {
@@ -72,6 +84,7 @@ impl StoredTarget {
             registered,
             params,
             identity: String::new(),
+            registration: None,
         };
         s.set_nids(nids);
         s

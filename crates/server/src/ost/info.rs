@@ -1,12 +1,15 @@
 //! OST_STATFS and the keyed requests (`ofd_statfs_hdl`, `ofd_get_info_hdl`, `ofd_set_info_hdl`).
 
-use coral_wire::Errno;
+use coral_wire::fid::OstId;
 use coral_wire::ost::{ObdStatfs, Obdo};
 use coral_wire::ptlrpc::Message;
 use coral_wire::quota::ObdQuotactl;
 use coral_wire::raw::c_str;
+use coral_wire::{Errno, Fid};
 
+use super::brw::object_of;
 use super::{Ost, OstError, reply};
+use crate::mdt::object_ids;
 use crate::quota::{self, Question};
 use crate::target::TargetRequest;
 
@@ -55,7 +58,8 @@ impl Ost {
 
     pub(super) fn get_info(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         match c_str(rq.buf(1)) {
-            // Objects are numbered by the MDT, which asks nobody.
+            b"last_fid" => self.last_fid(rq),
+            // Objects are numbered by the MDT, which asks for the last FID.
             b"last_id" => {
                 let mut msg = reply();
                 msg.push(&0u64);
@@ -63,6 +67,19 @@ impl Ost {
             }
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
+    }
+
+    /// The greatest object that there is, from the one in the request on, of those that the same MDT gives; the one before when
+    /// there is none (`ofd_get_info_hdl`, KEY_LAST_FID).
+    fn last_fid(&self, rq: &TargetRequest) -> Result<Message, OstError> {
+        let asked: Fid = rq.rq.msg.get(2).map_err(|_| Errno::EPROTO)?;
+        let (id, _) = object_of(&OstId::from_fid(asked))?;
+        let ids = id.oid..object_ids::first_id(object_ids::mdt_of(id.oid).saturating_add(1));
+        let last = self.usage.last_id(id.seq, &ids, rq.target.instance())?;
+        let last = OstId::group0(last.unwrap_or(id.oid - 1)).to_fid(rq.target.index());
+        let mut msg = reply();
+        msg.push(&last);
+        Ok(msg)
     }
 
     pub(super) fn set_info(&self, rq: &TargetRequest) -> Result<Message, OstError> {

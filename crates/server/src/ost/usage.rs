@@ -21,16 +21,18 @@ mod table;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 
 use coral_osd::{Batch, Device, ObjectId, Objects, OsdError, Visit};
+use coral_wire::Errno;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use self::groups::{Groups, KEPT_GROUPS};
 use self::table::Group;
-use super::FileThere;
+use super::{FileThere, OstError};
 use crate::quota::{self, Owner, Sums, Used};
 use crate::target::{SyncGroup, stored_instance};
 
@@ -217,6 +219,31 @@ impl OstUsage {
         let mut visits = visits.lock();
         visits.measure();
         visits.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// The greatest id in `ids` of an object of the sequence `seq` that there is; EINPROGRESS while that is not known. `instance` is
+    /// this start of the target.
+    pub(super) fn last_id(
+        &self,
+        seq: u64,
+        ids: &Range<u64>,
+        instance: u32,
+    ) -> Result<Option<u64>, OstError> {
+        if !table::holds_all(&*self.kv, instance)? {
+            return Err(Errno::EINPROGRESS.into());
+        }
+        let counted = table::last_counted(&*self.kv, seq, ids)?;
+        let after = counted.map_or(ids.start, |last| last + 1)..ids.end;
+        let mut groups = table::groups(&*self.kv)?;
+        groups.sort_unstable();
+        for group in groups.into_iter().rev() {
+            for id in group.ids_of(seq, &after).rev() {
+                if self.objects.attr(id)?.is_some() {
+                    return Ok(Some(id.oid));
+                }
+            }
+        }
+        Ok(counted)
     }
 
     /// Ends the counting: nothing holds the objects any more when this returns.

@@ -6,14 +6,15 @@ use std::time::Duration;
 use coral_lnet::Nid;
 use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportObserver, ImportState, Request};
 use coral_wire::connect::{CLAIMED, ConnectFlags as F};
+use coral_wire::fid::OstId;
 use coral_wire::ost::ObdStatfs;
-use coral_wire::{ObdConnectData, opc, portal};
+use coral_wire::{Errno, Fid, ObdConnectData, opc, portal};
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 
 use super::Osp;
 use crate::mdt::handler::MdtOps;
-use crate::mdt::object_ids::OstSpace;
+use crate::mdt::object_ids::{self, OstSpace};
 
 /// Seconds between statfs of all OSTs (`osp.*.maxage`).
 pub(super) const STATFS_INTERVAL: Duration = Duration::from_secs(5);
@@ -45,6 +46,8 @@ pub(super) struct OspPeer {
     silent: bool,
     /// Not connected since an attempt failed or the connection was lost; before that it may be used.
     lost: bool,
+    /// It has told which objects it has, and ids are given beyond them.
+    numbered: bool,
 }
 
 impl OspPeer {
@@ -55,6 +58,7 @@ impl OspPeer {
             space: None,
             silent: false,
             lost: false,
+            numbered: false,
         }
     }
 
@@ -102,6 +106,7 @@ impl Osp {
             index: p.target.index,
             avail_bytes: p.space.map(|s| s.bavail.saturating_mul(u64::from(s.bsize))),
             active: p.target.active && (connected || !any) && !(heard && p.silent),
+            numbered: p.numbered,
         };
         st.peers.values().zip(connected).map(space).collect()
     }
@@ -165,7 +170,7 @@ impl Osp {
         }
         for import in fresh {
             import.set_observer(Arc::new(OspWatch(self.changed.clone())));
-            tokio::spawn(connect(Arc::downgrade(&import), self.changed.clone()));
+            tokio::spawn(connect(Arc::downgrade(self), Arc::downgrade(&import)));
         }
         for p in gone {
             tokio::spawn(async move { p.import.disconnect().await });
@@ -206,7 +211,44 @@ impl Osp {
         up.map(|(i, p)| (*i, p.import.clone())).collect()
     }
 
-    /// Asks every OST for its space. Returns whether all answered.
+    /// Asks OSTs that were not asked yet for their last objects: no id is given again that an object has, in case that an older
+    /// copy of the MDT was put back (`osp_precreate.c`, `osp_get_lastfid_from_ost`).
+    pub(super) async fn number(&self, ops: &Weak<MdtOps>) {
+        let new = |(index, _): &(u32, Arc<Import>)| {
+            let st = self.state.lock();
+            st.peers.get(index).is_some_and(|p| !p.numbered)
+        };
+        let imports: Vec<_> = self.connected().into_iter().filter(new).collect();
+        let Some(ops) = ops.upgrade().filter(|_| !imports.is_empty()) else {
+            return;
+        };
+        let first = object_ids::first_id(ops.core.read().store.fld().index());
+        let ask = imports
+            .iter()
+            .map(|(index, import)| async move { (*index, last_id(import, *index, first).await) });
+        for ((index, last), (_, import)) in join_all(ask).await.into_iter().zip(&imports) {
+            let done = match last {
+                Some(last) => {
+                    let mut core = ops.core.write();
+                    let store = core.store.clone();
+                    core.ids.at_least(&store, index, last + 1)
+                }
+                None => Ok(false),
+            };
+            let done = done.unwrap_or_else(|e| {
+                tracing::error!(error = %e, ost = index, "the ids of its objects cannot be reserved: it gets no new ones");
+                false
+            });
+            if let Some(p) = self.state.lock().peers.get_mut(&index)
+                && Arc::ptr_eq(&p.import, import)
+            {
+                p.numbered = done;
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Asks every OST for its space. Returns whether all answered, and all have told of their objects.
     pub(super) async fn refresh(&self) -> bool {
         let imports = self.connected();
         let mut all = imports.len() == self.count();
@@ -230,16 +272,38 @@ impl Osp {
             }
         }
         self.changed.notify_one();
-        all
+        all && self.state.lock().peers.values().all(|p| p.numbered)
     }
 }
 
+/// The greatest id of an object on an OST of those that this MDT gives, from `first`; below it when there is none; `None` when it
+/// does not tell.
+async fn last_id(import: &Arc<Import>, ost: u32, first: u64) -> Option<u64> {
+    let asked = OstId::group0(first).to_fid(ost);
+    let rq = Request::new(portal::OST_REQUEST, opc::OST_GET_INFO)
+        .push_bytes(b"last_fid\0".to_vec())
+        .push(&asked);
+    let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq)).await;
+    let reply = reply.ok()?.ok()?;
+    if reply.status == Errno::EOPNOTSUPP.status() {
+        // an older release of Coral: it makes what it is told to
+        return Some(first - 1);
+    }
+    if reply.status != 0 {
+        return None;
+    }
+    let last = OstId::from_fid(reply.msg.get::<Fid>(1).ok()?).object_id();
+    (object_ids::mdt_of(last) == object_ids::mdt_of(first)).then_some(last)
+}
+
 /// Connects to an OST, however long it takes until it is there; later the import reconnects by itself.
-async fn connect(import: Weak<Import>, changed: Arc<Notify>) {
+async fn connect(osp: Weak<Osp>, import: Weak<Import>) {
     let mut told = false;
     while let Some(import) = import.upgrade() {
         let done = import.connect().await;
-        changed.notify_one();
+        let Some(osp) = osp.upgrade() else { return };
+        osp.changed.notify_one();
+        osp.wake.notify_one();
         match done {
             Ok(_) | Err(ConnectError::Closed) => return,
             Err(e) if !told => {
@@ -248,7 +312,7 @@ async fn connect(import: Weak<Import>, changed: Arc<Notify>) {
             Err(_) => (),
         }
         told = true;
-        drop(import);
+        drop((import, osp));
         tokio::time::sleep(CONNECT_PAUSE).await;
     }
 }

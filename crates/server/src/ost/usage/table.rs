@@ -9,6 +9,8 @@
 //!
 //! Invariant: the sums of `ost_usage` are those of the rows of `ost_object`: both change in one batch.
 
+use std::ops::Range;
+
 use coral_osd::{Batch, Kv, ObjectId, OsdError, Table};
 
 use crate::quota::{self, Owner, Used};
@@ -53,6 +55,21 @@ impl Group {
         })
     }
 
+    /// Those of them that are of the sequence `seq` and in `ids`.
+    pub(super) fn ids_of(
+        self,
+        seq: u64,
+        ids: &Range<u64>,
+    ) -> impl DoubleEndedIterator<Item = ObjectId> {
+        let first = self.number * GROUP_OBJECTS;
+        let last = first + (GROUP_OBJECTS - 1);
+        let to = match self.seq == seq {
+            true => ids.end.min(last.saturating_add(1)),
+            false => 0,
+        };
+        (ids.start.max(first)..to).map(move |oid| ObjectId { seq, oid })
+    }
+
     pub(super) fn key(self) -> Vec<u8> {
         [self.seq.to_be_bytes(), self.number.to_be_bytes()].concat()
     }
@@ -81,6 +98,36 @@ pub(super) fn counted_by(kv: &dyn Kv) -> Result<Option<u32>, OsdError> {
 
 pub(super) fn put_counted_by(batch: &mut Batch, instance: u32) {
     batch.put(META, COUNTED, instance.to_le_bytes().to_vec());
+}
+
+/// Whether every object is counted in these tables, or is of one of their groups; `instance` is this start of the target.
+pub(super) fn holds_all(kv: &dyn Kv, instance: u32) -> Result<bool, OsdError> {
+    Ok(counted_by(kv)? == Some(instance))
+}
+
+/// The greatest id in `ids` of an object of the sequence `seq` that is counted.
+pub(super) fn last_counted(
+    kv: &dyn Kv,
+    seq: u64,
+    ids: &Range<u64>,
+) -> Result<Option<u64>, OsdError> {
+    let end = object_key(ObjectId { seq, oid: ids.end });
+    let some_from = |oid| -> Result<bool, OsdError> {
+        let from = object_key(ObjectId { seq, oid });
+        Ok(!kv.range(OBJECT, &from, Some(&end), 1)?.is_empty())
+    };
+    if !some_from(ids.start)? {
+        return Ok(None);
+    }
+    let (mut there, mut none) = (ids.start, ids.end);
+    while none - there > 1 {
+        let middle = there + (none - there) / 2;
+        match some_from(middle)? {
+            true => there = middle,
+            false => none = middle,
+        }
+    }
+    Ok(Some(there))
 }
 
 fn object_key(id: ObjectId) -> Vec<u8> {
@@ -171,6 +218,28 @@ mod tests {
         }
         assert_eq!(Group::of_key(&[0xff; 16]), None, "no object has that id");
         assert_eq!(Group::of_key(&[0; 15]), None);
+    }
+
+    #[test]
+    fn the_last_object_is_that_of_its_range() {
+        let osd = coral_osd::OsdMem::new();
+        let mut b = Batch::new();
+        for oid in [1, 7, 4096, 1 << 40 | 1, 1 << 40 | 77, 2 << 40] {
+            put_object(&mut b, ObjectId { seq: 0, oid }, Some(Default::default()));
+        }
+        put_object(
+            &mut b,
+            ObjectId { seq: 5, oid: 9 },
+            Some(Default::default()),
+        );
+        osd.commit(b).wait().unwrap();
+        let last = |seq, ids| last_counted(&osd, seq, &ids).unwrap();
+        assert_eq!(last(0, 1..1 << 40), Some(4096));
+        assert_eq!(last(0, 1..4096), Some(7));
+        assert_eq!(last(0, 8..4096), None);
+        assert_eq!(last(0, 1 << 40..2 << 40), Some(1 << 40 | 77));
+        assert_eq!(last(0, 3 << 40..4 << 40), None);
+        assert_eq!(last(5, 0..u64::MAX), Some(9));
     }
 
     #[test]
