@@ -16,6 +16,8 @@ enum Wrong {
     Older(u32, u32),
     /// It is not the one that is known.
     Another,
+    /// It was served before, and is not known.
+    Unknown,
 }
 
 fn known(targets: &[CheckedTarget]) -> Option<Vec<Known>> {
@@ -30,7 +32,10 @@ fn known(targets: &[CheckedTarget]) -> Option<Vec<Known>> {
 fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, OsdError> {
     let name = label.target_name();
     let Some(k) = known.iter().find(|k| k.name == name) else {
-        return Ok(None);
+        let here = last_registration(osd)?;
+        let served = here.number > 1 || here.accepted;
+        let unknown = label.kind != TargetKind::Mgs && served && !older_copy_accepted(osd)?;
+        return Ok(unknown.then_some(Wrong::Unknown));
     };
     if !k.identity.is_empty() && k.identity != label.uuid {
         return Ok(Some(Wrong::Another));
@@ -41,7 +46,8 @@ fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, 
     let here = last_registration(osd)?;
     let same = (here.number, here.cookie) == known;
     let older = !same && here.number <= known.0 && !older_copy_accepted(osd)?;
-    Ok(older.then_some(Wrong::Older(here.number, known.0)))
+    let served = here.number - u32::from(!here.accepted && here.number > 0);
+    Ok(older.then_some(Wrong::Older(served, known.0)))
 }
 
 /// What the MGS, if it is among `all`, finds wrong with `t`.
@@ -51,7 +57,10 @@ pub(crate) fn problem(t: &CheckedTarget, all: &[CheckedTarget]) -> Option<String
     let name = label.target_name();
     Some(match wrong {
         Wrong::Older(had, known) => format!(
-            "an older copy of {name} was put back: it was served {had} times, and the MGS knows of {known}. Put the newer copy back; or `--repair` makes the MGS take this one, without what was done since it was made"
+            "an older copy of {name} was put back: it was served {had} times, and the MGS knows of {known} times. Put the newer copy back; or `--repair` makes the MGS take this one, without what was done since it was made"
+        ),
+        Wrong::Unknown => format!(
+            "{name} was served, and the MGS does not know it: one of them belongs to another file system, or the MGS is an older copy; `--repair` makes the MGS take it"
         ),
         Wrong::Another => format!(
             "this is not the {name} that the MGS knows: it is of another file system, or was formatted anew. Serve the directory that belongs there"
@@ -68,7 +77,10 @@ pub(crate) fn older(all: &[CheckedTarget]) -> Vec<PathBuf> {
             return false;
         };
         match &known {
-            Some(known) => matches!(wrong(&**osd, label, known), Ok(Some(Wrong::Older(..)))),
+            Some(known) => matches!(
+                wrong(&**osd, label, known),
+                Ok(Some(Wrong::Older(..) | Wrong::Unknown))
+            ),
             None => label.kind != TargetKind::Mgs,
         }
     };

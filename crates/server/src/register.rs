@@ -65,13 +65,25 @@ pub enum RegisterError {
     },
     /// The target is in an older state than when it was served last.
     #[error(
-        "{target} was put back from an older copy: it was served {number} times with this one, and the MGS at {mgs} knows of a later time. Put the newer copy back. To go on with this one and lose what was done since it was made, run `coral check --repair` on the directories of all targets while no server runs"
+        "{target} was put back from an older copy: it was served {served} times before, and the MGS at {mgs} knows of a later time. Put the newer copy back. To go on with this one and lose what was done since it was made, run `coral check --repair` on the directories of all targets while no server runs"
     )]
     OlderCopy {
         /// Target's name.
         target: String,
-        /// Number of its registration.
-        number: u32,
+        /// How often it was registered before, as far as it knows.
+        served: u32,
+        /// NIDs of the MGS.
+        mgs: String,
+    },
+    /// The target was served before, and not with this MGS.
+    #[error(
+        "{target} was served {served} times, and the MGS at {mgs} does not know it: it belongs to another one. If that MGS was lost, or put back from an older copy, run `coral check --repair` on the directories of all targets while no server runs"
+    )]
+    Unknown {
+        /// Target's name.
+        target: String,
+        /// How often it was registered before.
+        served: u32,
         /// NIDs of the MGS.
         mgs: String,
     },
@@ -156,7 +168,12 @@ pub async fn register(
         Ok(reply) if reply.status >= 0 => target.registered(registration).await.map_err(stored),
         Ok(reply) if reply.status == Errno::ESTALE.status() => Err(RegisterError::OlderCopy {
             target: target.name().to_owned(),
-            number: registration.number,
+            served: registration.number - 1,
+            mgs: names,
+        }),
+        Ok(reply) if reply.status == Errno::ENOENT.status() => Err(RegisterError::Unknown {
+            target: target.name().to_owned(),
+            served: registration.number - 1,
             mgs: names,
         }),
         Ok(reply) if reply.status == Errno::EADDRINUSE.status() => {

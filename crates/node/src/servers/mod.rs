@@ -42,6 +42,8 @@ pub use status::TargetStatus;
 
 /// How long an MDT waits for its MGS at its start.
 const MGS_LIMIT: Duration = Duration::from_secs(10);
+/// Longest wait at a start for OSTs that are on their way.
+const OSTS_LIMIT: Duration = Duration::from_secs(2);
 /// How long an MGS elsewhere is told goodbye.
 const GOODBYE: Duration = Duration::from_secs(10);
 
@@ -184,9 +186,16 @@ impl Servers {
             mdts.extend(self.start_registered(target).await?);
         }
         // when the OSTs of this node are there: an MDT gives no objects to an OST that refused it
-        for (mdt, label) in mdts {
-            self.follow_config(mdt, &label).await?;
+        for (mdt, label) in &mdts {
+            self.follow_config(mdt.clone(), label).await?;
         }
+        // so that nobody who makes a file at once is told to come back
+        let usable = async {
+            for (mdt, _) in &mdts {
+                mdt.osts_usable().await;
+            }
+        };
+        let _ = tokio::time::timeout(OSTS_LIMIT, usable).await;
         Ok(())
     }
 

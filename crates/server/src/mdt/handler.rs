@@ -204,6 +204,11 @@ impl Mdt {
         self.ops.set_osts(osts);
     }
 
+    /// Waits until new files get objects, if there is an OST that may have them.
+    pub async fn osts_usable(&self) {
+        self.ops.osp.usable().await;
+    }
+
     /// The MDTs of the file system as the configuration has them now, this one among them.
     pub fn set_mdts(&self, mdts: Vec<MdtTarget>) -> MdtResult<()> {
         if self.ops.mdts.set(mdts, self.target.claimed()) {

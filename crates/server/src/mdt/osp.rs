@@ -59,6 +59,8 @@ pub struct Osp {
     wake: Notify,
     /// The allocator's view of the OSTs may be another now.
     changed: Arc<Notify>,
+    /// Counts the times that OSTs have told of their objects.
+    numbered: watch::Sender<u64>,
 }
 
 impl Osp {
@@ -78,6 +80,7 @@ impl Osp {
             told,
             wake,
             changed,
+            numbered: watch::Sender::default(),
         })
     }
 

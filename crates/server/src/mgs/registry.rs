@@ -304,19 +304,22 @@ impl Fs {
         Ok(info.stripe_index)
     }
 
-    /// The registration to remember: a target that went back to an older state, which nobody knows of, is refused.
+    /// The registration to remember. Refused are a target that went back to an older state (ESTALE), and one that was registered
+    /// before, and not here (ENOENT), unless that is known and wanted.
     fn check_count(
         &self,
         kind: StoredKind,
         index: u32,
         who: &Who<'_>,
     ) -> Result<Option<StoredRegistration>, Errno> {
-        let last = self
-            .position(kind, index)
-            .and_then(|at| self.targets[at].1.registration);
+        let at = self.position(kind, index);
+        let last = at.and_then(|at| self.targets[at].1.registration);
         let Some(count) = who.count else {
             return Ok(last);
         };
+        if at.is_none() && count.number > 1 && !count.older {
+            return Err(Errno::ENOENT);
+        }
         let now = StoredRegistration {
             number: count.number,
             cookie: count.cookie,
@@ -565,8 +568,20 @@ mod tests {
         assert_eq!(told(4, 14, false), Ok(true), "refused ones leave nothing");
         assert_eq!(told(2, 22, true), Ok(false));
         assert_eq!(told(3, 23, false), Ok(false));
-        let one = r.register(&ost, &[], "a", 7).unwrap();
-        assert!(one.1.is_empty(), "one that does not count");
+        // one that is not known here, and was elsewhere
+        let mut r = Registry::default();
+        let mut told = |number, older| {
+            let count = Some(Count {
+                number,
+                cookie: 5,
+                older,
+            });
+            let identity = "a";
+            r.register(&ost, &[], Who { identity, count }, 7).map(drop)
+        };
+        assert_eq!(told(2, false), Err(Errno::ENOENT));
+        assert_eq!(told(2, true), Ok(()));
+        assert_eq!(told(3, false), Ok(()));
     }
 
     #[test]

@@ -211,6 +211,23 @@ impl Osp {
         up.map(|(i, p)| (*i, p.import.clone())).collect()
     }
 
+    /// Waits until an OST gets objects, if there is one that may.
+    pub async fn usable(&self) {
+        let mut news = self.numbered.subscribe();
+        loop {
+            {
+                let st = self.state.lock();
+                let known = st.peers.values().any(|p| !p.numbered && p.target.active);
+                if st.peers.values().any(|p| p.numbered) || !known {
+                    return;
+                }
+            }
+            if news.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
     /// Asks OSTs that were not asked yet for their last objects: no id is given again that an object has, in case that an older
     /// copy of the MDT was put back (`osp_precreate.c`, `osp_get_lastfid_from_ost`).
     pub(super) async fn number(&self, ops: &Weak<MdtOps>) {
@@ -246,6 +263,7 @@ impl Osp {
             }
         }
         self.changed.notify_one();
+        self.numbered.send_modify(|n| *n += 1);
     }
 
     /// Asks every OST for its space. Returns whether all answered, and all have told of their objects.
