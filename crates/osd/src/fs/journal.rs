@@ -185,6 +185,19 @@ pub(super) fn sync(dir: &Path, before: &[JournalLen]) -> io::Result<(Vec<Journal
     Ok((journals, began))
 }
 
+/// Asks the disk for what is in the newest journal in `dir` so far.
+pub(super) fn write_out(dir: &Path) -> io::Result<()> {
+    let Some((_, newest)) = list(dir)?.pop() else {
+        return Ok(());
+    };
+    match File::open(newest) {
+        Ok(file) => file.sync_data(),
+        // it was removed meanwhile: what was in it is in the tables
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
 /// Length of the newest journal in `dir`, which nobody writes any more.
 pub(super) fn newest_len(dir: &Path) -> io::Result<Option<JournalLen>> {
     let Some((id, path)) = list(dir)?.pop() else {

@@ -13,6 +13,7 @@
 
 mod compaction;
 mod syncs;
+mod writeout;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ use rustix::fs::IFlags;
 
 use self::compaction::Removed;
 use self::syncs::Syncs;
+use self::writeout::WriteOut;
 use super::space::{Class, SpaceGate};
 use super::synced::{Acked, Promise, SyncedFile};
 use super::{journal, manifest};
@@ -80,6 +82,7 @@ pub(super) struct Tables {
     target: PathBuf,
     limits: Limits,
     space: Arc<SpaceGate>,
+    write_out: WriteOut,
     // After `store`: its last promise is made when the store is closed.
     syncs: Syncs,
 }
@@ -200,7 +203,7 @@ impl Tables {
             journals: Mutex::new(found.journals),
             inherits_unsynced,
             objects_synced: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
+            failed: Arc::default(),
             stuck: AtomicBool::new(false),
         };
         space.set_unsorted(db.write_buffer_size());
@@ -215,6 +218,7 @@ impl Tables {
             target: target.to_owned(),
             limits,
             space,
+            write_out: WriteOut::default(),
             syncs,
         })
     }
@@ -382,6 +386,8 @@ impl Tables {
             self.space.admit(class, 2 * bytes)?;
             let rows = rows.take().unwrap_or_else(|| Rows::of(b));
             let Err(e) = self.commit_now(b, rows) else {
+                let (dir, failed) = (&self.syncs.dir, &self.syncs.failed);
+                self.write_out.wrote(bytes, dir, failed);
                 return Ok(());
             };
             tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");

@@ -24,7 +24,7 @@ pub(super) struct Syncs {
     pub(super) inherits_unsynced: bool,
     pub(super) objects_synced: AtomicBool,
     /// A sync failed: what the kernel dropped then, no later sync would bring back.
-    pub(super) failed: AtomicBool,
+    pub(super) failed: Arc<AtomicBool>,
     /// The store takes no writes since one failed. A journal may end with a part of a batch then, which is never promised.
     pub(super) stuck: AtomicBool,
 }

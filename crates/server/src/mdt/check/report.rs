@@ -201,6 +201,9 @@ impl fmt::Display for Problem {
                 recorded,
                 counted,
             } => {
+                if recorded == counted {
+                    return write!(f, "directory {fid} has more than one name");
+                }
                 write!(
                     f,
                     "wrong link count of {fid}: {recorded} recorded, {counted} found"
