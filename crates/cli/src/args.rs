@@ -486,6 +486,10 @@ pub(crate) struct Serve {
     pub claim: Claim,
     #[command(flatten)]
     pub recovery: Recovery,
+    /// Serve targets that their MGS takes for older copies or does not know as they are: what was done since is lost, and clients
+    /// of before are not waited for
+    #[arg(long)]
+    pub accept_older: bool,
     /// Stay in the foreground until Ctrl-C.
     #[arg(long)]
     pub foreground: bool,

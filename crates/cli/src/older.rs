@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use coral_osd::{Inspection, Kv, Label, OsdError, OsdFs, TargetKind};
 use coral_server::mgs::{self, Known};
-use coral_server::target::{accept_older_copy, last_registration, older_copy_accepted};
+use coral_server::older_copy;
+use coral_server::target::last_registration;
 
 use crate::check::CheckedTarget;
 
@@ -34,7 +35,7 @@ fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, 
     let Some(k) = known.iter().find(|k| k.name == name) else {
         let here = last_registration(osd)?;
         let served = here.number > 1 || here.accepted;
-        let unknown = label.kind != TargetKind::Mgs && served && !older_copy_accepted(osd)?;
+        let unknown = label.kind != TargetKind::Mgs && served;
         return Ok(unknown.then_some(Wrong::Unknown));
     };
     if !k.identity.is_empty() && k.identity != label.uuid {
@@ -45,7 +46,7 @@ fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, 
     };
     let here = last_registration(osd)?;
     let same = (here.number, here.cookie) == known;
-    let older = !same && here.number <= known.0 && !older_copy_accepted(osd)?;
+    let older = !same && here.number <= known.0;
     let served = here.number - u32::from(!here.accepted && here.number > 0);
     Ok(older.then_some(Wrong::Older(served, known.0)))
 }
@@ -68,32 +69,39 @@ pub(crate) fn problem(t: &CheckedTarget, all: &[CheckedTarget]) -> Option<String
     })
 }
 
-/// Targets that an MGS would take for older copies, to be accepted as they are: those that it does, and all where no MGS is
-/// among `all`.
-pub(crate) fn older(all: &[CheckedTarget]) -> Vec<PathBuf> {
-    let known = known(all);
-    let is_older = |t: &&CheckedTarget| {
-        let Ok((osd, label)) = &t.opened else {
-            return false;
-        };
-        match &known {
-            Some(known) => matches!(
-                wrong(&**osd, label, known),
-                Ok(Some(Wrong::Older(..) | Wrong::Unknown))
-            ),
-            None => label.kind != TargetKind::Mgs,
-        }
-    };
-    all.iter().filter(is_older).map(|t| t.dir.clone()).collect()
+/// A target that the MGS is to take as it is, with the registration that the MGS knows.
+pub(crate) struct Accepted {
+    pub(crate) dir: PathBuf,
+    known: Option<(u32, u64)>,
 }
 
-/// Makes the MGS take these targets as they are.
-pub(crate) fn accept(dirs: &[PathBuf]) -> Result<(), String> {
-    for dir in dirs {
-        let (osd, _) = OsdFs::open(dir).map_err(|e| e.to_string())?;
-        let fail = |e: OsdError| format!("'{}': {e}", dir.display());
-        osd.commit(accept_older_copy()).wait().map_err(fail)?;
-        Kv::sync(&osd).wait().map_err(fail)?;
-    }
-    Ok(())
+/// The targets that the MGS, if it is among `all`, takes for older copies or does not know.
+pub(crate) fn older(all: &[CheckedTarget]) -> Vec<Accepted> {
+    let Some(known) = known(all) else {
+        return Vec::new();
+    };
+    let accepted = |t: &CheckedTarget| {
+        let (osd, label) = t.opened.as_ref().ok()?;
+        match wrong(&**osd, label, &known).ok()?? {
+            Wrong::Older(..) | Wrong::Unknown => Some(Accepted {
+                dir: t.dir.clone(),
+                known: known
+                    .iter()
+                    .find(|k| k.name == label.target_name())
+                    .and_then(|k| k.registration),
+            }),
+            Wrong::Another => None,
+        }
+    };
+    all.iter().filter_map(accepted).collect()
+}
+
+/// Makes the MGS take a target as it is.
+pub(crate) fn accept(target: &Accepted) -> Result<(), String> {
+    let dir = &target.dir;
+    let (osd, _) = OsdFs::open(dir).map_err(|e| e.to_string())?;
+    let fail = |e: OsdError| format!("'{}': {e}", dir.display());
+    let batch = older_copy::accept(&osd, target.known).map_err(fail)?;
+    osd.commit(batch).wait().map_err(fail)?;
+    Kv::sync(&osd).wait().map_err(fail)
 }

@@ -55,11 +55,6 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
     // who looks at a target holds it
     drop(targets);
     let mut lines = Lines::new();
-    older::accept(&older)?;
-    for dir in older {
-        let line = "the MGS takes it as it is, should it be an older copy".to_owned();
-        lines.entry(dir).or_default().push(line);
-    }
     for of in systems.values().filter(|of| !of.mdts.is_empty()) {
         if of.problems > 0 {
             names(of, &mut lines)?;
@@ -67,6 +62,12 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
         if remove_objects {
             objects(of, &mut lines)?;
         }
+    }
+    // last: what could not be repaired is not served
+    for target in older {
+        older::accept(&target)?;
+        let line = "the MGS takes it as it is, and clients of before are not waited for".to_owned();
+        lines.entry(target.dir).or_default().push(line);
     }
     Ok(lines)
 }

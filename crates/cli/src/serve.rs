@@ -95,7 +95,8 @@ async fn serve(
     for dir in &dirs {
         defaults = defaults.or(target_dir::read_defaults(dir).map_err(|e| e.to_string())?);
     }
-    let config = servers::config(&dirs, defaults, s.claim.claim_version, &s.recovery);
+    let mut config = servers::config(&dirs, defaults, s.claim.claim_version, &s.recovery);
+    config.accept_older = s.accept_older;
     let node = net::start(&net, Some(MemNet::new())).await?;
     let servers = Servers::start(node, config)
         .await

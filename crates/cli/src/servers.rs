@@ -30,6 +30,7 @@ pub(crate) fn config(
         claim,
         recovery_soft: given(recovery.recovery_time_soft),
         recovery_hard: given(recovery.recovery_time_hard),
+        accept_older: false,
         abort_recovery: recovery.abort_recovery,
         names: Some(Arc::new(System)),
         sync_interval: None,

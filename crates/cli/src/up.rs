@@ -141,8 +141,8 @@ fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
     })
 }
 
-/// Formats what was never formatted, and returns the configuration and what is to be served without.
-fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>), String> {
+/// Formats what was never formatted. Returns the configuration, what is to be served without, and what was added to what was there.
+fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>, Option<Added>), String> {
     let Plan {
         kept,
         mut config,
@@ -154,8 +154,12 @@ fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>), String>
         write_config(dir, &stored)?;
     }
     let mut targets = config.targets.clone();
+    let mut made = Vec::new();
     for target in present(&config, dir, &absent) {
         if is_to_be_made(&config, &target)? {
+            if target.symlink_metadata().is_err() {
+                made.push(target.clone());
+            }
             OsdFs::format(&target, &label_of(&config, &target)).map_err(|e| e.to_string())?;
         }
         targets.insert(
@@ -168,7 +172,12 @@ fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>), String>
         stored.targets = targets;
         write_config(dir, &stored)?;
     }
-    Ok((config, absent))
+    let added = kept.filter(|_| !made.is_empty()).map(|kept| Added {
+        kept,
+        config: config.clone(),
+        made,
+    });
+    Ok((config, absent, added))
 }
 
 /// The directories of the targets that are there, or are to be made.
@@ -221,34 +230,34 @@ fn is_to_be_made(config: &UpConfig, target: &Path) -> Result<bool, String> {
     }
 }
 
-/// Takes back the adding of a target whose index belongs to another one: it was formatted, and nothing was ever served from it.
-fn take_back(dir: &Path, refused: &ServersError) -> Result<Option<String>, String> {
-    let ServersError::Register(RegisterError::IndexInUse { target, .. }) = refused else {
-        return Ok(None);
-    };
-    let Some(config) = read_config(dir)? else {
-        return Ok(None);
-    };
-    let of_name = |t: &PathBuf| label_of(&config, t).target_name() == *target;
-    let Some(first) = config.target_dirs(dir).into_iter().find(of_name) else {
-        return Ok(None);
-    };
-    let (kept, taken) = config.without(&first, dir);
-    for made in &taken {
-        if OsdFs::fresh(made).map_err(|e| e.to_string())?.is_none() {
-            return Ok(None);
+/// What this start added to a file system.
+struct Added {
+    kept: UpConfig,
+    config: UpConfig,
+    /// The directories that were made for it.
+    made: Vec<PathBuf>,
+}
+
+impl Added {
+    /// Takes back targets that the MGS did not accept: nothing was ever served from them. Returns what to say of it.
+    fn take_back(&self, dir: &Path) -> Result<String, String> {
+        let accepted = |target: &PathBuf| matches!(OsdFs::fresh(target), Ok(None));
+        let (stay, go): (Vec<_>, Vec<_>) = self.made.iter().cloned().partition(accepted);
+        let left = self
+            .config
+            .placed_as(Some(&self.kept))
+            .without(&go, &stay, &self.kept);
+        write_config(dir, &left)?;
+        for target in &go {
+            std::fs::remove_dir_all(target).map_err(|e| format!("'{}': {e}", target.display()))?;
         }
+        Ok(format!(
+            "'{}' has {} MDTs and {} OSTs now",
+            dir.display(),
+            left.mdts,
+            left.osts
+        ))
     }
-    write_config(dir, &kept)?;
-    for made in &taken {
-        std::fs::remove_dir_all(made).map_err(|e| format!("'{}': {e}", made.display()))?;
-    }
-    Ok(Some(format!(
-        "nothing was added: '{}' has {} MDTs and {} OSTs as before",
-        dir.display(),
-        kept.mdts,
-        kept.osts
-    )))
 }
 
 /// A new label of the target in this directory.
@@ -286,7 +295,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let mem = MemNet::new();
     // before anything is formatted: an address that is taken leaves nothing behind
     let node = net::start(&net, Some(mem.clone())).await?;
-    let (config, absent) = format_new(plan, dir)?;
+    let (config, absent, added) = format_new(plan, dir)?;
     let defaults = Defaults {
         stripe_count: config.stripe_count,
         stripe_size: config.stripe_size,
@@ -300,7 +309,14 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let servers = match Servers::start(node, targets).await {
         Ok(servers) => servers,
         Err(why) => {
-            let taken_back = take_back(dir, &why)?;
+            let in_use = matches!(
+                why,
+                ServersError::Register(RegisterError::IndexInUse { .. })
+            );
+            let taken_back = added.filter(|_| in_use).map(|added| {
+                let done = added.take_back(dir);
+                done.unwrap_or_else(|e| format!("and what was added could not be taken back: {e}"))
+            });
             let more = taken_back.map(|text| format!("; {text}"));
             return Err(format!("{why}{}", more.unwrap_or_default()));
         }
@@ -513,7 +529,7 @@ mod tests {
     }
 
     fn formatted(up: &Up, dir: &Path) -> Result<UpConfig, String> {
-        let (config, absent) = format_new(plan(up, dir)?, dir)?;
+        let (config, absent, _) = format_new(plan(up, dir)?, dir)?;
         assert!(absent.is_empty(), "{absent:?}");
         Ok(config)
     }
@@ -555,13 +571,13 @@ mod tests {
         let config = formatted(&up(dir), dir).unwrap();
         let target = dir.join("ost0001");
         std::fs::rename(&target, dir.join("aside")).unwrap();
-        let (without, absent) = format_new(plan(&up(dir), dir).unwrap(), dir).unwrap();
+        let (without, absent, _) = format_new(plan(&up(dir), dir).unwrap(), dir).unwrap();
         assert_eq!(absent[0].name(), "coral-OST0001");
         assert!(!target.exists());
         assert_eq!(without, config, "it is still known");
         assert_eq!(present(&without, dir, &absent).len(), 5);
         std::fs::create_dir(&target).unwrap(); // as an empty mount point
-        let (_, absent) = format_new(plan(&up(dir), dir).unwrap(), dir).unwrap();
+        let (_, absent, _) = format_new(plan(&up(dir), dir).unwrap(), dir).unwrap();
         assert_eq!(absent.len(), 1);
         assert!(std::fs::read_dir(&target).unwrap().next().is_none());
         std::fs::remove_dir_all(&target).unwrap();
@@ -627,7 +643,7 @@ mod tests {
         drop(OsdFs::open(&target).unwrap());
         std::fs::remove_file(target.join("CORAL")).unwrap();
         std::fs::write(target.join("objects/precious"), "data").unwrap();
-        let (_, absent) =
+        let (_, absent, _) =
             format_new(plan(&up(dir.path()), dir.path()).unwrap(), dir.path()).unwrap();
         let why = absent[0].why();
         assert!(

@@ -14,6 +14,7 @@ pub mod mdt;
 pub mod mgs;
 pub mod nidlist;
 pub mod nodemap;
+pub mod older_copy;
 pub mod ost;
 pub mod quota;
 pub mod register;

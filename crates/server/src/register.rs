@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use coral_lnet::{Nid, Node};
-use coral_osd::OsdError;
+use coral_osd::{Kv, Label, OsdError, TargetKind};
 use coral_ptlrpc::{Import, ImportConfig, Request};
 use coral_wire::connect::{ConnectFlags, ConnectFlags2, ObdConnectData};
 use coral_wire::mgs::{MgsTargetInfo, ldd};
@@ -11,15 +11,14 @@ use coral_wire::raw::c_array;
 use coral_wire::{Errno, opc, portal};
 
 use crate::mgs::{self, Count};
-use crate::target::{LuTarget, TargetKind};
+use crate::older_copy;
+use crate::target::{self, Registration};
 
 /// What a target says of its formatting.
 #[derive(Clone, Copy, Debug)]
 pub struct Formatting<'a> {
     /// No MGS has accepted it yet: it must not take an index that is in use (`LDD_F_VIRGIN`).
     pub fresh: bool,
-    /// Tells it from any other formatting: the label's uuid.
-    pub identity: &'a str,
     /// Nodes that serve it when this one does not (`failover.node`), one NID each.
     pub failover: &'a [Nid],
 }
@@ -65,7 +64,7 @@ pub enum RegisterError {
     },
     /// The target is in an older state than when it was served last.
     #[error(
-        "{target} was put back from an older copy: it was served {served} times before, and the MGS at {mgs} knows of a later time. Put the newer copy back. To go on with this one and lose what was done since it was made, run `coral check --repair` on the directories of all targets while no server runs"
+        "{target} was put back from an older copy: it was served {served} times before, and the MGS at {mgs} knows of a later time. Put the newer copy back. To go on with this one, and lose what was done since it was made, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` takes it as it is"
     )]
     OlderCopy {
         /// Target's name.
@@ -77,7 +76,7 @@ pub enum RegisterError {
     },
     /// The target was served before, and not with this MGS.
     #[error(
-        "{target} was served {served} times, and the MGS at {mgs} does not know it: it belongs to another one. If that MGS was lost, or put back from an older copy, run `coral check --repair` on the directories of all targets while no server runs"
+        "{target} was served {served} times, and the MGS at {mgs} does not know it: it belongs to another one. If that MGS was lost, or put back from an older copy, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` makes the MGS take it"
     )]
     Unknown {
         /// Target's name.
@@ -107,105 +106,177 @@ pub enum RegisterError {
     },
 }
 
-/// Registers `target`, which listens at `nids`, with the MGS. Done at every start: NIDs may have changed.
-pub async fn register(
-    node: &Arc<Node>,
-    mgs_nids: &[Nid],
-    fsname: &str,
-    target: &LuTarget,
-    nids: &[Nid],
-    formatting: Formatting<'_>,
-) -> Result<(), RegisterError> {
-    let names = list(mgs_nids);
-    let unreachable = |reason: String| RegisterError::Unreachable {
-        target: target.name().to_owned(),
-        mgs: names.clone(),
-        reason,
-    };
-    let mut data = ObdConnectData {
-        version: target.claimed(),
-        ..ObdConnectData::default()
-    };
-    data.connect_flags =
-        ConnectFlags::VERSION | ConnectFlags::AT | ConnectFlags::FULL20 | ConnectFlags::FLAGS2;
-    data.connect_flags2 = ConnectFlags2::REP_MBITS | ConnectFlags2::CORAL;
-    let import = Import::new(
-        node.clone(),
-        ImportConfig::mgs(mgs_nids.to_vec(), &format!("{}-mgc", target.name()), data),
-    );
-    import
-        .connect()
-        .await
-        .map_err(|e| unreachable(e.to_string()))?;
-    let mut info = info(fsname, target, nids);
-    if !formatting.failover.is_empty() {
-        info.params = c_array(failover_param(formatting.failover).as_bytes());
-    }
-    if formatting.fresh {
-        info.flags |= ldd::VIRGIN;
-    }
-    let stored = |source| RegisterError::Store {
-        target: target.name().to_owned(),
-        source,
-    };
-    let registration = target.begin_registration(node.next_cookie()).await;
-    let registration = registration.map_err(stored)?;
-    let count = Count {
-        number: registration.number,
-        cookie: registration.cookie,
-        older: target.is_older_copy().map_err(stored)?,
-    };
-    let mut request = Request::new(portal::MGS_REQUEST, opc::MGS_TARGET_REG).push(&info);
-    if import.granted().has2(ConnectFlags2::CORAL) {
-        request = request
-            .push_empty()
-            .push_bytes([formatting.identity.as_bytes(), b"\0"].concat())
-            .push_bytes(mgs::count_bytes(count));
-    }
-    let done = import.call(request).await;
-    import.disconnect().await;
-    match done {
-        Ok(reply) if reply.status >= 0 => target.registered(registration).await.map_err(stored),
-        Ok(reply) if reply.status == Errno::ESTALE.status() => Err(RegisterError::OlderCopy {
-            target: target.name().to_owned(),
-            served: registration.number - 1,
-            mgs: names,
-        }),
-        Ok(reply) if reply.status == Errno::ENOENT.status() => Err(RegisterError::Unknown {
-            target: target.name().to_owned(),
-            served: registration.number - 1,
-            mgs: names,
-        }),
-        Ok(reply) if reply.status == Errno::EADDRINUSE.status() => {
-            let there = reply
-                .msg
-                .get::<MgsTargetInfo>(1)
-                .ok()
-                .map(|i| list(&i.nids[..(i.nid_count as usize).min(i.nids.len())]));
-            let holder = there
-                .filter(|h| !h.is_empty())
-                .unwrap_or_else(|| "another NID".into());
-            let target_name = target.name().to_owned();
-            Err(match formatting.fresh {
-                true => RegisterError::IndexInUse {
-                    target: target_name,
-                    index: target.index(),
-                    holder,
-                    mgs: names,
-                },
-                false => RegisterError::Another {
-                    target: target_name,
-                    holder,
-                    mgs: names,
-                },
-            })
+/// A target and its MGS: whether it may be served is asked before it is, and where it is told once it can be reached.
+pub struct Registering<'a> {
+    import: Arc<Import>,
+    /// NIDs of the MGS.
+    mgs: String,
+    name: String,
+    kv: &'a Arc<dyn Kv>,
+    info: MgsTargetInfo,
+    identity: &'a str,
+    registration: Registration,
+    older: bool,
+}
+
+impl<'a> Registering<'a> {
+    /// Connects to the MGS for the target with this label on `kv`, whose node has `nids`.
+    pub async fn begin(
+        node: &Arc<Node>,
+        mgs_nids: &[Nid],
+        label: &'a Label,
+        kv: &'a Arc<dyn Kv>,
+        claimed: u32,
+        formatting: Formatting<'_>,
+    ) -> Result<Registering<'a>, RegisterError> {
+        let (name, mgs) = (label.target_name(), list(mgs_nids));
+        let mut data = ObdConnectData {
+            version: claimed,
+            ..ObdConnectData::default()
+        };
+        data.connect_flags =
+            ConnectFlags::VERSION | ConnectFlags::AT | ConnectFlags::FULL20 | ConnectFlags::FLAGS2;
+        data.connect_flags2 = ConnectFlags2::REP_MBITS | ConnectFlags2::CORAL;
+        let import = Import::new(
+            node.clone(),
+            ImportConfig::mgs(mgs_nids.to_vec(), &format!("{name}-mgc"), data),
+        );
+        import
+            .connect()
+            .await
+            .map_err(|e| RegisterError::Unreachable {
+                target: name.clone(),
+                mgs: mgs.clone(),
+                reason: e.to_string(),
+            })?;
+        let mut info = info(label, claimed, node.nids());
+        if !formatting.failover.is_empty() {
+            info.params = c_array(failover_param(formatting.failover).as_bytes());
         }
-        Ok(reply) => Err(RegisterError::Refused {
-            target: target.name().to_owned(),
-            mgs: names,
-            errno: Errno::from_status(reply.status).unwrap_or(Errno::EPROTO),
-        }),
-        Err(e) => Err(unreachable(e.to_string())),
+        if formatting.fresh {
+            info.flags |= ldd::VIRGIN;
+        }
+        let registration = target::begin_registration(&**kv, node.next_cookie()).await;
+        let registration = registration.map_err(|source| RegisterError::Store {
+            target: name.clone(),
+            source,
+        })?;
+        Ok(Registering {
+            import,
+            mgs,
+            name,
+            kv,
+            info,
+            identity: &label.uuid,
+            registration,
+            older: false,
+        })
+    }
+
+    /// Asks whether the target may be served: nobody must come upon one that may not. With `accept_older` one that goes back to an
+    /// older state is made ready for that.
+    pub async fn may_serve(&mut self, accept_older: bool) -> Result<(), RegisterError> {
+        // an MGS of Lustre's knows of no such question
+        if !self.import.granted().has2(ConnectFlags2::CORAL) {
+            return Ok(());
+        }
+        match self.call(true).await {
+            Err(RegisterError::OlderCopy { .. } | RegisterError::Unknown { .. })
+                if accept_older =>
+            {
+                self.older = true;
+                tracing::warn!(target = %self.name, "served as it is, though it is an older copy or unknown to the MGS: clients of before are not waited for");
+                let prepared = older_copy::prepare(&**self.kv).await;
+                prepared.map_err(|source| self.failed(source))?;
+                self.call(true).await.map(drop)
+            }
+            done => done.map(drop),
+        }
+    }
+
+    /// Registers the target, whose start number is `instance`. Done at every start: NIDs may have changed.
+    pub async fn register(mut self, instance: u32) -> Result<(), RegisterError> {
+        self.info.instance = instance;
+        let reply = self.call(false).await?;
+        self.import.disconnect().await;
+        let number = reply.map_or(0, |info| info.config_ver);
+        let accepted = Registration {
+            number: number.max(self.registration.number),
+            accepted: true,
+            ..self.registration
+        };
+        let stored = target::registered(&**self.kv, accepted).await;
+        stored.map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: OsdError) -> RegisterError {
+        RegisterError::Store {
+            target: self.name.clone(),
+            source,
+        }
+    }
+
+    async fn call(&self, asks: bool) -> Result<Option<MgsTargetInfo>, RegisterError> {
+        let mut request = Request::new(portal::MGS_REQUEST, opc::MGS_TARGET_REG).push(&self.info);
+        if self.import.granted().has2(ConnectFlags2::CORAL) {
+            let count = Count {
+                number: self.registration.number,
+                cookie: self.registration.cookie,
+                older: self.older,
+                asks,
+            };
+            request = request
+                .push_empty()
+                .push_bytes([self.identity.as_bytes(), b"\0"].concat())
+                .push_bytes(mgs::count_bytes(count));
+        }
+        let (target, mgs) = (self.name.clone(), self.mgs.clone());
+        let reply = match self.import.call(request).await {
+            Ok(reply) => reply,
+            Err(e) => {
+                let reason = e.to_string();
+                return Err(RegisterError::Unreachable {
+                    target,
+                    mgs,
+                    reason,
+                });
+            }
+        };
+        let told = reply.msg.get::<MgsTargetInfo>(1).ok();
+        let served = self.registration.number - 1;
+        Err(match Errno::from_status(reply.status) {
+            None => return Ok(told),
+            Some(Errno::ESTALE) => RegisterError::OlderCopy {
+                target,
+                served,
+                mgs,
+            },
+            Some(Errno::ENOENT) if served > 0 => RegisterError::Unknown {
+                target,
+                served,
+                mgs,
+            },
+            Some(Errno::EADDRINUSE) => {
+                let nids = told.map(|i| list(&i.nids[..(i.nid_count as usize).min(i.nids.len())]));
+                let holder = nids
+                    .filter(|h| !h.is_empty())
+                    .unwrap_or_else(|| "another NID".into());
+                match self.info.flags & ldd::VIRGIN != 0 {
+                    true => RegisterError::IndexInUse {
+                        target,
+                        index: self.info.stripe_index,
+                        holder,
+                        mgs,
+                    },
+                    false => RegisterError::Another {
+                        target,
+                        holder,
+                        mgs,
+                    },
+                }
+            }
+            Some(errno) => RegisterError::Refused { target, mgs, errno },
+        })
     }
 }
 
@@ -227,8 +298,8 @@ fn list(nids: &[Nid]) -> String {
         .join(",")
 }
 
-fn info(fsname: &str, target: &LuTarget, nids: &[Nid]) -> MgsTargetInfo {
-    let kind = match target.config().kind {
+fn info(label: &Label, claimed: u32, nids: &[Nid]) -> MgsTargetInfo {
+    let kind = match label.kind {
         TargetKind::Mgs => ldd::SV_TYPE_MGS,
         TargetKind::Mdt => ldd::SV_TYPE_MDT,
         TargetKind::Ost => ldd::SV_TYPE_OST,
@@ -236,16 +307,17 @@ fn info(fsname: &str, target: &LuTarget, nids: &[Nid]) -> MgsTargetInfo {
     let mut list = [Nid(0); 32];
     let count = nids.len().min(list.len());
     list[..count].copy_from_slice(&nids[..count]);
+    let name = label.target_name();
     MgsTargetInfo {
-        lustre_ver: target.claimed(),
-        stripe_index: target.index(),
+        lustre_ver: claimed,
+        stripe_index: label.index,
         config_ver: 0,
         flags: kind | ldd::UPDATE,
         nid_count: count as u32,
-        instance: target.instance(),
-        fsname: c_array(fsname.as_bytes()),
-        svname: c_array(target.name().as_bytes()),
-        uuid: c_array(target.uuid().as_bytes()),
+        instance: 0,
+        fsname: c_array(label.fsname.as_bytes()),
+        svname: c_array(name.as_bytes()),
+        uuid: c_array(format!("{name}_UUID").as_bytes()),
         nids: list,
         params: [0; 4096],
     }

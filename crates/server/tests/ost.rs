@@ -810,13 +810,13 @@ async fn the_last_object_of_each_mdt_is_told() {
     };
     let of_mdt1 = 1 << 40 | 1;
     assert_eq!((last(1).await, last(of_mdt1).await), (0, 1 << 40));
-    for id in [3, 9000, of_mdt1 + 7] {
+    for id in [3, 9000, of_mdt1 + 7, 2 << 40] {
         c.write(id, 0, b"x").await.unwrap();
     }
     assert_eq!((last(1).await, last(of_mdt1).await), (9000, of_mdt1 + 7));
     assert_eq!(last(9000).await, 9000);
     assert_eq!(last(9001).await, 9000, "none from there on");
-    assert_eq!(last(2 << 40 | 1).await, 2 << 40);
+    assert_eq!(last(2 << 40 | 1).await, 2 << 40, "none of its own");
     cl.stop(vec![c]).await;
 }
 

@@ -155,22 +155,20 @@ impl UpConfig {
             .transpose()
     }
 
-    /// Without a target and those of its kind behind it, whose directories in `dir` are returned too.
-    pub(super) fn without(&self, target: &Path, dir: &Path) -> (UpConfig, Vec<PathBuf>) {
-        let mut kept = self.clone();
-        let index = super::label_of(self, target).index;
-        match super::label_of(self, target).kind {
-            TargetKind::Mdt => kept.mdts = index,
-            TargetKind::Ost => kept.osts = index,
-            TargetKind::Mgs => {}
+    /// Without the targets that `go`, of those that were added to `kept`; the others of these `stay`.
+    pub(super) fn without(&self, go: &[PathBuf], stay: &[PathBuf], kept: &UpConfig) -> UpConfig {
+        let mut left = self.clone();
+        for target in go {
+            left.targets.remove(&super::name_of(target));
         }
-        let left = kept.target_dirs(dir);
-        let mut gone = self.target_dirs(dir);
-        gone.retain(|d| !left.contains(d));
-        for d in &gone {
-            kept.targets.remove(&super::name_of(d));
-        }
-        (kept, gone)
+        let count = |kind: TargetKind, before: u32| {
+            let labels = stay.iter().map(|t| super::label_of(self, t));
+            let of_kind = labels.filter(|l| l.kind == kind);
+            of_kind.map(|l| l.index + 1).fold(before, u32::max)
+        };
+        left.mdts = count(TargetKind::Mdt, kept.mdts);
+        left.osts = count(TargetKind::Ost, kept.osts);
+        left
     }
 
     /// The target directories, MGS first.

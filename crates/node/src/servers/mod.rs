@@ -27,7 +27,7 @@ use coral_server::mdt::identity::NameService;
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::mgs::Mgs;
 use coral_server::ost::Ost;
-use coral_server::register::{self, Formatting, RegisterError};
+use coral_server::register::{Formatting, RegisterError, Registering};
 use coral_server::{LuTarget, ServerNode, TargetConfig, Windows};
 use coral_wire::connect::CLAIMED;
 use coral_wire::nid::Nid;
@@ -60,6 +60,8 @@ pub struct ServersConfig {
     pub recovery_soft: Option<Duration>,
     /// Clients of before that are not done are given up after so long; Lustre: 180 s.
     pub recovery_hard: Option<Duration>,
+    /// Serve targets that their MGS takes for older copies, or does not know.
+    pub accept_older: bool,
     /// Wait for none of the clients of before.
     pub abort_recovery: bool,
     /// Who knows the groups of users; None: nobody is asked.
@@ -226,7 +228,6 @@ impl Servers {
         let mgs = self.mgs_nids(&label)?;
         // before a client comes: its ids are believed as far as the nodemaps say, and no further
         self.follow_nodemaps(&mgs).await?;
-        let (target, mdt) = self.start_target(opened, spec.osts)?;
         let mut failover = match &dir {
             Some((dir, _)) => target_dir::read_failover(dir)?,
             None => Vec::new(),
@@ -234,18 +235,14 @@ impl Servers {
         failover.extend(spec.failover);
         let formatting = Formatting {
             fresh: fresh.is_some(),
-            identity: &label.uuid,
             failover: &failover,
         };
-        register::register(
-            &self.node,
-            &mgs,
-            &label.fsname,
-            &target,
-            self.node.nids(),
-            formatting,
-        )
-        .await?;
+        let (kv, claimed) = (opened.tables.clone(), self.config.claim.unwrap_or(CLAIMED));
+        let begun = Registering::begin(&self.node, &mgs, &label, &kv, claimed, formatting);
+        let mut registering = begun.await?;
+        registering.may_serve(self.config.accept_older).await?;
+        let (target, mdt) = self.start_target(opened, spec.osts)?;
+        registering.register(target.instance()).await?;
         if let (Some(_), Some((dir, _))) = (fresh, &dir) {
             OsdFs::set_registered(dir)?;
         }

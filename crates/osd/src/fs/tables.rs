@@ -77,8 +77,8 @@ pub(super) struct Tables {
     removed: Removed,
     /// Held while a table is written anew.
     compacting: Mutex<()>,
-    /// What could not be read, first.
-    damage: OnceLock<String>,
+    /// The first table of which something could not be read, and what.
+    damage: OnceLock<(Table, String)>,
     target: PathBuf,
     limits: Limits,
     space: Arc<SpaceGate>,
@@ -234,7 +234,7 @@ impl Tables {
                     .into(),
             );
         }
-        let damage = self.damage.get()?;
+        let (_, damage) = self.damage.get()?;
         Some(format!(
             "{damage}; what is in it cannot be read: stop the servers and run `coral check`"
         ))
@@ -343,12 +343,15 @@ impl Tables {
         let OsdError::Corrupt(_) = error else {
             return error;
         };
-        let told = self.damage.get_or_init(|| {
+        let (table, told) = self.damage.get_or_init(|| {
             let told = format!("table {}: {}", t.0, damaged(&self.syncs.dir, &why));
             tracing::error!(damage = %told, "what is in it cannot be read; stop the servers and run `coral check`");
-            told
+            (t, told)
         });
-        OsdError::Corrupt(told.clone())
+        OsdError::Corrupt(match *table == t {
+            true => told.clone(),
+            false => format!("table {}: {why} (under {})", t.0, self.syncs.dir.display()),
+        })
     }
 
     /// Whether `b` may be seen before it is written.

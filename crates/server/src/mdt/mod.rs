@@ -40,7 +40,7 @@ pub mod namespace;
 pub mod object_ids;
 pub mod open_handles;
 mod opening;
-mod orphans;
+pub(crate) mod orphans;
 pub mod osp;
 pub mod out;
 pub mod packed;

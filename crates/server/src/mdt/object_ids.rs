@@ -19,6 +19,9 @@ use super::turns::Turns;
 /// Object ids reserved with one write: a crash skips at most so many per OST.
 pub(super) const RESERVE_IDS: u64 = 4096;
 
+/// Ids that are left out where objects are found that this MDT does not know.
+const LEFT_OUT: u64 = 1 << 20;
+
 /// Imbalance of free space, in percent, from which it weighs (`lod.*.qos_threshold_rr`).
 const QOS_THRESHOLD_PERCENT: u64 = 17;
 
@@ -80,6 +83,9 @@ impl Window {
 /// First part of the keys of [`reserved`].
 const RESERVED: &[u8] = b"oid/";
 
+/// First part of the keys of [`skipped`].
+const SKIPPED: &[u8] = b"oid_skip/";
+
 /// First part of the keys of [`seen`].
 const SEEN: &[u8] = b"oid_seen/";
 
@@ -126,30 +132,45 @@ impl ObjectIds {
         Ok(next)
     }
 
-    /// No id of `ost` below `next` is given any more: objects with such ids are there. False: that has to wait, until
-    /// what earlier starts left is looked through.
-    pub(super) fn at_least(&mut self, store: &Store, ost: u32, next: u64) -> MdtResult<bool> {
-        let reserved = reserved(store, ost)?;
-        if next <= reserved {
-            return Ok(true);
+    /// An object of `ost` has the id `last`: no id up to it is given any more. Some further ids are left out too: of objects that
+    /// were given to files, and not made yet.
+    pub(super) fn at_least(&mut self, store: &Store, ost: u32, last: u64) -> MdtResult<()> {
+        let (reserved, end) = (reserved(store, ost)?, end_id(store.fld().index()));
+        if last < reserved {
+            return Ok(());
         }
-        if !self.settled {
-            return Ok(false);
+        let next = last + LEFT_OUT;
+        if next >= end - (1 << (MDT_SHIFT - 1)) {
+            tracing::error!(
+                ost,
+                last,
+                "this OST has an object with an id that no MDT comes to give: somebody made it. New files may get ids of objects that are there, if an older copy of this MDT was put back"
+            );
+            return Ok(());
         }
         tracing::warn!(
             ost,
             given = reserved,
-            found = next - 1,
+            found = last,
             "this OST has objects that this MDT does not know to have given: an older copy of the MDT was put back. New files get other objects; `coral check` tells of those that no file has"
         );
         let mut b = Batch::new();
         put_reserved(&mut b, ost, next);
-        put_seen(&mut b, ost, next);
+        if let None = skipped(&**store.kv(), ost)? {
+            b.put(
+                table::META,
+                ost_key(SKIPPED, ost),
+                reserved.to_le_bytes().to_vec(),
+            );
+        }
+        if self.settled {
+            put_seen(&mut b, ost, next);
+        }
         store.kv().commit(b)?;
         store.kv().sync_soon()?;
         self.next.insert(ost, Window::after(next));
         self.begun.remove(&ost);
-        Ok(true)
+        Ok(())
     }
 
     /// A transaction begins; the one before is committed, or failed.
@@ -239,6 +260,11 @@ pub(crate) fn first_id(index: u32) -> u64 {
     u64::from(index) << MDT_SHIFT | 1
 }
 
+/// Behind the last object id that the MDT `index` may give.
+pub(crate) fn end_id(index: u32) -> u64 {
+    (u64::from(index) + 1) << MDT_SHIFT
+}
+
 /// The MDT that gave an object id.
 pub fn mdt_of(id: u64) -> u32 {
     u32::try_from(id >> MDT_SHIFT).unwrap_or(u32::MAX)
@@ -265,6 +291,14 @@ pub(super) fn all_reserved(kv: &dyn Kv) -> Result<Vec<(u32, u64)>, OsdError> {
 /// Every id of `ost` below this was looked through, or given to a file that is on disk.
 pub(super) fn seen(kv: &dyn Kv, ost: u32) -> Result<Option<u64>, OsdError> {
     let raw = kv.get(table::META, &ost_key(SEEN, ost))?;
+    Ok(raw
+        .and_then(|v| v.as_ref().try_into().ok())
+        .map(u64::from_le_bytes))
+}
+
+/// From this id of `ost` on, some were left out: their objects are what is left of files that are lost, and stay.
+pub(super) fn skipped(kv: &dyn Kv, ost: u32) -> Result<Option<u64>, OsdError> {
+    let raw = kv.get(table::META, &ost_key(SKIPPED, ost))?;
     Ok(raw
         .and_then(|v| v.as_ref().try_into().ok())
         .map(u64::from_le_bytes))
@@ -427,24 +461,27 @@ pub(super) mod tests {
         let store = Store::open(std::sync::Arc::new(coral_osd::OsdMem::new())).unwrap();
         let mut ids = ObjectIds::default();
         assert_eq!(ids.take(&store, 3).unwrap(), 1);
-        assert!(ids.at_least(&store, 3, 4096).unwrap(), "they are reserved");
-        assert_eq!(ids.take(&store, 3).unwrap(), 2);
-        assert!(!ids.at_least(&store, 3, 70_001).unwrap());
-        assert_eq!(
-            ids.take(&store, 3).unwrap(),
-            3,
-            "what is left of before is looked through first"
-        );
+        ids.at_least(&store, 3, 4096).unwrap();
+        assert_eq!(ids.take(&store, 3).unwrap(), 2, "they are reserved");
+        ids.at_least(&store, 3, 70_000).unwrap();
+        let next = 70_000 + LEFT_OUT;
+        assert_eq!(ids.take(&store, 3).unwrap(), next);
+        let kv = &**store.kv();
+        assert_eq!(skipped(kv, 3).unwrap(), Some(4097));
         ids.settled = true;
-        assert!(ids.at_least(&store, 3, 70_001).unwrap());
-        assert_eq!(ids.take(&store, 3).unwrap(), 70_001);
+        ids.at_least(&store, 3, 2 * next).unwrap();
+        assert_eq!(ids.take(&store, 3).unwrap(), 2 * next + LEFT_OUT);
+        assert_eq!(skipped(kv, 3).unwrap(), Some(4097), "from the first on");
         assert_eq!(
-            seen(&**store.kv(), 3).unwrap(),
-            Some(70_001),
+            seen(kv, 3).unwrap(),
+            Some(2 * next + LEFT_OUT),
             "the objects of lost files are not looked for"
         );
+        // that would end the ids of this MDT
+        ids.at_least(&store, 3, (1 << MDT_SHIFT) - 1).unwrap();
+        assert_eq!(ids.take(&store, 3).unwrap(), 2 * next + LEFT_OUT + 1);
         let mut again = ObjectIds::default();
-        assert!(again.take(&store, 3).unwrap() > 70_001);
+        assert!(again.take(&store, 3).unwrap() > 2 * next + LEFT_OUT);
         assert_eq!(again.take(&store, 4).unwrap(), 1, "of another OST");
     }
 }

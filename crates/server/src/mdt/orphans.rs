@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_osd::{Batch, Device, ObjectId, OsdError};
+use coral_osd::{Batch, Device, Kv, ObjectId, OsdError};
 use coral_wire::Fid;
 use coral_wire::fid::seq;
 use parking_lot::Mutex;
@@ -82,14 +82,24 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
             .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
             .max(first);
         object_ids::forget_moved(&**kv, &mut b, ost, seen)?;
+        // what lies between ids of before and of after an older copy is not this MDT's to destroy
+        let skipped = object_ids::skipped(&**kv, ost)?.filter(|from| *from >= seen);
+        let upto = skipped.unwrap_or(reserved);
         if clean {
             object_ids::put_seen(&mut b, ost, reserved);
-        } else if seen < reserved {
-            left.ids.insert(ost, seen..reserved);
+        } else if seen < upto {
+            left.ids.insert(ost, seen..upto);
         }
     }
     kv.commit(b)?;
     Ok(left)
+}
+
+/// Leaves nothing to be looked through at the next start of the MDT on `kv`, as a clean stop does. On others nobody reads that.
+pub(crate) fn put_nothing_left(kv: &dyn Kv, b: &mut Batch) -> Result<(), OsdError> {
+    let transno = stored_transno(kv)?.unwrap_or(0);
+    b.put(table::META, KEY_STOPPED, transno.to_le_bytes().to_vec());
+    Ok(())
 }
 
 /// The background task. It ends with this value.

@@ -44,6 +44,7 @@ struct OspState {
     peers: BTreeMap<u32, OspPeer>,
     defaults: StripeDefaults,
     target: Option<Arc<LuTarget>>,
+    ops: Weak<MdtOps>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -91,6 +92,7 @@ impl Osp {
         let mut st = self.state.lock();
         st.defaults = defaults;
         st.target = Some(target.clone());
+        st.ops = Arc::downgrade(ops);
         let work = tokio::spawn(run(
             Arc::downgrade(self),
             Arc::downgrade(ops),
@@ -202,7 +204,6 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>, mut durable: watch::Receiver<u64
     let mut next_statfs = tokio::time::Instant::now();
     loop {
         let Some(me) = osp.upgrade() else { return };
-        me.number(&ops).await;
         if tokio::time::Instant::now() >= next_statfs && me.count() > 0 {
             let pause = if me.refresh().await {
                 STATFS_INTERVAL

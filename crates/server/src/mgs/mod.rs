@@ -172,6 +172,9 @@ impl Mgs {
             let mut registry = self.registry.lock();
             let mut next = registry.clone();
             let (done, batch) = next.register(info, nid_texts, who, secs)?;
+            if who.count.is_some_and(|count| count.asks) {
+                return Ok(done.reply);
+            }
             if !batch.is_empty() {
                 self.kv.commit(batch).map_err(|e| Errno(e.errno()))?;
             }
@@ -368,9 +371,11 @@ impl Mgs {
     }
 }
 
-/// How a Coral target counts its registrations: number, cookie, and whether it is known to go back to an older state, 8 bytes each.
+/// How a Coral target counts its registrations: number, cookie, whether it is known to go back to an older state, and whether it
+/// only asks, 8 bytes each.
 pub(crate) fn count_bytes(count: Count) -> Vec<u8> {
-    let words = [count.number.into(), count.cookie, count.older.into()];
+    let (older, asks) = (count.older.into(), count.asks.into());
+    let words = [count.number.into(), count.cookie, older, asks];
     words.map(u64::to_le_bytes).concat()
 }
 
@@ -380,6 +385,7 @@ fn count_of(bytes: &[u8]) -> Option<Count> {
         number: word(0)?.try_into().ok()?,
         cookie: word(8)?,
         older: word(16)? != 0,
+        asks: word(24)? != 0,
     })
 }
 

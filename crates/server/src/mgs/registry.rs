@@ -57,6 +57,8 @@ pub struct Count {
     pub cookie: u64,
     /// That it goes back to an older state is known and wanted.
     pub older: bool,
+    /// Nothing is to be kept: it asks whether it may be served.
+    pub asks: bool,
 }
 
 impl<'a> From<&'a str> for Who<'a> {
@@ -250,7 +252,10 @@ impl Registry {
         if log_changed {
             fs.log = Some(config::client_log(&fsname, &fs.stored()));
         }
-        let reply = answer(info, &fsname, kind, index);
+        let mut reply = answer(info, &fsname, kind, index);
+        if let Some(registration) = registration.filter(|_| who.count.is_some()) {
+            reply.config_ver = registration.number;
+        }
         Ok((
             Registered {
                 fsname,
@@ -320,16 +325,21 @@ impl Fs {
         if at.is_none() && count.number > 1 && !count.older {
             return Err(Errno::ENOENT);
         }
-        let now = StoredRegistration {
+        let mut now = StoredRegistration {
             number: count.number,
             cookie: count.cookie,
         };
         match last {
-            Some(last) if now.number <= last.number && now != last && !count.older => {
-                Err(Errno::ESTALE)
+            Some(last) if now.number <= last.number && now != last => {
+                if !count.older {
+                    return Err(Errno::ESTALE);
+                }
+                // the state that it leaves behind, and all copies of that, are older from now on
+                now.number = last.number + 1;
             }
-            _ => Ok(Some(now)),
+            _ => {}
         }
+        Ok(Some(now))
     }
 
     /// Remembers the target; says whether that changes the client log.
@@ -548,16 +558,17 @@ mod tests {
                 number,
                 cookie,
                 older,
+                asks: false,
             });
             let identity = "a";
             r.register(&ost, &[], Who { identity, count }, 7)
-                .map(|(_, batch)| batch.is_empty())
+                .map(|(done, batch)| (done.reply.config_ver, batch.is_empty()))
         };
-        assert_eq!(told(1, 11, false), Ok(false));
-        assert_eq!(told(1, 11, false), Ok(true), "the answer was lost");
-        assert_eq!(told(2, 12, false), Ok(false));
-        // one start was not answered, the MGS is an older copy itself
-        assert_eq!(told(4, 14, false), Ok(false));
+        assert_eq!(told(1, 11, false), Ok((1, false)));
+        assert_eq!(told(1, 11, false), Ok((1, true)), "the answer was lost");
+        assert_eq!(told(2, 12, false), Ok((2, false)));
+        // one start was not answered, or the MGS is an older copy itself
+        assert_eq!(told(4, 14, false), Ok((4, false)));
         for (number, cookie) in [(3, 23), (4, 24), (4, 11), (1, 11)] {
             assert_eq!(
                 told(number, cookie, false),
@@ -565,9 +576,20 @@ mod tests {
                 "{number} {cookie}"
             );
         }
-        assert_eq!(told(4, 14, false), Ok(true), "refused ones leave nothing");
-        assert_eq!(told(2, 22, true), Ok(false));
-        assert_eq!(told(3, 23, false), Ok(false));
+        assert_eq!(
+            told(4, 14, false),
+            Ok((4, true)),
+            "refused ones leave nothing"
+        );
+        assert_eq!(told(2, 22, true), Ok((5, false)), "it is the newest now");
+        for (number, cookie) in [(5, 15), (4, 14), (3, 23)] {
+            assert_eq!(
+                told(number, cookie, false),
+                Err(Errno::ESTALE),
+                "what was left behind: {number} {cookie}"
+            );
+        }
+        assert_eq!(told(6, 26, false), Ok((6, false)));
         // one that is not known here, and was elsewhere
         let mut r = Registry::default();
         let mut told = |number, older| {
@@ -575,6 +597,7 @@ mod tests {
                 number,
                 cookie: 5,
                 older,
+                asks: false,
             });
             let identity = "a";
             r.register(&ost, &[], Who { identity, count }, 7).map(drop)

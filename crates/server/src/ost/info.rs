@@ -74,7 +74,7 @@ impl Ost {
     fn last_fid(&self, rq: &TargetRequest) -> Result<Message, OstError> {
         let asked: Fid = rq.rq.msg.get(2).map_err(|_| Errno::EPROTO)?;
         let (id, _) = object_of(&OstId::from_fid(asked))?;
-        let ids = id.oid..object_ids::first_id(object_ids::mdt_of(id.oid).saturating_add(1));
+        let ids = id.oid..object_ids::end_id(object_ids::mdt_of(id.oid));
         let last = self.usage.last_id(id.seq, &ids, rq.target.instance())?;
         let last = OstId::group0(last.unwrap_or(id.oid - 1)).to_fid(rq.target.index());
         let mut msg = reply();

@@ -2,7 +2,7 @@
 //! (`lustre/target/tgt_lastrcvd.c` does the same in the files last_rcvd and reply_data; the form here is ours).
 //!
 //! Table [`LAST_RCVD`]: `i` instance (u32), `t` last transno (u64) unless a kept reply has a greater one, `d` the transno up to which data are on disk too (u64, on an
-//! MDT; as `t` where it is missing), `b` "1" while data up to `t` are still to be replayed and "0" when not (on an MDT), `m` the last registration with an MGS: its number (u32), its cookie (u64) and whether it was accepted (u8), `o` there until the MGS was told that this is an older copy which is wanted, `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
+//! MDT; as `t` where it is missing), `b` "1" while data up to `t` are still to be replayed and "0" when not (on an MDT), `m` the last registration with an MGS: its number (u32), its cookie (u64) and whether it was accepted (u8), `g` there while a recovery goes on that a known client has missed, `c<uuid>` a client's connect data,
 //! `n<uuid>` its NID (u64) and whether its socket was seen (u8, [`coral_ptlrpc::alive`]), `r<uuid>\0<tag>` transno, xid and packed reply ([`packed`]) of a slot. Numbers are little endian; tags big endian.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,6 @@ const TRANSNO: &[u8] = b"t";
 const DATA_TRANSNO: &[u8] = b"d";
 const GAP: &[u8] = b"g";
 const BEHIND: &[u8] = b"b";
-const OLDER: &[u8] = b"o";
 const REGISTRATION: &[u8] = b"m";
 const NOT_BEHIND: &[u8] = b"0";
 /// What the keys of replies begin with.
@@ -235,33 +234,13 @@ pub fn last_registration(kv: &dyn Kv) -> Result<Registration, OsdError> {
     })
 }
 
-pub(super) fn put_registration(batch: &mut Batch, r: Registration) {
+pub(crate) fn put_registration(batch: &mut Batch, r: Registration) {
     let row = [
         &r.number.to_le_bytes()[..],
         &r.cookie.to_le_bytes(),
         &[u8::from(r.accepted)],
     ];
     batch.put(LAST_RCVD, REGISTRATION, row.concat());
-}
-
-/// That this is an older copy of the target is wanted, or (`false`) the MGS knows it.
-pub(super) fn put_older(batch: &mut Batch, older: bool) {
-    match older {
-        true => batch.put(LAST_RCVD, OLDER, &b"1"[..]),
-        false => batch.del(LAST_RCVD, OLDER),
-    };
-}
-
-/// What lets an MGS take a target that was put back from an older copy.
-pub fn accept_older_copy() -> Batch {
-    let mut batch = Batch::new();
-    put_older(&mut batch, true);
-    batch
-}
-
-/// Whether [`accept_older_copy`] was done, and the MGS does not know of it yet.
-pub fn older_copy_accepted(kv: &dyn Kv) -> Result<bool, OsdError> {
-    Ok(kv.get(LAST_RCVD, OLDER)?.is_some())
 }
 
 /// A known client is given up before recovery has ended, or (`false`) recovery has.

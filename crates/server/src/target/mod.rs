@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use coral_ldlm::{AstPeer, AstPeers, EvictReason, LdlmServer, PtlrpcAsts};
 use coral_lnet::Node;
-use coral_osd::{Batch, Device, OsdError};
+use coral_osd::{Batch, Device, Kv, OsdError};
 use coral_stopwatch::{Wait, waits};
 use coral_wire::ObdConnectData;
 use coral_wire::connect::CLAIMED;
@@ -33,8 +33,10 @@ pub use coral_osd::TargetKind;
 pub(crate) use connect::wanted_uuid;
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
-pub use last_rcvd::{Registration, accept_older_copy, last_registration, older_copy_accepted};
-pub(crate) use last_rcvd::{client_count, forget_clients, stored_instance, stored_transno};
+pub use last_rcvd::{Registration, last_registration};
+pub(crate) use last_rcvd::{
+    client_count, forget_clients, put_registration, stored_instance, stored_transno,
+};
 pub use members::Membership;
 pub(crate) use members::{check_writable, reads_only};
 pub(crate) use recovery::RecoveryGate;
@@ -196,6 +198,30 @@ impl AstPeers for AstExports {
             target.evict(exp, &format!("{why:?}"));
         }
     }
+}
+
+/// Begins to register the target on `kv` with its MGS, which takes `cookie` to tell this from other registrations. One that was not
+/// accepted goes on: its answer may be lost, and however often an older copy of the target is refused, it does not catch up.
+pub(crate) async fn begin_registration(kv: &dyn Kv, cookie: u64) -> Result<Registration, OsdError> {
+    let last = last_rcvd::last_registration(kv)?;
+    if last.number > 0 && !last.accepted {
+        return Ok(last);
+    }
+    let next = Registration {
+        number: last.number.saturating_add(1),
+        cookie,
+        accepted: false,
+    };
+    registered(kv, next).await?;
+    Ok(next)
+}
+
+/// Keeps what is known of the registration of the target on `kv`.
+pub(crate) async fn registered(kv: &dyn Kv, registration: Registration) -> Result<(), OsdError> {
+    let mut batch = Batch::new();
+    last_rcvd::put_registration(&mut batch, registration);
+    kv.commit(batch).await?;
+    kv.sync().await
 }
 
 impl LuTarget {
@@ -388,44 +414,6 @@ impl LuTarget {
     /// The lock namespace.
     pub fn ldlm(&self) -> &Arc<LdlmServer> {
         &self.ldlm
-    }
-
-    /// Whether it goes back to an older state of it, as somebody wants it.
-    pub(crate) fn is_older_copy(&self) -> Result<bool, OsdError> {
-        last_rcvd::older_copy_accepted(&*self.kv)
-    }
-
-    /// Begins to register with the MGS, which takes `cookie` to tell this from other registrations. One that was not accepted goes on:
-    /// its answer may be lost, and however often an older copy of the target is refused, it does not catch up.
-    pub(crate) async fn begin_registration(&self, cookie: u64) -> Result<Registration, OsdError> {
-        let last = last_rcvd::last_registration(&*self.kv)?;
-        if last.number > 0 && !last.accepted {
-            return Ok(last);
-        }
-        let next = Registration {
-            number: last.number.saturating_add(1),
-            cookie,
-            accepted: false,
-        };
-        let mut batch = Batch::new();
-        last_rcvd::put_registration(&mut batch, next);
-        self.kv.commit_synced(batch).await?;
-        Ok(next)
-    }
-
-    /// The MGS has accepted it.
-    pub(crate) async fn registered(&self, registration: Registration) -> Result<(), OsdError> {
-        let mut batch = Batch::new();
-        let accepted = true;
-        last_rcvd::put_registration(
-            &mut batch,
-            Registration {
-                accepted,
-                ..registration
-            },
-        );
-        last_rcvd::put_older(&mut batch, false);
-        self.kv.commit_synced(batch).await
     }
 
     /// Number of this start of the target, 1 for the first (`ocd_instance`).

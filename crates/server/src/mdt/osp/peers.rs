@@ -22,6 +22,9 @@ pub(super) const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 /// The same while an OST has not answered yet.
 pub(super) const STATFS_RETRY: Duration = Duration::from_millis(200);
 
+/// Pause between questions for the last object of an OST.
+const NUMBER_PAUSE: Duration = Duration::from_millis(200);
+
 /// Pause between attempts to connect to an OST that was never there.
 const CONNECT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -162,15 +165,15 @@ impl Osp {
                     _ => {
                         let import =
                             self.import(&o, st.target.as_ref().map_or(CLAIMED, |t| t.claimed()));
-                        fresh.push(import.clone());
+                        fresh.push((o.index, import.clone()));
                         gone.extend(st.peers.insert(o.index, OspPeer::new(o, import)));
                     }
                 }
             }
         }
-        for import in fresh {
+        for (index, import) in fresh {
             import.set_observer(Arc::new(OspWatch(self.changed.clone())));
-            tokio::spawn(connect(Arc::downgrade(self), Arc::downgrade(&import)));
+            tokio::spawn(meet(Arc::downgrade(self), index, Arc::downgrade(&import)));
         }
         for p in gone {
             tokio::spawn(async move { p.import.disconnect().await });
@@ -228,45 +231,36 @@ impl Osp {
         }
     }
 
-    /// Asks OSTs that were not asked yet for their last objects: no id is given again that an object has, in case that an older
-    /// copy of the MDT was put back (`osp_precreate.c`, `osp_get_lastfid_from_ost`).
-    pub(super) async fn number(&self, ops: &Weak<MdtOps>) {
-        let new = |(index, _): &(u32, Arc<Import>)| {
-            let st = self.state.lock();
-            st.peers.get(index).is_some_and(|p| !p.numbered)
-        };
-        let imports: Vec<_> = self.connected().into_iter().filter(new).collect();
-        let Some(ops) = ops.upgrade().filter(|_| !imports.is_empty()) else {
-            return;
+    /// Asks an OST for its last object: no id is given again that an object has, in case that an older copy of the MDT was put back
+    /// (`osp_precreate.c`, `osp_get_lastfid_from_ost`). False: it has not told yet.
+    async fn number(&self, index: u32, import: &Arc<Import>) -> bool {
+        let Some(ops) = self.state.lock().ops.upgrade() else {
+            return false;
         };
         let first = object_ids::first_id(ops.core.read().store.fld().index());
-        let ask = imports
-            .iter()
-            .map(|(index, import)| async move { (*index, last_id(import, *index, first).await) });
-        for ((index, last), (_, import)) in join_all(ask).await.into_iter().zip(&imports) {
-            let done = match last {
-                Some(last) => {
-                    let mut core = ops.core.write();
-                    let store = core.store.clone();
-                    core.ids.at_least(&store, index, last + 1)
-                }
-                None => Ok(false),
-            };
-            let done = done.unwrap_or_else(|e| {
-                tracing::error!(error = %e, ost = index, "the ids of its objects cannot be reserved: it gets no new ones");
-                false
-            });
-            if let Some(p) = self.state.lock().peers.get_mut(&index)
-                && Arc::ptr_eq(&p.import, import)
-            {
-                p.numbered = done;
+        let Some(last) = last_id(import, index, first).await else {
+            return false;
+        };
+        let mut core = ops.core.write();
+        let store = core.store.clone();
+        if let Err(e) = core.ids.at_least(&store, index, last) {
+            tracing::error!(error = %e, ost = index, "the ids of its objects cannot be reserved: it gets no new ones");
+            return false;
+        }
+        {
+            let mut st = self.state.lock();
+            let peer = st.peers.get_mut(&index);
+            if let Some(p) = peer.filter(|p| Arc::ptr_eq(&p.import, import)) {
+                p.numbered = true;
             }
         }
-        self.changed.notify_one();
+        core.osts = self.spaces();
+        drop(core);
         self.numbered.send_modify(|n| *n += 1);
+        true
     }
 
-    /// Asks every OST for its space. Returns whether all answered, and all have told of their objects.
+    /// Asks every OST for its space. Returns whether all answered.
     pub(super) async fn refresh(&self) -> bool {
         let imports = self.connected();
         let mut all = imports.len() == self.count();
@@ -290,7 +284,7 @@ impl Osp {
             }
         }
         self.changed.notify_one();
-        all && self.state.lock().peers.values().all(|p| p.numbered)
+        all
     }
 }
 
@@ -310,28 +304,38 @@ async fn last_id(import: &Arc<Import>, ost: u32, first: u64) -> Option<u64> {
     if reply.status != 0 {
         return None;
     }
-    let last = OstId::from_fid(reply.msg.get::<Fid>(1).ok()?).object_id();
-    (object_ids::mdt_of(last) == object_ids::mdt_of(first)).then_some(last)
+    Some(OstId::from_fid(reply.msg.get::<Fid>(1).ok()?).object_id())
 }
 
-/// Connects to an OST, however long it takes until it is there; later the import reconnects by itself.
-async fn connect(osp: Weak<Osp>, import: Weak<Import>) {
-    let mut told = false;
-    while let Some(import) = import.upgrade() {
-        let done = import.connect().await;
-        let Some(osp) = osp.upgrade() else { return };
-        osp.changed.notify_one();
-        osp.wake.notify_one();
-        match done {
-            Ok(_) | Err(ConnectError::Closed) => return,
-            Err(e) if !told => {
-                tracing::warn!(error = %e, "an OST is not there: it gets no new objects until it is")
-            }
-            Err(_) => (),
+/// Connects to an OST, however long it takes until it is there, and asks for its last object; later the import reconnects by
+/// itself.
+async fn meet(osp: Weak<Osp>, index: u32, import: Weak<Import>) {
+    let (mut met, mut told) = (false, false);
+    while let (Some(osp), Some(import)) = (osp.upgrade(), import.upgrade()) {
+        if !met {
+            let done = import.connect().await;
+            osp.changed.notify_one();
+            met = match done {
+                Ok(_) => true,
+                Err(ConnectError::Closed) => return,
+                Err(e) => {
+                    if !told {
+                        tracing::warn!(error = %e, "an OST is not there: it gets no new objects until it is");
+                    }
+                    told = true;
+                    false
+                }
+            };
         }
-        told = true;
-        drop((import, osp));
-        tokio::time::sleep(CONNECT_PAUSE).await;
+        if met && osp.number(index, &import).await {
+            return;
+        }
+        drop((osp, import));
+        tokio::time::sleep(match met {
+            true => NUMBER_PAUSE,
+            false => CONNECT_PAUSE,
+        })
+        .await;
     }
 }
 
