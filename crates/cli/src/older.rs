@@ -99,9 +99,9 @@ pub(crate) fn older(all: &[CheckedTarget]) -> Vec<Accepted> {
 /// Makes the MGS take a target as it is.
 pub(crate) fn accept(target: &Accepted) -> Result<(), String> {
     let dir = &target.dir;
-    let (osd, _) = OsdFs::open(dir).map_err(|e| e.to_string())?;
+    let (osd, label) = OsdFs::open(dir).map_err(|e| e.to_string())?;
     let fail = |e: OsdError| format!("'{}': {e}", dir.display());
-    let batch = older_copy::accept(&osd, target.known).map_err(fail)?;
+    let batch = older_copy::accept(&osd, label.kind, target.known).map_err(fail)?;
     osd.commit(batch).wait().map_err(fail)?;
     Kv::sync(&osd).wait().map_err(fail)
 }

@@ -112,6 +112,7 @@ pub struct Registering<'a> {
     /// NIDs of the MGS.
     mgs: String,
     name: String,
+    kind: TargetKind,
     kv: &'a Arc<dyn Kv>,
     info: MgsTargetInfo,
     identity: &'a str,
@@ -165,6 +166,7 @@ impl<'a> Registering<'a> {
             import,
             mgs,
             name,
+            kind: label.kind,
             kv,
             info,
             identity: &label.uuid,
@@ -186,7 +188,7 @@ impl<'a> Registering<'a> {
             {
                 self.older = true;
                 tracing::warn!(target = %self.name, "served as it is, though it is an older copy or unknown to the MGS: clients of before are not waited for");
-                let prepared = older_copy::prepare(&**self.kv).await;
+                let prepared = older_copy::prepare(&**self.kv, self.kind).await;
                 prepared.map_err(|source| self.failed(source))?;
                 self.call(true).await.map(drop)
             }

@@ -42,8 +42,8 @@ pub use status::TargetStatus;
 
 /// How long an MDT waits for its MGS at its start.
 const MGS_LIMIT: Duration = Duration::from_secs(10);
-/// Longest wait at a start for OSTs that are on their way.
-const OSTS_LIMIT: Duration = Duration::from_secs(2);
+/// Longest wait at a start for what OSTs tell.
+const OSTS_LIMIT: Duration = Duration::from_millis(500);
 /// How long an MGS elsewhere is told goodbye.
 const GOODBYE: Duration = Duration::from_secs(10);
 
@@ -191,13 +191,13 @@ impl Servers {
         for (mdt, label) in &mdts {
             self.follow_config(mdt.clone(), label).await?;
         }
-        // so that nobody who makes a file at once is told to come back
-        let usable = async {
+        // an MDT that is older than its OSTs, and does not know it, learns it before it gives objects
+        let numbered = async {
             for (mdt, _) in &mdts {
-                mdt.osts_usable().await;
+                mdt.osts_numbered().await;
             }
         };
-        let _ = tokio::time::timeout(OSTS_LIMIT, usable).await;
+        let _ = tokio::time::timeout(OSTS_LIMIT, numbered).await;
         Ok(())
     }
 

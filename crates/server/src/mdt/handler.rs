@@ -204,9 +204,9 @@ impl Mdt {
         self.ops.set_osts(osts);
     }
 
-    /// Waits until new files get objects, if there is an OST that may have them.
-    pub async fn osts_usable(&self) {
-        self.ops.osp.usable().await;
+    /// Waits until the OSTs that are on their way have told which objects they have.
+    pub async fn osts_numbered(&self) {
+        self.ops.osp.all_numbered().await;
     }
 
     /// The MDTs of the file system as the configuration has them now, this one among them.

@@ -12,6 +12,7 @@ use coral_osd::{Batch, Kv, OsdError, SyncAhead};
 use coral_wire::Errno;
 use coral_wire::layout::{LOV_ALL_STRIPES_WIDE, LOV_MAX_STRIPE_COUNT};
 
+use super::fld;
 use super::store::{MdtResult, Store, Txn};
 use super::table;
 use super::turns::Turns;
@@ -34,14 +35,6 @@ pub struct OstSpace {
     pub avail_bytes: Option<u64>,
     /// Whether new objects may go there: it is not switched off by the configuration, and it answers.
     pub active: bool,
-    /// It has told which objects it has: none of their ids is given again.
-    pub numbered: bool,
-}
-
-impl OstSpace {
-    fn usable(&self) -> bool {
-        self.active && self.numbered
-    }
 }
 
 /// Object ids of each OST, and whose turn it is.
@@ -83,8 +76,8 @@ impl Window {
 /// First part of the keys of [`reserved`].
 const RESERVED: &[u8] = b"oid/";
 
-/// First part of the keys of [`skipped`].
-const SKIPPED: &[u8] = b"oid_skip/";
+/// Key of [`floor`].
+const FLOOR: &[u8] = b"oid_floor";
 
 /// First part of the keys of [`seen`].
 const SEEN: &[u8] = b"oid_seen/";
@@ -135,12 +128,12 @@ impl ObjectIds {
     /// An object of `ost` has the id `last`: no id up to it is given any more. Some further ids are left out too: of objects that
     /// were given to files, and not made yet.
     pub(super) fn at_least(&mut self, store: &Store, ost: u32, last: u64) -> MdtResult<()> {
-        let (reserved, end) = (reserved(store, ost)?, end_id(store.fld().index()));
+        let reserved = reserved(store, ost)?;
         if last < reserved {
             return Ok(());
         }
         let next = last + LEFT_OUT;
-        if next >= end - (1 << (MDT_SHIFT - 1)) {
+        if next > last_floor(store.fld().index()) {
             tracing::error!(
                 ost,
                 last,
@@ -156,13 +149,7 @@ impl ObjectIds {
         );
         let mut b = Batch::new();
         put_reserved(&mut b, ost, next);
-        if let None = skipped(&**store.kv(), ost)? {
-            b.put(
-                table::META,
-                ost_key(SKIPPED, ost),
-                reserved.to_le_bytes().to_vec(),
-            );
-        }
+        put_floor(&**store.kv(), &mut b, next)?;
         if self.settled {
             put_seen(&mut b, ost, next);
         }
@@ -180,8 +167,7 @@ impl ObjectIds {
 
     /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
     /// where that is out of balance. An OST that is not active is left out, also as `first`: the next one takes its
-    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINPROGRESS if none of these has told of its objects yet, EINVAL
-    /// if `first` is no OST.
+    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINVAL if `first` is no OST.
     pub(super) fn pick(
         &mut self,
         osts: &[OstSpace],
@@ -192,12 +178,9 @@ impl ObjectIds {
         if first.is_some_and(|first| !osts.is_empty() && osts.iter().all(|o| o.index != first)) {
             return Err(Errno::EINVAL);
         }
-        let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.usable()).collect();
+        let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.active).collect();
         if usable.is_empty() {
-            return Err(match osts.iter().any(|o| o.active) {
-                true => Errno::EINPROGRESS,
-                false => Errno::ENOSPC,
-            });
+            return Err(Errno::ENOSPC);
         }
         let all = count >= LOV_ALL_STRIPES_WIDE;
         let want = if all {
@@ -250,9 +233,10 @@ fn weights(usable: &[&OstSpace]) -> Vec<i128> {
 /// First object id of `ost` not yet reserved.
 pub fn reserved(store: &Store, ost: u32) -> MdtResult<u64> {
     let raw = store.kv().get(table::META, &ost_key(RESERVED, ost))?;
-    Ok(raw
+    let id = raw
         .and_then(|v| v.as_ref().try_into().ok())
-        .map_or(first_id(store.fld().index()), u64::from_le_bytes))
+        .map_or(first_id(store.fld().index()), u64::from_le_bytes);
+    Ok(id.max(floor(&**store.kv())?))
 }
 
 /// The first object id that the MDT `index` gives, on every OST. Each MDT has 2^40 ids of its own: ids of group 0 have 48 bits.
@@ -296,12 +280,32 @@ pub(super) fn seen(kv: &dyn Kv, ost: u32) -> Result<Option<u64>, OsdError> {
         .map(u64::from_le_bytes))
 }
 
-/// From this id of `ost` on, some were left out: their objects are what is left of files that are lost, and stay.
-pub(super) fn skipped(kv: &dyn Kv, ost: u32) -> Result<Option<u64>, OsdError> {
-    let raw = kv.get(table::META, &ost_key(SKIPPED, ost))?;
-    Ok(raw
-        .and_then(|v| v.as_ref().try_into().ok())
-        .map(u64::from_le_bytes))
+/// No id below this one is given any more, of no OST: objects with such ids may be what is left of files that an older copy of the
+/// MDT does not know.
+pub(super) fn floor(kv: &dyn Kv) -> Result<u64, OsdError> {
+    let raw = kv.get(table::META, FLOOR)?;
+    let id = raw.and_then(|v| v.as_ref().try_into().ok());
+    Ok(id.map_or(0, u64::from_le_bytes))
+}
+
+fn put_floor(kv: &dyn Kv, b: &mut Batch, id: u64) -> Result<(), OsdError> {
+    let id = floor(kv)?.max(id);
+    b.put(table::META, FLOOR, id.to_le_bytes().to_vec());
+    Ok(())
+}
+
+/// This is an older copy of the MDT: ids that it may have given since it was made are not given again. They are taken to be fewer
+/// than 2^32 of each OST.
+pub(super) fn leave_out_given(kv: &dyn Kv, b: &mut Batch) -> Result<(), OsdError> {
+    let index = fld::index(kv)?;
+    let reserved = all_reserved(kv)?.into_iter().map(|(_, id)| id);
+    let most = reserved.fold(floor(kv)?.max(first_id(index)), u64::max);
+    put_floor(kv, b, (most + (1 << 32)).min(last_floor(index)))
+}
+
+/// Ids are left out up to here; the rest is for files.
+fn last_floor(index: u32) -> u64 {
+    end_id(index) - (1 << (MDT_SHIFT - 1))
 }
 
 pub(super) fn put_reserved(b: &mut Batch, ost: u32, upto: u64) {
@@ -370,7 +374,6 @@ pub(super) mod tests {
             index: i as u32,
             avail_bytes: Some(a << 30),
             active: true,
-            numbered: true,
         };
         avail.iter().enumerate().map(ost).collect()
     }
@@ -423,14 +426,6 @@ pub(super) mod tests {
         o[3].active = false;
         assert_eq!(ids.pick(&o, 2, Some(3), false).unwrap(), [0, 2]);
         assert_eq!(ids.pick(&o, 1, Some(4), false), Err(Errno::EINVAL));
-        o[2].numbered = false;
-        assert_eq!(
-            ids.pick(&o, 2, None, false).unwrap(),
-            [0],
-            "the objects of another are not known yet"
-        );
-        o[0].numbered = false;
-        assert_eq!(ids.pick(&o, 1, None, false), Err(Errno::EINPROGRESS));
         o.iter_mut().for_each(|o| o.active = false);
         assert_eq!(ids.pick(&o, 1, None, false), Err(Errno::ENOSPC));
     }
@@ -467,11 +462,10 @@ pub(super) mod tests {
         let next = 70_000 + LEFT_OUT;
         assert_eq!(ids.take(&store, 3).unwrap(), next);
         let kv = &**store.kv();
-        assert_eq!(skipped(kv, 3).unwrap(), Some(4097));
+        assert_eq!(floor(kv).unwrap(), next);
         ids.settled = true;
         ids.at_least(&store, 3, 2 * next).unwrap();
         assert_eq!(ids.take(&store, 3).unwrap(), 2 * next + LEFT_OUT);
-        assert_eq!(skipped(kv, 3).unwrap(), Some(4097), "from the first on");
         assert_eq!(
             seen(kv, 3).unwrap(),
             Some(2 * next + LEFT_OUT),
@@ -482,6 +476,10 @@ pub(super) mod tests {
         assert_eq!(ids.take(&store, 3).unwrap(), 2 * next + LEFT_OUT + 1);
         let mut again = ObjectIds::default();
         assert!(again.take(&store, 3).unwrap() > 2 * next + LEFT_OUT);
-        assert_eq!(again.take(&store, 4).unwrap(), 1, "of another OST");
+        assert_eq!(
+            again.take(&store, 4).unwrap(),
+            2 * next + LEFT_OUT,
+            "of another OST"
+        );
     }
 }

@@ -77,29 +77,33 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
     let mut b = Batch::new();
     b.del(table::META, KEY_STOPPED);
     let first = object_ids::first_id(fld::index(&**kv)?);
+    let floor = object_ids::floor(&**kv)?;
     for (ost, reserved) in object_ids::all_reserved(&**kv)? {
         let seen = object_ids::seen(&**kv, ost)?
             .unwrap_or(reserved.saturating_sub(2 * RESERVE_IDS))
             .max(first);
         object_ids::forget_moved(&**kv, &mut b, ost, seen)?;
-        // what lies between ids of before and of after an older copy is not this MDT's to destroy
-        let skipped = object_ids::skipped(&**kv, ost)?.filter(|from| *from >= seen);
-        let upto = skipped.unwrap_or(reserved);
+        // what may be left of files that an older copy of the MDT does not know is not this MDT's to destroy
+        let seen = match floor < reserved {
+            true => seen.max(floor),
+            false => seen,
+        };
         if clean {
             object_ids::put_seen(&mut b, ost, reserved);
-        } else if seen < upto {
-            left.ids.insert(ost, seen..upto);
+        } else if seen < reserved {
+            left.ids.insert(ost, seen..reserved);
         }
     }
     kv.commit(b)?;
     Ok(left)
 }
 
-/// Leaves nothing to be looked through at the next start of the MDT on `kv`, as a clean stop does. On others nobody reads that.
-pub(crate) fn put_nothing_left(kv: &dyn Kv, b: &mut Batch) -> Result<(), OsdError> {
+/// The MDT on `kv` is an older copy: files that it does not know may be on other MDTs, and what is left of lost ones is all that
+/// there is of them. So nothing is looked through at its next start, as after a clean stop.
+pub(crate) fn put_older_copy(kv: &dyn Kv, b: &mut Batch) -> Result<(), OsdError> {
     let transno = stored_transno(kv)?.unwrap_or(0);
     b.put(table::META, KEY_STOPPED, transno.to_le_bytes().to_vec());
-    Ok(())
+    object_ids::leave_out_given(kv, b)
 }
 
 /// The background task. It ends with this value.

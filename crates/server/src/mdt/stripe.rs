@@ -208,8 +208,6 @@ impl Allocator<'_> {
         }
         if known.iter().any(|o| !o.active) {
             Err(Errno::EREMOTEIO)
-        } else if known.iter().any(|o| !o.numbered) {
-            Err(Errno::EINPROGRESS)
         } else {
             Ok(list)
         }

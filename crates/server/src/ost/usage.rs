@@ -265,7 +265,7 @@ impl OstUsage {
                 tracing::info!("what owners use is counted");
             }
             Err(e) => {
-                tracing::error!(error = %e, "what owners use could not be counted: quotas are not answered, and an MDT that starts gives no new objects here");
+                tracing::error!(error = %e, "what owners use could not be counted: quotas are not answered");
             }
         }
         let _ = self.complete.set(done.is_ok());

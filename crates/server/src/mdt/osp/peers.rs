@@ -109,7 +109,6 @@ impl Osp {
             index: p.target.index,
             avail_bytes: p.space.map(|s| s.bavail.saturating_mul(u64::from(s.bsize))),
             active: p.target.active && (connected || !any) && !(heard && p.silent),
-            numbered: p.numbered,
         };
         st.peers.values().zip(connected).map(space).collect()
     }
@@ -214,18 +213,15 @@ impl Osp {
         up.map(|(i, p)| (*i, p.import.clone())).collect()
     }
 
-    /// Waits until an OST gets objects, if there is one that may.
-    pub async fn usable(&self) {
+    /// Waits until the OSTs that are connected, or are being connected to for the first time, have told which objects they have.
+    pub async fn all_numbered(&self) {
         let mut news = self.numbered.subscribe();
         loop {
-            {
-                let st = self.state.lock();
-                let known = st.peers.values().any(|p| !p.numbered && p.target.active);
-                if st.peers.values().any(|p| p.numbered) || !known {
-                    return;
-                }
-            }
-            if news.changed().await.is_err() {
+            let all = {
+                let mut st = self.state.lock();
+                st.peers.values_mut().all(|p| p.numbered || !p.connected())
+            };
+            if all || news.changed().await.is_err() {
                 return;
             }
         }
@@ -244,18 +240,16 @@ impl Osp {
         let mut core = ops.core.write();
         let store = core.store.clone();
         if let Err(e) = core.ids.at_least(&store, index, last) {
-            tracing::error!(error = %e, ost = index, "the ids of its objects cannot be reserved: it gets no new ones");
+            tracing::error!(error = %e, ost = index, "ids that its objects have cannot be left out");
             return false;
         }
-        {
-            let mut st = self.state.lock();
-            let peer = st.peers.get_mut(&index);
-            if let Some(p) = peer.filter(|p| Arc::ptr_eq(&p.import, import)) {
-                p.numbered = true;
-            }
-        }
-        core.osts = self.spaces();
         drop(core);
+        let mut st = self.state.lock();
+        let peer = st.peers.get_mut(&index);
+        if let Some(p) = peer.filter(|p| Arc::ptr_eq(&p.import, import)) {
+            p.numbered = true;
+        }
+        drop(st);
         self.numbered.send_modify(|n| *n += 1);
         true
     }
@@ -323,6 +317,7 @@ async fn meet(osp: Weak<Osp>, index: u32, import: Weak<Import>) {
                         tracing::warn!(error = %e, "an OST is not there: it gets no new objects until it is");
                     }
                     told = true;
+                    osp.numbered.send_modify(|n| *n += 1);
                     false
                 }
             };
