@@ -54,6 +54,10 @@ impl Found {
         }
     }
 
+    fn has_orphans(&self) -> bool {
+        self.problems.iter().any(|p| p.contains("no file has it"))
+    }
+
     fn missing(target: String, dir: PathBuf, why: String) -> Found {
         Found {
             missing: Some(why),
@@ -193,6 +197,9 @@ fn verdict(found: &[Found], repaired: bool) -> Result<ExitCode, String> {
             Ok(ExitCode::from(absent::EXIT_CODE))
         }
         0 => Ok(ExitCode::SUCCESS),
+        n if repaired && found.iter().any(Found::has_orphans) => Err(format!(
+            "{n} problems are left; `--remove-objects` with `--repair` removes objects that no file has"
+        )),
         n if repaired => Err(format!("{n} problems are left")),
         n => Err(format!("{n} problems found")),
     }

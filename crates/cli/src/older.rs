@@ -19,6 +19,8 @@ enum Wrong {
     Another,
     /// It was served before, and is not known.
     Unknown,
+    /// It was registered so many times, and fewer are known: the MGS is older.
+    Ahead(u32, u32),
 }
 
 fn known(targets: &[CheckedTarget]) -> Option<Vec<Known>> {
@@ -48,6 +50,9 @@ fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, 
     let same = (here.number, here.cookie) == known;
     let older = !same && here.number <= known.0;
     let served = here.number - u32::from(!here.accepted && here.number > 0);
+    if served > known.0 {
+        return Ok(Some(Wrong::Ahead(served, known.0)));
+    }
     Ok(older.then_some(Wrong::Older(served, known.0)))
 }
 
@@ -60,6 +65,9 @@ pub(crate) fn problem(t: &CheckedTarget, all: &[CheckedTarget]) -> Option<String
         Wrong::Older(had, known) => format!(
             "an older copy of {name} was put back: it was served {had} times, and the MGS knows of {known} times. Put the newer copy back; or `--repair` makes the MGS take this one, without what was done since it was made"
         ),
+        Wrong::Ahead(had, known) => format!(
+            "the MGS was put back from an older copy: it knows of {known} times that {name} was served, and there were {had}. Put the newer copy back; or `--repair` makes it take {name}. It cannot tell whether targets are older that were put back with it"
+        ),
         Wrong::Unknown => format!(
             "{name} was served, and the MGS does not know it: one of them belongs to another file system, or the MGS is an older copy; `--repair` makes the MGS take it"
         ),
@@ -67,6 +75,19 @@ pub(crate) fn problem(t: &CheckedTarget, all: &[CheckedTarget]) -> Option<String
             "this is not the {name} that the MGS knows: it is of another file system, or was formatted anew. Serve the directory that belongs there"
         ),
     })
+}
+
+/// Why nothing is to be repaired: a target among `all` is not the one that the MGS knows.
+pub(crate) fn another(all: &[CheckedTarget]) -> Option<String> {
+    let known = known(all)?;
+    let is_another = |t: &&CheckedTarget| {
+        let Ok((osd, label)) = &t.opened else {
+            return false;
+        };
+        matches!(wrong(&**osd, label, &known), Ok(Some(Wrong::Another)))
+    };
+    let t = all.iter().find(is_another)?;
+    Some(format!("'{}': {}", t.dir.display(), problem(t, all)?))
 }
 
 /// A target that the MGS is to take as it is, with the registration that the MGS knows.
@@ -83,7 +104,7 @@ pub(crate) fn older(all: &[CheckedTarget]) -> Vec<Accepted> {
     let accepted = |t: &CheckedTarget| {
         let (osd, label) = t.opened.as_ref().ok()?;
         match wrong(&**osd, label, &known).ok()?? {
-            Wrong::Older(..) | Wrong::Unknown => Some(Accepted {
+            Wrong::Older(..) | Wrong::Unknown | Wrong::Ahead(..) => Some(Accepted {
                 dir: t.dir.clone(),
                 known: known
                     .iter()

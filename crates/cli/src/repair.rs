@@ -39,6 +39,9 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
             TargetKind::Mgs => {}
         }
     }
+    if let Some(why) = older::another(&targets) {
+        return Err(format!("nothing is repaired: {why}"));
+    }
     for (fsname, of) in &mut systems {
         let looks = targets.iter().filter(|t| t.is_mdt_of(fsname));
         let looks: Vec<_> = looks.filter_map(|t| t.opened.as_ref().ok()).collect();

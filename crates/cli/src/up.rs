@@ -199,6 +199,13 @@ pub(crate) fn name_of(target: &Path) -> String {
 /// Whether the target of this directory has yet to be formatted. An error: something else is there.
 fn is_to_be_made(config: &UpConfig, target: &Path) -> Result<bool, String> {
     let unreadable = |e: std::io::Error| format!("'{}': {e}", target.display());
+    if target.metadata().is_ok_and(|m| !m.is_dir()) {
+        return Err(format!(
+            "'{}' is no directory: move it away, {} is to be made there",
+            target.display(),
+            label_of(config, target).target_name()
+        ));
+    }
     if target.join("CORAL").try_exists().map_err(unreadable)? {
         let (found, wanted) = (OsdFs::label(target), label_of(config, target));
         let found = found.map_err(|e| e.to_string())?;
@@ -252,7 +259,7 @@ impl Added {
             std::fs::remove_dir_all(target).map_err(|e| format!("'{}': {e}", target.display()))?;
         }
         Ok(format!(
-            "'{}' has {} MDTs and {} OSTs now",
+            "'{0}' has {1} MDTs and {2} OSTs now. `coral up` gives new targets the next indices: to have the other one in '{0}' too, stop it, move its directory there under the name that goes with its index (such as mdt0003), and add targets again",
             dir.display(),
             left.mdts,
             left.osts

@@ -89,6 +89,18 @@ impl Lmv {
         self.at(index).await.ok_or(Error::NoMdt(Some(index)))
     }
 
+    /// Whether the MDT of `fid` does not answer, as far as is known. Waits for none but the one that says where `fid` lies.
+    pub async fn is_away(&self, fid: Fid) -> bool {
+        let index = match self.cached(fid.seq) {
+            Some(i) => Ok(i),
+            None if fid.seq < seq::NORMAL || self.mdcs.read().len() == 1 => return false,
+            None => self.ask(fid.seq).await,
+        };
+        let Ok(index) = index else { return false };
+        let mdc = self.mdcs.read().get(&index).cloned();
+        mdc.is_some_and(|mdc| !mdc.is_connected())
+    }
+
     /// The MDT of that index, if there is one; waits as [`Self::of`] does.
     pub async fn at(&self, index: u32) -> Option<Arc<Mdc>> {
         let mdc = self.mdcs.read().get(&index).cloned()?;

@@ -86,6 +86,18 @@ pub enum RegisterError {
         /// NIDs of the MGS.
         mgs: String,
     },
+    /// The MGS is in an older state than when it accepted the target last.
+    #[error(
+        "the MGS at {mgs} was put back from an older copy: it does not know of the last times that {target} was served, which are {served}. Put the newer copy of the MGS back. To go on with this one, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` makes the MGS take the target"
+    )]
+    OlderMgs {
+        /// Target's name.
+        target: String,
+        /// How often it was registered before.
+        served: u32,
+        /// NIDs of the MGS.
+        mgs: String,
+    },
     /// What the target needs to know or to keep for it cannot be read or written.
     #[error("{target}: {source}")]
     Store {
@@ -183,6 +195,10 @@ impl<'a> Registering<'a> {
             return Ok(());
         }
         match self.call(true).await {
+            Err(RegisterError::OlderMgs { .. }) if accept_older => {
+                self.older = true;
+                self.call(true).await.map(drop)
+            }
             Err(RegisterError::OlderCopy { .. } | RegisterError::Unknown { .. })
                 if accept_older =>
             {
@@ -249,6 +265,11 @@ impl<'a> Registering<'a> {
         Err(match Errno::from_status(reply.status) {
             None => return Ok(told),
             Some(Errno::ESTALE) => RegisterError::OlderCopy {
+                target,
+                served,
+                mgs,
+            },
+            Some(Errno::EREMOTEIO) => RegisterError::OlderMgs {
                 target,
                 served,
                 mgs,

@@ -27,12 +27,11 @@ impl Attributes {
         if self.cache.enabled() {
             let fids: BTreeSet<Fid> = fids.into_iter().collect();
             for fid in fids {
-                if self.cache.known(fid).is_some() {
+                if self.cache.known(fid).is_some() || self.servers.lmv.is_away(fid).await {
                     continue;
                 }
                 if let Ok(mdc) = self.servers.lmv.of(fid).await
                     && mdc.batches()
-                    && mdc.is_connected()
                 {
                     by_mdt
                         .entry(mdc.index)

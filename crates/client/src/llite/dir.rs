@@ -346,8 +346,7 @@ impl Directories {
 
     /// Whether an object that is not remembered lies on an MDT that does not answer.
     async fn mdt_is_away(&self, fid: Fid) -> bool {
-        let mdts = &self.servers.lmv;
-        self.cache.known(fid).is_none() && mdts.of(fid).await.is_ok_and(|mdc| !mdc.is_connected())
+        self.cache.known(fid).is_none() && self.servers.lmv.is_away(fid).await
     }
 
     /// The same of one, of which the MDT has said `told` just now. `all_up`: no OST is away. What is on a target that is away is

@@ -282,6 +282,7 @@ impl Servers {
                 config.defaults = self.config.default_stripes;
                 config.root_owner = opened.root_owner;
                 config.names = self.config.names.clone();
+                config.awaits_osts = osts.is_empty();
                 let interval = &mut config.target.sync_interval;
                 *interval = self.config.sync_interval.unwrap_or(*interval);
                 let started = Mdt::start_on(node, config, opened.tables, opened.objects);

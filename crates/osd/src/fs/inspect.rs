@@ -46,6 +46,10 @@ impl Inspection {
             source,
         };
         let kv = dir.join(TABLES_DIR);
+        if !kv.is_dir() {
+            let why = "the directory is missing".to_owned();
+            return Err(OpenError::BadKv { dir: kv, why });
+        }
         let mut problems: Vec<String> = SyncedFile::damage(dir).into_iter().collect();
         let changed = |f: PathBuf| {
             format!(

@@ -100,7 +100,14 @@ pub(super) fn check(dir: &Path, promise: Option<&Promise>) -> Result<Found, Stri
         End::Changed if !power_lost => Err(changed(path, walk.bytes)),
         End::Torn | End::Changed => {
             let at = walk.bytes;
-            tracing::warn!(journal = %path.display(), at, "dropping what was written after the last sync and not finished");
+            match promise {
+                Some(_) => {
+                    tracing::warn!(journal = %path.display(), at, "dropping what was written after the last sync and not finished")
+                }
+                None => {
+                    tracing::error!(journal = %path.display(), at, "the journal breaks off here, and SYNCED, which tells how far it was on disk, is missing or damaged: what was acknowledged and came behind is lost")
+                }
+            }
             cut(path, at).map_err(|e| format!("cut {}: {e}", path.display()))?;
             Ok(found)
         }

@@ -93,6 +93,8 @@ pub struct MdtConfig {
     pub root_owner: (u32, u32),
     /// Who knows the groups of users; `None`: nobody is asked.
     pub names: Option<Arc<dyn NameService>>,
+    /// It will be told its OSTs: until then files that need objects are asked for again.
+    pub awaits_osts: bool,
 }
 
 impl MdtConfig {
@@ -106,6 +108,7 @@ impl MdtConfig {
             defaults: None,
             root_owner: (0, 0),
             names: None,
+            awaits_osts: false,
         }
     }
 }
@@ -153,6 +156,7 @@ impl Mdt {
         if let Some(d) = cfg.defaults {
             state.set_defaults(d)?;
         }
+        state.ids.awaits_osts = cfg.awaits_osts;
         let store = state.store.clone();
         let osp = Osp::new(node.clone(), &cfg.target.name);
         let mdts = Mdts::new(node.clone(), &cfg.target.name, cfg.target.index, has_others);
@@ -281,6 +285,7 @@ impl MdtOps {
         let mut core = self.core.write();
         self.osp.set_defaults(core.defaults);
         core.osts = spaces;
+        core.ids.awaits_osts = false;
     }
 
     async fn serve(self: Arc<Self>, rq: TargetRequest) {

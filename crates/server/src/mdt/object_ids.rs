@@ -42,6 +42,8 @@ pub struct OstSpace {
 pub struct ObjectIds {
     next: BTreeMap<u32, Window>,
     turns: Turns,
+    /// The OSTs are not known yet.
+    pub(super) awaits_osts: bool,
     /// First id of each OST that the transaction under way was given.
     begun: BTreeMap<u32, u64>,
     /// What earlier starts left was looked through for objects that no file refers to ([`super::orphans`]).
@@ -167,7 +169,8 @@ impl ObjectIds {
 
     /// Picks OSTs for `count` stripes, the first being `first` if given: round robin, by free space
     /// where that is out of balance. An OST that is not active is left out, also as `first`: the next one takes its
-    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINVAL if `first` is no OST.
+    /// place (`lod_ost_alloc_specific`). ENOSPC if none is active, EINPROGRESS
+    /// while none is known yet, EINVAL if `first` is no OST.
     pub(super) fn pick(
         &mut self,
         osts: &[OstSpace],
@@ -180,7 +183,10 @@ impl ObjectIds {
         }
         let usable: Vec<&OstSpace> = osts.iter().filter(|o| o.active).collect();
         if usable.is_empty() {
-            return Err(Errno::ENOSPC);
+            return Err(match self.awaits_osts {
+                true => Errno::EINPROGRESS,
+                false => Errno::ENOSPC,
+            });
         }
         let all = count >= LOV_ALL_STRIPES_WIDE;
         let want = if all {

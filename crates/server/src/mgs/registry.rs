@@ -309,8 +309,9 @@ impl Fs {
         Ok(info.stripe_index)
     }
 
-    /// The registration to remember. Refused are a target that went back to an older state (ESTALE), and one that was registered
-    /// before, and not here (ENOENT), unless that is known and wanted.
+    /// The registration to remember. Refused are a target that went back to an older state (ESTALE), one that was registered before,
+    /// and not here (ENOENT), and one that this MGS has accepted and does not know of, being in an older state itself (EREMOTEIO),
+    /// unless that is known and wanted.
     fn check_count(
         &self,
         kind: StoredKind,
@@ -336,6 +337,9 @@ impl Fs {
                 }
                 // the state that it leaves behind, and all copies of that, are older from now on
                 now.number = last.number + 1;
+            }
+            Some(last) if now.number > last.number + 1 && !count.older => {
+                return Err(Errno::EREMOTEIO);
             }
             _ => {}
         }
@@ -567,8 +571,12 @@ mod tests {
         assert_eq!(told(1, 11, false), Ok((1, false)));
         assert_eq!(told(1, 11, false), Ok((1, true)), "the answer was lost");
         assert_eq!(told(2, 12, false), Ok((2, false)));
-        // one start was not answered, or the MGS is an older copy itself
-        assert_eq!(told(4, 14, false), Ok((4, false)));
+        assert_eq!(
+            told(4, 14, false),
+            Err(Errno::EREMOTEIO),
+            "the MGS has accepted the third and forgotten it"
+        );
+        assert_eq!(told(4, 14, true), Ok((4, false)));
         for (number, cookie) in [(3, 23), (4, 24), (4, 11), (1, 11)] {
             assert_eq!(
                 told(number, cookie, false),
