@@ -9,7 +9,7 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 use futures_util::future::join_all;
 
-use super::covers::{Cover, Covers, Gate, ObjectKey, OpenInode};
+use super::covers::{Cover, Covers, Gate, Going, ObjectKey, OpenInode};
 use super::flusher::Flusher;
 use super::upcalls::Upcalls;
 
@@ -64,14 +64,47 @@ impl Drains {
 
     /// The lock `cookie` on an object goes or is asked back: what it covers must be dropped.
     pub fn lock_lost(self: &Arc<Self>, key: ObjectKey, cookie: u64) {
-        if let Some((fid, gate)) = self.covers.by_object(key)
-            && gate.begin_drain(Some(cookie))
-        {
-            if gate.writes().is_some() {
-                gate.contended();
+        let Some((fid, gate)) = self.covers.by_object(key) else {
+            return;
+        };
+        if let Some(cover) = gate.writes() {
+            let going = cover.writes.as_ref();
+            if let Some(going) = going.and_then(|w| w.begin_going(key, cookie)) {
+                self.write_out_one(fid, gate, cover, going);
             }
+        } else if gate.begin_drain(Some(cookie)) {
             self.spawn(fid, gate);
         }
+    }
+
+    /// New locks of a cover for writes were used, or will not be: those that were asked back meanwhile go.
+    pub fn used(self: &Arc<Self>, fid: Fid, gate: &Arc<Gate>, cover: &Arc<Cover>) {
+        let Some(w) = &cover.writes else { return };
+        for going in w.used() {
+            self.write_out_one(fid, gate.clone(), cover.clone(), going);
+        }
+    }
+
+    /// A cover for writes goes that has no lock.
+    pub fn drop_bare(self: &Arc<Self>, fid: Fid, gate: &Arc<Gate>) {
+        let bare = |c: Arc<Cover>| c.writes.as_ref().is_some_and(|w| w.is_bare());
+        if gate.writes().is_some_and(bare) && gate.begin_drain_bare() {
+            self.spawn(fid, gate.clone());
+        }
+    }
+
+    /// One lock of a cover for writes goes, after what lies under it was written out; the others stay.
+    fn write_out_one(self: &Arc<Self>, fid: Fid, gate: Arc<Gate>, cover: Arc<Cover>, going: Going) {
+        gate.lock_lost();
+        let me = self.clone();
+        self.runtime.spawn(async move {
+            let Some(w) = &cover.writes else { return };
+            let (i, range) = (going.place, &going.extent);
+            me.flusher.write_range_out(fid, &cover, i, range).await;
+            if w.gone(&going) && gate.begin_drain_bare() {
+                me.drain(fid, gate).await;
+            }
+        });
     }
 
     /// A handle for writing was opened: pages may be dirtied from now on, so a cover for reading is not enough any more.

@@ -263,7 +263,7 @@ impl Lov {
                 return Ok(got);
             }
             let total = self.end_within(layout, fid, offset, len, lock).await?;
-            if total <= got.len() || lock.whole() != IoLock::Server {
+            if total <= got.len() || lock.holds() {
                 return Ok(pad(got, total));
             }
             let (lock, _pin) = lock.of(&r.object);
@@ -276,12 +276,20 @@ impl Lov {
             return Ok(assemble(pieces, len));
         }
         let total = self.end_within(layout, fid, offset, len, lock).await?;
-        if total <= there || lock.whole() != IoLock::Server {
+        if total <= there || lock.holds() {
             return Ok(assemble(pieces, total));
         }
         let ranges = self.ranges(layout, fid, offset, total as u64).await?;
         let pieces = self.read_ranges(&ranges, lock).await?;
         Ok(assemble(pieces, total))
+    }
+
+    /// Where the file ends, bytes.
+    pub async fn end(&self, layout: &FileLayout, fid: Fid, lock: &Locks) -> Result<u64, Error> {
+        match lock.asks_the_end() {
+            true => Ok(self.glimpse(layout, fid).await?.0.size),
+            false => Ok(self.collect(layout, fid, lock.whole()).await?.size),
+        }
     }
 
     /// How many of `len` bytes from `offset` on are before the end of the file. Asked after a read that came short: who reads up
@@ -295,7 +303,7 @@ impl Lov {
         len: usize,
         lock: &Locks,
     ) -> Result<usize, Error> {
-        let size = self.collect(layout, fid, lock.whole()).await?.size;
+        let size = self.end(layout, fid, lock).await?;
         Ok((len as u64).min(size.saturating_sub(offset)) as usize)
     }
 

@@ -258,6 +258,16 @@ impl Gate {
     /// How a write(2) goes. `may_keep`: its data may stay dirty.
     pub fn begin_write(self: &Arc<Self>, may_keep: bool) -> Writing {
         let way = self.core.lock().begin_write(may_keep);
+        self.writing(way)
+    }
+
+    /// How a write goes that was let in under the cover, which has no lock for it.
+    pub fn begin_more(self: &Arc<Self>) -> Writing {
+        let way = self.core.lock().begin_more();
+        self.writing(way)
+    }
+
+    fn writing(self: &Arc<Self>, way: Way) -> Writing {
         match way {
             Way::Under(cover) => Writing::Under(cover),
             Way::Sync => Writing::Sync(SyncWrite { gate: self.clone() }),
@@ -265,6 +275,16 @@ impl Gate {
             Way::Wait => Writing::Wait,
             Way::Drain => Writing::Drain,
         }
+    }
+
+    /// A lock of the cover for writes was asked back.
+    pub fn lock_lost(&self) {
+        self.core.lock().lock_lost();
+    }
+
+    /// The cover for writes has no lock any more. True: the caller drains it.
+    pub fn begin_drain_bare(&self) -> bool {
+        self.core.lock().begin_drain_bare()
     }
 
     /// Others want the file, or it cannot be covered: writes are synchronous for a while, longer each time unless the cover was
@@ -408,11 +428,7 @@ mod tests {
     }
 
     fn for_writes() -> Arc<Cover> {
-        Cover::for_writes(
-            Arc::new(FileLayout::none()),
-            Vec::new(),
-            Dirty::new(Vec::new()),
-        )
+        Cover::for_writes(Arc::new(FileLayout::none()), Dirty::new(Vec::new()))
     }
 
     fn acquire(g: &Arc<Gate>) -> Acquiring {

@@ -1,7 +1,12 @@
 //! The rules of a gate for write(2): to the OSTs, or under a cover that keeps its data back.
 //!
-//! Invariant: a cover for writes is asked for while no synchronous write of this client is under way, whose lock for it would
-//! only call ours back. After others asked one back, writes are synchronous for a while ([`Core::contended`]).
+//! A cover for writes has locks on ranges, and gets more where more is written. Locks go one by one when they are asked back; the
+//! cover stays, unless it is drained as a whole.
+//!
+//! Invariant: locks are asked for while no synchronous write of this client is under way, whose lock for it would only call ours
+//! back. When others ask them back again and again before much was written under them, writes that find no lock are synchronous
+//! for a while ([`Core::contended`]). The first few times mean nothing: servers give a lock more than was asked for, and take what
+//! others need of it back when they come.
 
 use std::sync::Arc;
 
@@ -26,6 +31,10 @@ pub(super) enum Way {
 /// Synchronous writes after a cover was lost to others, at least and at most.
 pub(super) const SKIP_MIN: u32 = 16;
 const SKIP_MAX: u32 = 4096;
+/// A lock was worth it when so many writes were kept since the last was asked back.
+pub(super) const WORTH: u32 = 32;
+/// Locks that were not worth it, in a row, make a file contended.
+pub(super) const LOSSES: u32 = 4;
 
 impl<T> Core<T> {
     /// A cover for writes may be had.
@@ -61,6 +70,38 @@ impl<T> Core<T> {
         Way::Sync
     }
 
+    /// How a write goes that was let in under the cover, which has no lock for it.
+    pub fn begin_more(&mut self) -> Way {
+        if !self.has_writes() || self.draining || self.acquiring_writes {
+            return Way::Wait;
+        }
+        self.kept = self.kept.saturating_sub(1);
+        if self.skip == 0 {
+            self.acquiring_writes = true;
+            return Way::Acquire;
+        }
+        self.skip -= 1;
+        self.sync_writes += 1;
+        Way::Sync
+    }
+
+    /// A lock of the cover for writes was asked back.
+    pub fn lock_lost(&mut self) {
+        self.losses = match self.kept >= WORTH {
+            true => 0,
+            false => self.losses + 1,
+        };
+        match self.losses >= LOSSES {
+            true => self.contended(),
+            false => self.kept = 0,
+        }
+    }
+
+    /// The cover for writes has no lock any more. True: the caller drains it.
+    pub fn begin_drain_bare(&mut self) -> bool {
+        !self.acquiring_writes && self.begin_drain_writes()
+    }
+
     /// A synchronous write has ended. True: it was the last.
     pub fn end_sync(&mut self) -> bool {
         self.sync_writes -= 1;
@@ -72,7 +113,6 @@ impl<T> Core<T> {
         let free = self.free_for_writes();
         if free {
             self.cover = Some(cover.clone());
-            self.kept = 0;
         }
         free
     }

@@ -1,0 +1,224 @@
+//! The locks under which the data of a cover for writes is dirty: ranges of its objects, as the servers granted them.
+//!
+//! They are in [`Dirty`], because what may be dirty and what is locked change together: data is taken and a lock begins to go
+//! under one mutex.
+
+use std::ops::Range;
+
+use coral_ldlm::LockRef;
+use coral_wire::ldlm::Policy;
+
+use super::dirty::{Dirty, ObjectKey};
+use crate::lov::HeldLock;
+
+/// A lock on a range of an object.
+#[derive(Debug, Clone)]
+pub(in crate::llite) struct RangeLock {
+    held: HeldLock,
+    /// Of the import, from before the lock was asked for.
+    generation: u64,
+}
+
+impl RangeLock {
+    fn is_dead(&self) -> bool {
+        self.held.ask(LockRef::is_dead) != Some(false)
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.held.ask(LockRef::is_blocked) != Some(false)
+    }
+}
+
+/// A lock that was granted: the object by its place, the generation of the import from before it was asked for.
+pub(in crate::llite) type Granted = (usize, u64, LockRef);
+
+/// A lock that is to go: the object by its place, the lock by its cookie, what it is on.
+#[derive(Debug, Clone)]
+pub(in crate::llite) struct Going {
+    /// The object by its place.
+    pub place: usize,
+    cookie: u64,
+    /// Bytes of the object.
+    pub extent: Range<u64>,
+}
+
+/// What the servers call an extent, as a range.
+fn extent_of(lock: &LockRef) -> Range<u64> {
+    match lock.policy() {
+        Policy::Extent { start, end, .. } => start..end.saturating_add(1),
+        _ => 0..u64::MAX,
+    }
+}
+
+impl Dirty {
+    /// Takes new locks in, once what was under void ones in their places is gone. They stay until [`Dirty::used`]. False: the
+    /// cover goes.
+    pub async fn adopt(&self, locks: Vec<Granted>) -> bool {
+        let locks: Vec<_> = locks
+            .into_iter()
+            .map(|(i, generation, l)| (i, generation, extent_of(&l), l))
+            .collect();
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut inner = self.inner.lock();
+                if inner.closed {
+                    break;
+                }
+                let left = |(i, _, extent, _): &(usize, u64, Range<u64>, LockRef)| {
+                    inner.locks[*i].is_left(extent)
+                };
+                if !locks.iter().any(left) {
+                    for (i, generation, extent, lock) in locks {
+                        let cookie = lock.cookie();
+                        let held = HeldLock::new(lock);
+                        inner.locks[i].add(cookie, extent, RangeLock { held, generation });
+                    }
+                    return true;
+                }
+            }
+            changed.await;
+        }
+        false
+    }
+
+    /// Nothing is locked.
+    pub fn is_bare(&self) -> bool {
+        self.inner.lock().locks.iter().all(|l| l.is_empty())
+    }
+
+    /// What was adopted has served who asked for it: those that were asked back meanwhile, to go now.
+    pub fn used(&self) -> Vec<Going> {
+        let mut inner = self.inner.lock();
+        let mut out = Vec::new();
+        for (place, locks) in inner.locks.iter_mut().enumerate() {
+            locks.settle();
+            let blocked = locks
+                .within(&(0..u64::MAX))
+                .filter(|(.., l)| l.is_blocked());
+            let blocked: Vec<u64> = blocked.map(|(cookie, ..)| cookie).collect();
+            for cookie in blocked {
+                let extent = locks.begin_going(cookie);
+                out.extend(extent.map(|extent| Going {
+                    place,
+                    cookie,
+                    extent,
+                }));
+            }
+        }
+        out
+    }
+
+    /// The lock `cookie` on an object is asked back. `None`: it is none of these, was not used yet, or is going already.
+    pub fn begin_going(&self, key: ObjectKey, cookie: u64) -> Option<Going> {
+        let mut inner = self.inner.lock();
+        let here = |o: &super::Object| (o.osc.index, o.object.oi.res_id()) == key;
+        let mut places = (0..self.objects.len()).filter(|i| here(&self.objects[*i]));
+        places.find_map(|place| {
+            let extent = inner.locks[place].begin_going(cookie)?;
+            Some(Going {
+                place,
+                cookie,
+                extent,
+            })
+        })
+    }
+
+    /// What lay under it is at the OST, or dropped: the lock goes. True: it was the last.
+    pub fn gone(&self, going: &Going) -> bool {
+        let mut inner = self.inner.lock();
+        let lock = inner.locks[going.place].remove(going.cookie);
+        // an end that others may move now
+        inner.file_end = None;
+        let last = inner.locks.iter().all(|l| l.is_empty());
+        drop(inner);
+        if let Some(l) = lock {
+            l.held.give_back();
+        }
+        self.changed.notify_waiters();
+        last
+    }
+
+    /// What lay in object `place` is at the OST, or dropped: all locks on it go.
+    pub fn all_gone(&self, place: usize) {
+        let locks = self.inner.lock().locks[place].take();
+        locks.iter().for_each(|l| l.held.give_back());
+        self.changed.notify_waiters();
+    }
+
+    /// The parts of `range` of object `place` that are not locked.
+    pub fn missing(&self, place: usize, range: &Range<u64>) -> Vec<Range<u64>> {
+        self.inner.lock().locks[place].missing(range)
+    }
+
+    /// Every byte of every object is locked, and no lock is void: the servers know the end of the file, but for what is dirty here.
+    pub fn is_whole(&self) -> bool {
+        self.inner.lock().is_whole()
+    }
+
+    /// The locks on all of these ranges of objects; `None`: some byte is not locked, or its lock is void.
+    pub fn locks_on(&self, ranges: &[(usize, Range<u64>)]) -> Option<Vec<(usize, HeldLock)>> {
+        let inner = self.inner.lock();
+        let mut out = Vec::new();
+        for (place, range) in ranges {
+            let locks = &inner.locks[*place];
+            if !locks.cover(range) {
+                return None;
+            }
+            for (.., l) in locks.within(range) {
+                if l.is_dead() {
+                    return None;
+                }
+                out.push((*place, l.held.clone()));
+            }
+        }
+        Some(out)
+    }
+
+    /// The locks that what is dirty in `range` of object `place` is under, also those that go: one of them, pinned, and the generation
+    /// of the import by which it may be sent. `None`: one is void.
+    pub fn backed_by(&self, place: usize, range: &Range<u64>) -> Option<(LockRef, u64)> {
+        let inner = self.inner.lock();
+        let mut found: Option<(LockRef, u64)> = None;
+        for (.., l) in inner.locks[place].within(range) {
+            let lock = l.held.pin().filter(|l| !l.is_dead())?;
+            let generation = found
+                .as_ref()
+                .map_or(l.generation, |f| f.1.min(l.generation));
+            found = Some((lock, generation));
+        }
+        found
+    }
+
+    /// Drops what is dirty of object `place` in `range` under void locks: where that was, and what room it had.
+    pub fn discard_void(&self, place: usize, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
+        let mut inner = self.inner.lock();
+        let void = inner.locks[place].within(range);
+        let void: Vec<_> = void
+            .filter(|(.., l)| l.is_dead())
+            .map(|(_, extent, _)| extent.clone())
+            .collect();
+        let map = &mut inner.maps[place];
+        let dirty = void.into_iter().filter(|e| map.has_dirty(e));
+        let dirty: Vec<_> = dirty.collect();
+        dirty
+            .into_iter()
+            .map(|e| {
+                let end = e.end.min(map.end());
+                let cost = map.discard(&e);
+                (e.start..end, cost)
+            })
+            .collect()
+    }
+}
+
+impl super::dirty::Inner {
+    /// See [`Dirty::is_whole`].
+    pub(super) fn is_whole(&self) -> bool {
+        self.locks.iter().all(|locks| {
+            locks.cover(&(0..u64::MAX)) && locks.within(&(0..u64::MAX)).all(|(.., l)| !l.is_dead())
+        })
+    }
+}
