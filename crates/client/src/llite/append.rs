@@ -61,7 +61,6 @@ impl Appends {
         let _turn = inode.append.lock().await;
         // no write of this client moves the end meanwhile
         let _whole = inode.writes.lock(0..u64::MAX).await;
-        let mut turn = None;
         loop {
             let layout = self.layouts.now(inode).await?;
             layout.check()?;
@@ -83,14 +82,8 @@ impl Appends {
                             inode.wrote(after);
                             return Ok(true);
                         }
-                        Kept::Again => {
-                            drop(turn.take());
-                            inode.gate.may_write().await;
-                        }
-                        Kept::Full(osc, bytes) => {
-                            drop(turn.take());
-                            osc.grant().room(bytes).await;
-                        }
+                        Kept::Again => inode.gate.may_write().await,
+                        Kept::Full(osc, bytes) => osc.grant().room(bytes).await,
                         Kept::Uncovered => return Ok(false),
                         Kept::NoGrant(..) => {
                             // without grant it would be written under what the cover still has of its locks
@@ -100,12 +93,10 @@ impl Appends {
                     }
                 }
                 Writing::Acquire(t) => {
-                    turn = self.writeback.obtain(inode, t, Need::Whole).await;
+                    // what was got may be asked back at once: servers are asked for the end first
+                    drop(self.writeback.obtain(inode, t, Need::Whole).await);
                 }
-                Writing::Wait => {
-                    drop(turn.take());
-                    inode.gate.may_write().await;
-                }
+                Writing::Wait => inode.gate.may_write().await,
                 Writing::Drain | Writing::Sync(_) => return Ok(false),
             }
         }

@@ -4,14 +4,38 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
-use super::covers::{Cover, Covers, Gate, Going, ObjectKey, OpenInode};
+use super::covers::{Asked, Cover, Covers, Dirty, Gate, ObjectKey, OpenInode};
 use super::flusher::Flusher;
 use super::upcalls::Upcalls;
+
+/// A lock that is asked back while data is written under it all the time serves the writer for so long still, at most. It would ask
+/// for it again at once, and the file would be handed to and fro with every write.
+const TURN: Duration = Duration::from_millis(10);
+/// Who has written nothing for so long does not write all the time.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Waits until a lock that was asked back is to go.
+async fn linger(w: &Dirty, lock: &Asked) {
+    let began = Instant::now();
+    let (mut seen, last) = w.puts();
+    if last.is_none_or(|l| l.elapsed() > PAUSE) {
+        return;
+    }
+    while began.elapsed() < TURN && !w.is_void(lock) {
+        tokio::time::sleep(PAUSE).await;
+        let (now, _) = w.puts();
+        if std::mem::replace(&mut seen, now) == now {
+            return;
+        }
+    }
+}
 
 /// Drains covers.
 pub(super) struct Drains {
@@ -68,9 +92,9 @@ impl Drains {
             return;
         };
         if let Some(cover) = gate.writes() {
-            let going = cover.writes.as_ref();
-            if let Some(going) = going.and_then(|w| w.begin_going(key, cookie)) {
-                self.write_out_one(fid, gate, cover, going);
+            let asked = cover.writes.as_ref();
+            if let Some(asked) = asked.and_then(|w| w.asked(key, cookie)) {
+                self.write_out_one(fid, gate, cover, asked);
             }
         } else if gate.begin_drain(Some(cookie)) {
             self.spawn(fid, gate);
@@ -80,8 +104,8 @@ impl Drains {
     /// New locks of a cover for writes were used, or will not be: those that were asked back meanwhile go.
     pub fn used(self: &Arc<Self>, fid: Fid, gate: &Arc<Gate>, cover: &Arc<Cover>) {
         let Some(w) = &cover.writes else { return };
-        for going in w.used() {
-            self.write_out_one(fid, gate.clone(), cover.clone(), going);
+        for asked in w.used() {
+            self.write_out_one(fid, gate.clone(), cover.clone(), asked);
         }
     }
 
@@ -94,16 +118,18 @@ impl Drains {
     }
 
     /// One lock of a cover for writes goes, after what lies under it was written out; the others stay.
-    fn write_out_one(self: &Arc<Self>, fid: Fid, gate: Arc<Gate>, cover: Arc<Cover>, going: Going) {
-        gate.lock_lost();
+    fn write_out_one(self: &Arc<Self>, fid: Fid, gate: Arc<Gate>, cover: Arc<Cover>, lock: Asked) {
         let me = self.clone();
         self.runtime.spawn(async move {
             let Some(w) = &cover.writes else { return };
-            let (i, range) = (going.place, &going.extent);
-            me.flusher.write_range_out(fid, &cover, i, range).await;
-            if w.gone(&going) && gate.begin_drain_bare() {
-                me.drain(fid, gate).await;
+            linger(w, &lock).await;
+            gate.lock_lost();
+            if let Some(extent) = w.going(&lock) {
+                let out = me.flusher.write_range_out(fid, &cover, lock.place, &extent);
+                out.await;
             }
+            w.gone(&lock);
+            me.drop_bare(fid, &gate);
         });
     }
 

@@ -94,7 +94,7 @@ impl Flusher {
     }
 
     fn lost(&self, fid: Fid, w: &Dirty, i: usize, range: &Range<u64>, why: TargetError) {
-        w.set_file_end(None);
+        w.forget_end();
         let object = &w.objects()[i].object;
         tracing::error!(%fid, object = ?object.oi, start = range.start, end = range.end, error = %why, "written data could not be stored and is lost");
         if let Some(inode) = self.open.of(fid) {

@@ -112,9 +112,9 @@ impl WriteBack {
         let _whole = inode.writes.lock(offset..end).await;
         let worth = fh.count_write() && !fh.is_sync();
         let need = Need::Range(offset..end);
-        let mut turn = None;
+        let mut turn: Option<Turn> = None;
+        let mut layout = self.layouts.for_write(inode, offset, end).await?;
         loop {
-            let layout = self.layouts.for_write(inode, offset, end).await?;
             let mut way = inode.gate.begin_write(worth && self.may_keep(&layout));
             if let Writing::Under(cover) = way {
                 let kept = self.keep(cover, fid, offset, &data, attr, false).await;
@@ -122,10 +122,11 @@ impl WriteBack {
                 let wrote = match kept? {
                     Kept::All => true,
                     Kept::NoGrant(cover, pieces) => {
+                        drop(turn.take());
                         self.write_now(fid, &cover, &pieces, attr).await?
                     }
                     Kept::Full(osc, bytes) => {
-                        // no lock is held while waiting
+                        // nothing is kept from others while waiting
                         drop(turn.take());
                         osc.grant().room(bytes).await;
                         false
@@ -159,6 +160,10 @@ impl WriteBack {
                     }
                 }
             }
+            if turn.is_none() {
+                // not with new locks in hand: who moves the data may want them
+                layout = self.layouts.for_write(inode, offset, end).await?;
+            }
         }
     }
 
@@ -171,9 +176,9 @@ impl WriteBack {
     /// for what is put while all of it is locked still.
     pub async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<Option<u64>, Error> {
         let w = cover.writes.as_ref().ok_or(Error::LocksVoid)?;
-        if !w.is_whole() {
+        let Some(since) = w.whole_since() else {
             return Ok(None);
-        }
+        };
         if let Some(end) = w.file_end() {
             return Ok(Some(end));
         }
@@ -186,7 +191,7 @@ impl WriteBack {
             .await?
             .size;
         let end = stored.max(kept);
-        w.set_file_end(Some(end));
+        w.found_end(end, since);
         Ok(Some(end))
     }
 
@@ -243,7 +248,7 @@ impl WriteBack {
             return Ok(false);
         };
         // how far it comes is seen when an append asks
-        w.set_file_end(None);
+        w.forget_end();
         let mut within = vec![0..0; w.objects().len()];
         pieces
             .iter()
@@ -303,14 +308,14 @@ impl WriteBack {
                 cover: None,
             };
             inode.gate.no_sync_write().await;
-            match me.locked(&inode, &turn, &need).await {
-                Ok(Some(cover)) => turn.cover = Some(cover),
-                Ok(None) | Err(_) => {
+            turn.cover = match me.locked(&inode, &turn, &need).await {
+                Ok(cover) => cover,
+                Err(_) => {
                     inode.gate.contended();
-                    return None;
+                    None
                 }
-            }
-            Some(turn)
+            };
+            turn.cover.is_some().then_some(turn)
         })
         .await
     }
@@ -330,6 +335,7 @@ impl WriteBack {
             None => {
                 let layout = self.layouts.now(inode).await?;
                 if !coverable(&layout) {
+                    gate.contended();
                     return Ok(None);
                 }
                 self.bare_cover(layout, fid)?
@@ -345,6 +351,7 @@ impl WriteBack {
             .moved(inode, &cover.layout, 0, u64::MAX)
             .await?
         {
+            gate.contended();
             return Ok(None);
         }
         if first {

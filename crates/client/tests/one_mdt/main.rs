@@ -18,4 +18,5 @@ mod privileges;
 mod recovery;
 mod reopen;
 mod rpcs;
+mod shared;
 mod writeback;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use coral_ldlm::LockRef;
 use coral_wire::ldlm::Policy;
 
-use super::dirty::{Dirty, ObjectKey};
+use super::dirty::{Dirty, EVERYTHING, ObjectKey};
 use crate::lov::HeldLock;
 
 /// A lock on a range of an object.
@@ -32,14 +32,12 @@ impl RangeLock {
 /// A lock that was granted: the object by its place, the generation of the import from before it was asked for.
 pub(in crate::llite) type Granted = (usize, u64, LockRef);
 
-/// A lock that is to go: the object by its place, the lock by its cookie, what it is on.
-#[derive(Debug, Clone)]
-pub(in crate::llite) struct Going {
+/// A lock that was asked back: the object by its place, the lock by its cookie.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::llite) struct Asked {
     /// The object by its place.
     pub place: usize,
     cookie: u64,
-    /// Bytes of the object.
-    pub extent: Range<u64>,
 }
 
 /// What the servers call an extent, as a range.
@@ -90,55 +88,54 @@ impl Dirty {
     }
 
     /// What was adopted has served who asked for it: those that were asked back meanwhile, to go now.
-    pub fn used(&self) -> Vec<Going> {
+    pub fn used(&self) -> Vec<Asked> {
         let mut inner = self.inner.lock();
         let mut out = Vec::new();
         for (place, locks) in inner.locks.iter_mut().enumerate() {
             locks.settle();
             let blocked = locks
-                .within(&(0..u64::MAX))
-                .filter(|(.., l)| l.is_blocked());
-            let blocked: Vec<u64> = blocked.map(|(cookie, ..)| cookie).collect();
-            for cookie in blocked {
-                let extent = locks.begin_going(cookie);
-                out.extend(extent.map(|extent| Going {
-                    place,
-                    cookie,
-                    extent,
-                }));
-            }
+                .within(&EVERYTHING)
+                .filter(|(.., l)| l.is_blocked())
+                .map(|(cookie, ..)| cookie);
+            let blocked: Vec<u64> = blocked.collect();
+            let asked = blocked.into_iter().filter(|cookie| locks.asked(*cookie));
+            out.extend(asked.map(|cookie| Asked { place, cookie }));
         }
         out
     }
 
-    /// The lock `cookie` on an object is asked back. `None`: it is none of these, was not used yet, or is going already.
-    pub fn begin_going(&self, key: ObjectKey, cookie: u64) -> Option<Going> {
+    /// The lock `cookie` on an object is asked back. `None`: it is none of these, was not used yet, or that was told before.
+    pub fn asked(&self, key: ObjectKey, cookie: u64) -> Option<Asked> {
         let mut inner = self.inner.lock();
         let here = |o: &super::Object| (o.osc.index, o.object.oi.res_id()) == key;
         let mut places = (0..self.objects.len()).filter(|i| here(&self.objects[*i]));
-        places.find_map(|place| {
-            let extent = inner.locks[place].begin_going(cookie)?;
-            Some(Going {
-                place,
-                cookie,
-                extent,
-            })
-        })
+        let place = places.find(|place| inner.locks[*place].asked(cookie))?;
+        Some(Asked { place, cookie })
     }
 
-    /// What lay under it is at the OST, or dropped: the lock goes. True: it was the last.
-    pub fn gone(&self, going: &Going) -> bool {
+    /// The lock is void, or was given back.
+    pub fn is_void(&self, asked: &Asked) -> bool {
+        let inner = self.inner.lock();
+        let mut locks = inner.locks[asked.place].within(&EVERYTHING);
+        locks.all(|(cookie, _, l)| cookie != asked.cookie || l.is_dead())
+    }
+
+    /// Nothing new goes under the lock any more: what it is on.
+    pub fn going(&self, asked: &Asked) -> Option<Range<u64>> {
+        self.inner.lock().locks[asked.place].going(asked.cookie)
+    }
+
+    /// What lay under it is at the OST, or dropped: the lock goes.
+    pub fn gone(&self, lock: &Asked) {
         let mut inner = self.inner.lock();
-        let lock = inner.locks[going.place].remove(going.cookie);
-        // an end that others may move now
-        inner.file_end = None;
-        let last = inner.locks.iter().all(|l| l.is_empty());
+        let lock = inner.locks[lock.place].remove(lock.cookie);
+        // others may move the end now
+        inner.forget_end();
         drop(inner);
         if let Some(l) = lock {
             l.held.give_back();
         }
         self.changed.notify_waiters();
-        last
     }
 
     /// What lay in object `place` is at the OST, or dropped: all locks on it go.
@@ -156,6 +153,12 @@ impl Dirty {
     /// Every byte of every object is locked, and no lock is void: the servers know the end of the file, but for what is dirty here.
     pub fn is_whole(&self) -> bool {
         self.inner.lock().is_whole()
+    }
+
+    /// The same, and how often a lock had gone by then.
+    pub fn whole_since(&self) -> Option<u64> {
+        let inner = self.inner.lock();
+        inner.is_whole().then_some(inner.losses)
     }
 
     /// The locks on all of these ranges of objects; `None`: some byte is not locked, or its lock is void.
@@ -218,7 +221,7 @@ impl super::dirty::Inner {
     /// See [`Dirty::is_whole`].
     pub(super) fn is_whole(&self) -> bool {
         self.locks.iter().all(|locks| {
-            locks.cover(&(0..u64::MAX)) && locks.within(&(0..u64::MAX)).all(|(.., l)| !l.is_dead())
+            locks.cover(&EVERYTHING) && locks.within(&EVERYTHING).all(|(.., l)| !l.is_dead())
         })
     }
 }

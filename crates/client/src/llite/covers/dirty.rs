@@ -11,6 +11,7 @@ use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::opc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::backing::RangeLock;
 use super::extents::ExtentLocks;
@@ -57,9 +58,15 @@ pub(super) struct Inner {
     /// Owner and newest time.
     attr: WriteAttr,
     /// Where the file ends, once it was asked for (by an append) and while all of it is locked.
-    pub(super) file_end: Option<u64>,
+    file_end: Option<u64>,
+    /// Times at which others may have begun to move it.
+    pub(super) losses: u64,
     /// Nothing is taken any more: it is being drained.
     pub(super) closed: bool,
+    /// Writes taken.
+    puts: u64,
+    /// When the last was.
+    last_put: Option<Instant>,
 }
 
 /// Dirty data of one file.
@@ -186,6 +193,7 @@ impl Dirty {
             give_back(pieces);
             return no;
         }
+        (inner.puts, inner.last_put) = (inner.puts + 1, Some(Instant::now()));
         inner.attr = WriteAttr {
             time: attr.time.max(inner.attr.time),
             ..*attr
@@ -251,6 +259,12 @@ impl Dirty {
             }
             landed.await;
         }
+    }
+
+    /// Writes taken so far, and when the last was.
+    pub fn puts(&self) -> (u64, Option<Instant>) {
+        let inner = self.inner.lock();
+        (inner.puts, inner.last_put)
     }
 
     /// A write ends there.
@@ -329,9 +343,17 @@ impl Dirty {
         self.inner.lock().file_end
     }
 
-    /// The file ends there; `None`: that is not known any more.
-    pub fn set_file_end(&self, end: Option<u64>) {
-        self.inner.lock().file_end = end;
+    /// Where the file ends is not known any more.
+    pub fn forget_end(&self) {
+        self.inner.lock().forget_end();
+    }
+
+    /// The file ends there, if nothing was lost since ([`Dirty::whole_since`]).
+    pub fn found_end(&self, end: u64, since: u64) {
+        let mut inner = self.inner.lock();
+        if inner.losses == since {
+            inner.file_end = Some(end);
+        }
     }
 
     /// Takes nothing any more.
@@ -359,6 +381,10 @@ impl Dirty {
 }
 
 impl Inner {
+    pub(super) fn forget_end(&mut self) {
+        (self.file_end, self.losses) = (None, self.losses + 1);
+    }
+
     /// Why these are not taken, if they are not.
     fn refuses(&self, pieces: &[Piece], whole: bool) -> Option<Put> {
         if self.closed {

@@ -17,6 +17,8 @@ enum State {
     New,
     /// Good for new data.
     Held,
+    /// The same for a moment still: it was asked back.
+    Asked,
     /// What is under it is being written out or dropped, then it goes.
     Going,
 }
@@ -113,13 +115,18 @@ impl<L> ExtentLocks<L> {
         }
     }
 
-    /// This lock is to go: its extent, if it is not new and not going already.
-    pub fn begin_going(&mut self, cookie: u64) -> Option<Range<u64>> {
+    /// This lock is asked back. True: it was used and is to go, and nobody was told so before.
+    pub fn asked(&mut self, cookie: u64) -> bool {
+        let held = |e: &&mut Entry<L>| e.cookie == cookie && e.state == State::Held;
+        let found = self.all.iter_mut().find(held);
+        found.map(|e| e.state = State::Asked).is_some()
+    }
+
+    /// Nothing new goes under this lock any more: its extent.
+    pub fn going(&mut self, cookie: u64) -> Option<Range<u64>> {
         let e = self.all.iter_mut().find(|e| e.cookie == cookie)?;
-        (e.state == State::Held).then(|| {
-            e.state = State::Going;
-            e.extent.clone()
-        })
+        e.state = State::Going;
+        Some(e.extent.clone())
     }
 
     /// Takes a lock out.
@@ -177,24 +184,32 @@ mod tests {
         let answers = |make: &dyn Fn(&mut ExtentLocks<()>)| {
             let mut l = held(&[0..10]);
             make(&mut l);
-            (l.cover(&(0..10)), l.begin_going(1), l.begin_going(1))
+            (l.cover(&(0..10)), l.asked(1), l.asked(1))
         };
-        assert_eq!(answers(&|_| ()), (true, None, None), "new");
-        assert_eq!(answers(&|l| l.settle()), (true, Some(0..10), None), "held");
-        let going = |l: &mut ExtentLocks<()>| {
+        assert_eq!(answers(&|_| ()), (true, false, false), "new");
+        assert_eq!(answers(&|l| l.settle()), (true, true, false), "held");
+        let asked = |l: &mut ExtentLocks<()>| {
             l.settle();
-            l.begin_going(1);
+            assert!(l.asked(1));
         };
-        assert_eq!(answers(&going), (false, None, None), "going");
-        let gone = |l: &mut ExtentLocks<()>| assert!(l.remove(1).is_some());
-        assert_eq!(answers(&gone), (false, None, None), "gone");
+        assert_eq!(answers(&asked), (true, false, false), "asked back");
+        let going = |l: &mut ExtentLocks<()>| {
+            asked(l);
+            assert_eq!(l.going(1), Some(0..10));
+        };
+        assert_eq!(answers(&going), (false, false, false), "going");
+        let gone = |l: &mut ExtentLocks<()>| {
+            going(l);
+            assert!(l.remove(1).is_some() && l.is_empty());
+        };
+        assert_eq!(answers(&gone), (false, false, false), "gone");
     }
 
     #[test]
     fn nothing_goes_where_a_void_lock_still_is() {
         let mut l = held(&[0..10]);
         l.settle();
-        assert_eq!(l.begin_going(1), Some(0..10));
+        assert!(l.asked(1) && l.going(1).is_some());
         l.add(2, 5..20, ());
         assert!(l.missing(&(5..15)).is_empty() && !l.cover(&(5..15)) && l.is_left(&(5..15)));
         assert!(l.cover(&(10..20)));

@@ -15,7 +15,7 @@ mod open_files;
 mod open_inode;
 mod table;
 
-pub(super) use backing::{Going, Granted};
+pub(super) use backing::{Asked, Granted};
 pub(super) use cover::Cover;
 pub(super) use dirty::{Dirty, EVERYTHING, Object, ObjectKey, Piece, Put, Taken};
 pub(super) use gate::{Acquiring, Enter, Gate, Writing};

@@ -1,0 +1,387 @@
+//! One file of several writers, each of which locks the ranges it writes: what they see agrees with a plain vector, and they come
+//! to rest where they write parts of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::*;
+use coral_client::{FileHandle, Llite, SetAttr};
+use coral_metrics::{Point, Snapshot};
+use coral_wire::Errno;
+
+const STRIPE: u32 = 65536;
+/// A test that takes longer hangs.
+const HANGS: Duration = Duration::from_secs(240);
+
+/// What the lock clients of a mount's node counted.
+fn counted(fs: &Llite, name: &str) -> u64 {
+    let mut s = Snapshot::default();
+    s.add(fs.node().metrics(), &[]);
+    let osts = s.of(name).into_iter().flatten();
+    let osts = osts.filter(|(labels, _)| labels.iter().any(|(_, v)| v.contains("OST")));
+    osts.map(|(_, point)| match point {
+        Point::Count(n) => *n,
+        Point::Recorded(r) => r.count(),
+    })
+    .sum()
+}
+
+/// Locks asked for of the OSTs, and locks these asked back.
+fn locks(users: &[User]) -> (u64, u64) {
+    let all = |name| users.iter().map(|u| counted(&u.fs, name)).sum();
+    (
+        all("coral_ldlm_client_enqueue_seconds"),
+        all("coral_ldlm_client_bl_callbacks_total"),
+    )
+}
+
+/// Bytes dirty.
+fn dirty(fs: &Arc<Llite>) -> u64 {
+    let all = fs.params();
+    all.iter()
+        .filter(|(n, _)| n.starts_with("osc.") && n.ends_with(".cur_dirty_bytes"))
+        .map(|(_, v)| v.parse::<u64>().unwrap())
+        .sum()
+}
+
+async fn users(c: &Cluster, count: usize) -> Vec<User> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(User::root(&c.remote_client().await));
+    }
+    all
+}
+
+/// A handle of each on one file; their further writes may stay dirty.
+async fn opened(users: &[User], path: &str) -> Vec<Arc<FileHandle>> {
+    users[0].put(path, b"").await.unwrap();
+    let mut all = Vec::new();
+    for u in users {
+        let fh = u.open(path, libc::O_RDWR).await.unwrap();
+        for _ in 0..2 {
+            u.write(&fh, 0, b"x").await.unwrap();
+        }
+        all.push(fh);
+    }
+    all
+}
+
+/// Everybody writes a part of his own in small steps, at the same time: few locks are asked for and fewer asked back, and what
+/// is written goes out in few requests.
+#[tokio::test]
+async fn writers_of_their_own_parts_come_to_rest() {
+    const STEP: u64 = 4096;
+    const STEPS: u64 = 1000;
+    for (clients, osts) in [(2, 1), (2, 2), (4, 1)] {
+        let c = Cluster::start(osts, osts as u16, 1 << 20).await;
+        let users = users(&c, clients).await;
+        let open = opened(&users, "f").await;
+        let (asked, back) = locks(&users);
+        let mut jobs = tokio::task::JoinSet::new();
+        for (i, fh) in open.iter().enumerate() {
+            let (fs, fh) = (users[i].fs.clone(), fh.clone());
+            jobs.spawn(async move {
+                let u = User::root(&fs);
+                let (_, n) = rpcs(&fs, async {
+                    for step in 0..STEPS {
+                        let at = (i as u64 * STEPS + step) * STEP;
+                        u.write(&fh, at, &[i as u8 + 1; STEP as usize])
+                            .await
+                            .unwrap();
+                        tokio::task::yield_now().await;
+                    }
+                    fs.fsync(&fh, true).await.unwrap();
+                })
+                .await;
+                n.iter()
+                    .find(|(o, _)| o == "OST_WRITE")
+                    .map_or(0, |(_, c)| *c)
+            });
+        }
+        let mut writes = 0;
+        let all = async {
+            while let Some(n) = jobs.join_next().await {
+                writes += n.unwrap();
+            }
+        };
+        tokio::time::timeout(HANGS, all).await.expect("it hangs");
+        let (asked, back) = (locks(&users).0 - asked, locks(&users).1 - back);
+        println!(
+            "{clients} clients, {osts} OSTs: {asked} locks asked for, {back} back, {writes} writes"
+        );
+        let most = 8 * clients as u64 * u64::from(osts);
+        assert!(asked <= most && back <= most, "{asked} asked, {back} back");
+        assert!(writes <= 40 * clients as u64, "{writes} requests");
+        let data = User::root(&c.remote_client().await).get("f").await.unwrap();
+        let right = |i: usize| data[i] as usize == i / (STEPS * STEP) as usize + 1;
+        assert_eq!(data.len() as u64, clients as u64 * STEPS * STEP);
+        assert!((0..data.len()).all(right));
+        c.stop().await;
+    }
+}
+
+/// Two write at once in parts of their own; both keep what they wrote when a third asks how big the file is, who is told of the
+/// furthest of both. Each reads back what it wrote without another's doing.
+#[tokio::test]
+async fn the_size_is_that_of_all_who_write() {
+    for (osts, stripes) in [(1, 1), (2, 2)] {
+        let c = Cluster::start(osts, stripes, STRIPE).await;
+        let users = users(&c, 3).await;
+        let open = opened(&users[..2], "f").await;
+        let at = [0, 1 << 20];
+        for step in 0..20u64 {
+            for i in 0..2 {
+                let data = [i as u8 + 1; 5000];
+                users[i]
+                    .write(&open[i], at[i] + step * 5000, &data)
+                    .await
+                    .unwrap();
+            }
+        }
+        let end = at[1] + 100_000;
+        assert!(dirty(&users[0].fs) > 0 && dirty(&users[1].fs) > 0);
+        for u in &users {
+            assert_eq!(u.stat("f").await.unwrap().size, end);
+        }
+        assert!(dirty(&users[0].fs) > 0 && dirty(&users[1].fs) > 0);
+        let (_, back) = locks(&users);
+        for i in 0..2 {
+            let got = users[i].read(&open[i], at[i] + 2500, 90_000).await.unwrap();
+            assert!(got.len() == 90_000 && got.iter().all(|b| *b == i as u8 + 1));
+        }
+        assert_eq!(locks(&users).1, back, "its own locks cover it");
+        // the first knows nothing of what is behind its part but that it is there
+        let hole = users[0].read(&open[0], 200_000, 1000).await.unwrap();
+        assert_eq!(hole, [0; 1000]);
+        let over = users[0].read(&open[0], end - 10, 1000).await.unwrap();
+        assert_eq!(over, [2; 10]);
+        c.stop().await;
+    }
+}
+
+/// How one client of a model picks the places of its writes.
+#[derive(Clone, Copy)]
+enum How {
+    /// In a part of its own.
+    Part,
+    /// Every so manieth block.
+    Stride,
+    /// Anywhere.
+    Random,
+}
+
+/// Several clients write, read, cut and append, one after the other: each step sees what a vector would have. How many writes were
+/// dirty.
+async fn as_a_vector(seed: u64, clients: usize, stripes: u16, how: How) -> u32 {
+    const SIZE: u64 = 600_000;
+    let c = Cluster::start(2, stripes, STRIPE).await;
+    let users = users(&c, clients).await;
+    let open = opened(&users, "f").await;
+    let mut logs = Vec::new();
+    for u in &users {
+        logs.push(u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap());
+    }
+    let (mut rng, mut model, mut kept) = (Rng(seed), b"x".to_vec(), 0);
+    let block = [512, 4096, 10_000, 65_536][rng.below(4) as usize];
+    let fail = |what: &str, step: u32| format!("seed {seed} step {step}: {what}");
+    for step in 0..500u32 {
+        let who = rng.below(clients as u64) as usize;
+        let (u, fh, fs) = (&users[who], &open[who], &users[who].fs);
+        let (count, blocks) = (clients as u64, SIZE / block);
+        let part = blocks / count;
+        let at = block
+            * match how {
+                How::Part => who as u64 * part + rng.below(part),
+                How::Stride => who as u64 + count * rng.below(part),
+                How::Random => rng.below(blocks),
+            };
+        let odd = rng.below(4) == 0;
+        let (at, len) = match odd {
+            true => (at + rng.below(block), 1 + rng.below(block)),
+            false => (at, block),
+        };
+        match rng.below(40) {
+            0..24 => {
+                let (value, end) = (rng.below(255) as u8 + 1, (at + len) as usize);
+                u.write(fh, at, &vec![value; len as usize]).await.unwrap();
+                model.resize(model.len().max(end), 0);
+                model[at as usize..end].fill(value);
+                kept += (dirty(fs) > 0) as u32;
+            }
+            24..33 => {
+                let got = u.read(fh, at, len as u32).await.unwrap();
+                let cut = |n: u64| model.len().min(n as usize);
+                let right = got == model[cut(at)..cut(at + len)];
+                assert!(right, "{}", fail("a read", step));
+            }
+            33 => {
+                let set = SetAttr {
+                    size: Some(rng.below(SIZE)),
+                    ..Default::default()
+                };
+                fs.setattr(&u.cred, fh.fid(), set, Some(fh)).await.unwrap();
+                model.resize(set.size.unwrap() as usize, 0);
+            }
+            34 => {
+                for i in 0..rng.below(4) as u8 {
+                    let data = vec![step as u8 ^ i; 1 + rng.below(3000) as usize];
+                    u.write(&logs[who], 0, &data).await.unwrap();
+                    model.extend(data);
+                }
+            }
+            35 => u.fs.fsync(fh, true).await.unwrap(),
+            _ => {
+                let size = u.stat("f").await.unwrap().size;
+                assert_eq!(size, model.len() as u64, "{}", fail("the size", step));
+            }
+        }
+    }
+    for u in &users {
+        let right = u.get("f").await.unwrap() == model;
+        assert!(right, "{}", fail("the whole", 500));
+    }
+    c.stop().await;
+    kept
+}
+
+const HOWS: [How; 3] = [How::Part, How::Stride, How::Random];
+
+#[tokio::test]
+async fn clients_and_a_vector_agree() {
+    let mut kept = 0;
+    for seed in 1..=12u64 {
+        let (clients, stripes) = (2 + seed as usize % 2, 1 + (seed / 2 % 2) as u16);
+        let one = as_a_vector(seed, clients, stripes, HOWS[seed as usize % 3]);
+        kept += tokio::time::timeout(HANGS, one).await.expect("it hangs");
+    }
+    assert!(kept > 600, "{kept} writes were dirty");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn clients_and_a_vector_agree_on_threads() {
+    for seed in 101..=106u64 {
+        let one = as_a_vector(seed, 3, 1 + (seed % 2) as u16, HOWS[seed as usize % 3]);
+        tokio::time::timeout(HANGS, one).await.expect("it hangs");
+    }
+}
+
+/// Several write blocks of their own at the same time, cut the file or append in between, and read what others wrote: no byte is
+/// lost, and nobody waits in a circle.
+async fn at_once(seed: u64, clients: usize, stripes: u16) {
+    let c = Cluster::start(2, stripes, STRIPE).await;
+    let users = users(&c, clients).await;
+    let open = opened(&users, "f").await;
+    let (mut rng, mut model) = (Rng(seed), b"x".to_vec());
+    for round in 0..12u64 {
+        let block = [512, 4096, 5000, 65_536][rng.below(4) as usize];
+        let (strided, base, count) = (rng.below(2) == 0, rng.below(200_000), 40);
+        let place = move |who: usize, i: u64| {
+            let n = match strided {
+                true => i * clients as u64 + who as u64,
+                false => who as u64 * count + i,
+            };
+            base + n * block
+        };
+        let mut jobs = tokio::task::JoinSet::new();
+        for (who, fh) in open.iter().enumerate() {
+            let (fs, fh) = (users[who].fs.clone(), fh.clone());
+            let value = (round * 8 + who as u64 + 1) as u8;
+            jobs.spawn(async move {
+                let u = User::root(&fs);
+                for i in 0..count {
+                    let at = place(who, i);
+                    u.write(&fh, at, &vec![value; block as usize])
+                        .await
+                        .unwrap();
+                    if i % 7 == 3 {
+                        let got = u.read(&fh, at, block as u32).await.unwrap();
+                        assert!(got == vec![value; block as usize], "seed {seed}");
+                    }
+                    if i % 16 == 5 {
+                        u.stat("f").await.unwrap();
+                    }
+                }
+            });
+            let end = (0..count).map(|i| place(who, i) + block).max().unwrap();
+            model.resize(model.len().max(end as usize), 0);
+            for i in 0..count {
+                let at = place(who, i) as usize;
+                model[at..at + block as usize].fill(value);
+            }
+        }
+        while jobs.join_next().await.transpose().unwrap().is_some() {}
+        let who = rng.below(clients as u64) as usize;
+        let (u, fh) = (&users[who], &open[who]);
+        match rng.below(3) {
+            0 => {
+                let size = Some(rng.below(model.len() as u64));
+                let set = SetAttr {
+                    size,
+                    ..Default::default()
+                };
+                u.fs.setattr(&u.cred, fh.fid(), set, Some(fh))
+                    .await
+                    .unwrap();
+                model.resize(size.unwrap() as usize, 0);
+            }
+            1 => {
+                let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
+                for _ in 0..4 {
+                    u.write(&log, 0, &[9; 700]).await.unwrap();
+                    model.extend([9; 700]);
+                }
+            }
+            _ => {}
+        }
+        let reader = &users[rng.below(clients as u64) as usize];
+        let right = reader.get("f").await.unwrap() == model;
+        assert!(right, "seed {seed} round {round}, {stripes} stripes");
+    }
+    c.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nothing_is_lost_between_writers() {
+    for seed in 1..=6u64 {
+        let one = at_once(seed, 2 + seed as usize % 2, 1 + (seed / 2 % 2) as u16);
+        let ended = tokio::time::timeout(HANGS, one).await;
+        ended.unwrap_or_else(|_| panic!("seed {seed} hangs"));
+    }
+}
+
+/// An eviction loses what lay under the locks of then, is told once, and what is written after it is stored.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_loses_ranges_of_then_alone() {
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let users = users(&c, 2).await;
+    let open = opened(&users, "f").await;
+    for step in 0..10u64 {
+        for i in 0..2u64 {
+            let at = (i << 20) + step * 4096;
+            let data = [i as u8 + 1; 4096];
+            users[i as usize]
+                .write(&open[i as usize], at, &data)
+                .await
+                .unwrap();
+        }
+    }
+    assert!(dirty(&users[0].fs) > 0 && dirty(&users[1].fs) > 0);
+    let nid = users[1].fs.node().nid();
+    let of_client = c.ost(0).exports().into_iter().find(|e| e.nid() == nid);
+    c.ost(0).evict(of_client.unwrap().cookie, "a test");
+    let told = users[1].fs.fsync(&open[1], false).await;
+    assert_eq!(told.map_err(Errno::from), Err(Errno::EIO));
+    assert_eq!(dirty(&users[1].fs), 0);
+    for step in 0..10u64 {
+        let data = [3; 4096];
+        users[1]
+            .write(&open[1], (2 << 20) + step * 4096, &data)
+            .await
+            .unwrap();
+    }
+    users[1].fs.fsync(&open[1], false).await.unwrap();
+    let data = users[0].get("f").await.unwrap();
+    assert!(data[..40_960].iter().all(|b| *b == 1), "of the other");
+    assert!(data[2 << 20..].iter().all(|b| *b == 3) && data.len() == (2 << 20) + 40_960);
+    c.stop().await;
+}
