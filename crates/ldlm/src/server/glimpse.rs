@@ -15,6 +15,10 @@ use crate::ExportId;
 use crate::ast::AstError;
 use crate::core::{LockInfo, Refused};
 
+/// Locks of one client that it is asked about, one after the other, as long as it knows nothing of them. A client of Coral answers for the
+/// object, so that the first answer says all; one of Lustre knows nothing only of locks that it is giving back. Lustre: 1.
+const LOCKS_ASKED: usize = 4;
+
 impl LdlmServer {
     /// Glimpse: enqueue of an extent lock, or of the DOM bit, with `HAS_INTENT`. When nobody holds a conflicting lock it is granted (status 0);
     /// else the holders of write locks beyond the known size are asked for theirs and there is no lock (status 301).
@@ -83,7 +87,7 @@ impl LdlmServer {
     pub async fn glimpse_local(self: &Arc<Self>, res: ResId, ty: LdlmType) -> OstLvb {
         let stored = self.stored_lvb(res).await;
         let writers = self.writers_beyond(res, ty, stored.size);
-        let asked = writers.into_iter().map(|l| self.ask_size(l));
+        let asked = writers.into_iter().map(|of_one| self.ask_size(of_one));
         let answers = waits(Wait::Lock, futures_util::future::join_all(asked)).await;
         // Whoever is not asked, or had no answer, may have written its data and given its lock back since the stored value was read:
         // it is read again.
@@ -104,9 +108,9 @@ impl LdlmServer {
         }
     }
 
-    /// Of each client the write lock that reaches furthest, if it reaches beyond `size`: only under these can the object
-    /// have grown.
-    fn writers_beyond(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<LockInfo> {
+    /// Of each client its write locks that reach beyond `size`, those first that reach furthest: only under these can the object have
+    /// grown.
+    fn writers_beyond(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<Vec<LockInfo>> {
         let end = |l: &LockInfo| match l.policy {
             Policy::Extent { end, .. } => end,
             _ => u64::MAX,
@@ -124,24 +128,28 @@ impl LdlmServer {
             .collect();
         drop(st);
         all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));
-        all.dedup_by_key(|l| l.export);
-        all
+        let of_each = all.chunk_by(|a, b| a.export == b.export);
+        of_each.map(<[LockInfo]>::to_vec).collect()
     }
 
-    async fn ask_size(self: &Arc<Self>, lock: LockInfo) -> Option<OstLvb> {
-        let exp = lock.export?;
-        let begun = Instant::now();
-        let answer = self.asts.glimpse(exp, &lock).await;
-        self.stats.glimpse.record_time(begun.elapsed());
-        match answer {
-            Ok(lvb) => OstLvb::decode_any(&lvb).ok(),
-            // It has the lock but nothing under it, or is just giving it back.
-            Err(AstError::NoLock) => None,
-            Err(e) => {
-                self.answered(exp, lock.cookie, "glimpse", Err(e));
-                None
+    /// Asks one client, which has these locks. One that answers that it knows nothing of a lock may be just giving that one back, and is
+    /// asked about the next.
+    async fn ask_size(self: &Arc<Self>, locks: Vec<LockInfo>) -> Option<OstLvb> {
+        for lock in locks.into_iter().take(LOCKS_ASKED) {
+            let exp = lock.export?;
+            let begun = Instant::now();
+            let answer = self.asts.glimpse(exp, &lock).await;
+            self.stats.glimpse.record_time(begun.elapsed());
+            match answer {
+                Ok(lvb) => return OstLvb::decode_any(&lvb).ok(),
+                Err(AstError::NoLock) => {}
+                Err(e) => {
+                    self.answered(exp, lock.cookie, "glimpse", Err(e));
+                    return None;
+                }
             }
         }
+        None
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Exports {
     pub evicted: Mutex<Vec<(ExportId, EvictReason)>>,
     /// Callbacks by opcode, as (export, request).
     pub log: Mutex<Vec<(ExportId, &'static str, LockInfo, LdlmFlags)>>,
+    /// Locks of which clients say that they have none such when a glimpse names them.
+    pub unknown: Mutex<Vec<u64>>,
 }
 
 /// Notes every callback, then sends it.
@@ -109,6 +111,9 @@ impl AstSender for Noted {
             .log
             .lock()
             .push((exp, "GL", lock.clone(), NO_FLAGS));
+        if self.exports.unknown.lock().contains(&lock.cookie) {
+            return Box::pin(async { Err(AstError::NoLock) });
+        }
         self.real.glimpse(exp, lock)
     }
     fn evict(&self, exp: ExportId, why: EvictReason) {
