@@ -307,7 +307,7 @@ impl Gate {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
 mod tests {
-    use super::super::writes::SKIP_MIN;
+    use super::super::writes::{LOSSES, SKIP_MIN};
     use super::*;
     use crate::llite::covers::dirty::Dirty;
     use crate::lov::FileLayout;
@@ -528,5 +528,33 @@ mod tests {
         assert!(g.begin_drain(None) && g.end_drain().is_some());
         g.contended();
         assert_eq!(synchronous(&g), SKIP_MIN, "it was worth it");
+    }
+
+    #[test]
+    fn one_event_is_one_loss_however_many_locks_it_takes() {
+        let g = Arc::<Gate>::default();
+        let turn = acquire(&g);
+        assert!(turn.install(&for_writes()));
+        drop(turn);
+        let more = |g: &Arc<Gate>| matches!(g.begin_more(), Writing::Acquire(_));
+        let event = |g: &Arc<Gate>| {
+            assert!(matches!(g.begin_write(true), Writing::Under(_)));
+            (0..16).for_each(|_| g.lock_lost());
+        };
+        for _ in 1..LOSSES {
+            event(&g);
+            assert!(more(&g));
+        }
+        event(&g);
+        let mut synchronous = 0;
+        while !more(&g) {
+            synchronous += 1;
+        }
+        assert_eq!(synchronous, SKIP_MIN);
+        // it takes as many again before the file is contended once more
+        for _ in 1..LOSSES {
+            event(&g);
+            assert!(more(&g));
+        }
     }
 }

@@ -85,8 +85,12 @@ impl<T> Core<T> {
         Way::Sync
     }
 
-    /// A lock of the cover for writes was asked back.
+    /// A lock of the cover for writes was asked back. What another client does once may take several of them, one for each stripe: those
+    /// that go while nothing is written count as one.
     pub fn lock_lost(&mut self) {
+        if self.kept == 0 {
+            return;
+        }
         self.losses = match self.kept >= WORTH {
             true => 0,
             false => self.losses + 1,
@@ -145,6 +149,6 @@ impl<T> Core<T> {
         } else {
             (2 * self.skipped).clamp(SKIP_MIN, SKIP_MAX)
         };
-        (self.skip, self.kept) = (self.skipped, 0);
+        (self.skip, self.kept, self.losses) = (self.skipped, 0, 0);
     }
 }
