@@ -135,7 +135,8 @@ impl Osc {
         self.lock(obj, mode, ty, policy).await
     }
 
-    /// The same on a range, whole pages of it; the server may give more.
+    /// The same on a range, whole pages of it; the server may give more. One that gives less is refused: who needs the rest would ask
+    /// for ever.
     pub async fn lock_range(
         &self,
         obj: &ObjectRef,
@@ -144,8 +145,16 @@ impl Osc {
     ) -> Result<LockRef, TargetError> {
         let end = range.end.checked_next_multiple_of(PAGE_BYTES);
         let last = end.map_or(u64::MAX, |end| end - 1);
-        let policy = Policy::extent(range.start / PAGE_BYTES * PAGE_BYTES, last);
-        self.lock(obj, mode, LdlmType::EXTENT, policy).await
+        let first = range.start / PAGE_BYTES * PAGE_BYTES;
+        let policy = Policy::extent(first, last);
+        let lock = self.lock(obj, mode, LdlmType::EXTENT, policy).await?;
+        match lock.policy() {
+            Policy::Extent { start, end, .. } if start <= first && last <= end => Ok(lock),
+            other => Err(TargetError::BadReply {
+                what: format!("a lock on {other:?} for {first}..={last}"),
+                call: self.import().call_named(opc::LDLM_ENQUEUE, 0, obj.parent),
+            }),
+        }
     }
 
     async fn lock(
