@@ -69,13 +69,14 @@ impl Appends {
             }
             match inode.gate.begin_write(true) {
                 Writing::Under(cover) => {
-                    let Some(end) = self.writeback.end_under(&cover, inode.fid).await? else {
+                    let Some((end, since)) = self.writeback.end_under(&cover, inode.fid).await?
+                    else {
                         return Ok(false);
                     };
                     let after = end_of(end, data.len() as u64)?;
                     match self
                         .writeback
-                        .keep(cover, inode.fid, end, data, attr, true)
+                        .keep(cover, inode.fid, end, data, attr, Some(since))
                         .await?
                     {
                         Kept::All => {

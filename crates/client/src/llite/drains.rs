@@ -21,16 +21,18 @@ const TURN: Duration = Duration::from_millis(10);
 /// Who has written nothing for so long does not write all the time.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Waits until a lock that was asked back is to go.
+/// Waits until a lock that was asked back is to go. One that is void serves nobody.
 async fn linger(w: &Dirty, lock: &Asked) {
     let began = Instant::now();
-    let (mut seen, last) = w.puts();
+    let Some((mut seen, last)) = w.puts(lock) else {
+        return;
+    };
     if last.is_none_or(|l| l.elapsed() > PAUSE) {
         return;
     }
     while began.elapsed() < TURN && !w.is_void(lock) {
         tokio::time::sleep(PAUSE).await;
-        let (now, _) = w.puts();
+        let now = w.puts(lock).map_or(seen, |(now, _)| now);
         if std::mem::replace(&mut seen, now) == now {
             return;
         }

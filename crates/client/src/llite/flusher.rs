@@ -61,15 +61,18 @@ impl Flusher {
             // held: its object is not clean while this flies
             let mut backed: Option<(LockRef, u64)> = None;
             let mut parts = Vec::with_capacity(f.parts.len());
-            for part in f.parts {
-                let range = part.0..part.0 + part.1.len() as u64;
-                match w.backed_by(i, &range) {
-                    None => self.lost(fid, w, i, &range, o.void()),
-                    Some((lock, generation)) => {
-                        let oldest = backed.map_or(generation, |b| b.1.min(generation));
-                        backed = Some((lock, oldest));
-                        parts.push(part);
-                    }
+            for (at, data) in f.parts {
+                let range = at..at + data.len() as u64;
+                for (piece, lives) in w.by_life(i, &range) {
+                    let found = w.backed_by(i, &piece).filter(|_| lives);
+                    let Some((lock, generation)) = found else {
+                        self.lost(fid, w, i, &piece, o.void());
+                        continue;
+                    };
+                    let oldest = backed.map_or(generation, |b| b.1.min(generation));
+                    backed = Some((lock, oldest));
+                    let of_data = (piece.start - at) as usize..(piece.end - at) as usize;
+                    parts.push((piece.start, data.slice(of_data)));
                 }
             }
             if let Some((lock, generation)) = backed {

@@ -22,6 +22,7 @@
 //! Lustre: `lustre/osc/osc_cache.c`, `osc_io.c`, `vvp_io.c`. Absent: a cache of clean data, which is
 //! the kernel's; locks asked for ahead of a writer.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -117,7 +118,7 @@ impl WriteBack {
         loop {
             let mut way = inode.gate.begin_write(worth && self.may_keep(&layout));
             if let Writing::Under(cover) = way {
-                let kept = self.keep(cover, fid, offset, &data, attr, false).await;
+                let kept = self.keep(cover, fid, offset, &data, attr, None).await;
                 let uncovered = matches!(kept, Ok(Kept::Uncovered));
                 let wrote = match kept? {
                     Kept::All => true,
@@ -172,15 +173,15 @@ impl WriteBack {
         self.cache.enabled() && coverable(layout)
     }
 
-    /// Where a file ends that `cover` is for, if it has all of it locked; the caller lets no write of this client come between. It holds
-    /// for what is put while all of it is locked still.
-    pub async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<Option<u64>, Error> {
+    /// Where a file ends that `cover` is for, if it has all of it locked, and since when it has ([`Dirty::whole_since`]). The caller lets
+    /// no write of this client come between, and puts there only what may be put while all of it has been locked since.
+    pub async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<Option<(u64, u64)>, Error> {
         let w = cover.writes.as_ref().ok_or(Error::LocksVoid)?;
         let Some(since) = w.whole_since() else {
             return Ok(None);
         };
         if let Some(end) = w.file_end() {
-            return Ok(Some(end));
+            return Ok(Some((end, since)));
         }
         // dirty data may land while the OSTs are asked: one of both tells of it
         let kept = w.ahead(&cover.layout).map_or(0, |a| a.size);
@@ -192,10 +193,11 @@ impl WriteBack {
             .size;
         let end = stored.max(kept);
         w.found_end(end, since);
-        Ok(Some(end))
+        Ok(Some((end, since)))
     }
 
-    /// Keeps a write back under its cover, if it is locked and there is room. `whole`: only while all of the file is locked.
+    /// Keeps a write back under its cover, if it is locked and there is room. `whole`: only while all of the file has been locked since
+    /// then.
     pub async fn keep(
         self: &Arc<Self>,
         cover: Arc<Cover>,
@@ -203,7 +205,7 @@ impl WriteBack {
         offset: u64,
         data: &Payload,
         attr: &WriteAttr,
-        whole: bool,
+        whole: Option<u64>,
     ) -> Result<Kept, Error> {
         let Some(w) = &cover.writes else {
             return Ok(Kept::Again);
@@ -247,7 +249,7 @@ impl WriteBack {
         let Some(w) = &cover.writes else {
             return Ok(false);
         };
-        // how far it comes is seen when an append asks
+        // where the file ends then is asked of the OSTs at the next append
         w.forget_end();
         let mut within = vec![0..0; w.objects().len()];
         pieces
@@ -344,7 +346,13 @@ impl WriteBack {
         let Some(w) = &cover.writes else {
             return Ok(None);
         };
-        let locks = self.ask(&cover, w, fid, need).await?;
+        let wanted = self.wanted(&cover, w, fid, need).await?;
+        let full = |(i, range): &(usize, Range<u64>)| w.is_full(*i) && w.gap(*i, range).is_some();
+        if wanted.iter().any(full) {
+            gate.contended();
+            return Ok(None);
+        }
+        let locks = self.ask(w, &wanted).await?;
         // who moved the data had these objects locked, and then gave the file others
         if self
             .layouts
@@ -357,7 +365,7 @@ impl WriteBack {
         if first {
             self.drains.take_over(fid, &cover).await;
         }
-        if !w.adopt(locks).await {
+        if !w.adopt(locks, &wanted).await {
             return Ok(None);
         }
         if first {
@@ -382,37 +390,42 @@ impl WriteBack {
         Ok(Cover::for_writes(layout, Dirty::new(objects)))
     }
 
-    /// Asks for what is needed and not locked, in the order of the stripes: every client does so, and what he was given he keeps until
-    /// he has all, so none waits in a circle. What the cover has already may be asked back meanwhile.
-    async fn ask(
+    /// The ranges of objects that are needed, in the order of the stripes, one of each.
+    async fn wanted(
         &self,
         cover: &Cover,
         w: &Dirty,
         fid: Fid,
         need: &Need,
-    ) -> Result<Vec<Granted>, Error> {
-        let mut wanted: Vec<(usize, Range<u64>)> = match need {
-            Need::Whole => (0..w.objects().len()).map(|i| (i, EVERYTHING)).collect(),
-            Need::Range(r) => {
-                let len = r.end - r.start;
-                let lov = &self.servers.lov;
-                let places = lov.places(&cover.layout, fid, r.start, len).await?;
-                let place = |(o, range)| Ok((w.place(&o)?, range));
-                places
-                    .into_iter()
-                    .map(place)
-                    .collect::<Result<_, Error>>()?
-            }
+    ) -> Result<Vec<(usize, Range<u64>)>, Error> {
+        let Need::Range(r) = need else {
+            return Ok((0..w.objects().len()).map(|i| (i, EVERYTHING)).collect());
         };
-        wanted.sort_unstable_by_key(|(i, range)| (*i, range.start));
+        let lov = &self.servers.lov;
+        let places = lov
+            .places(&cover.layout, fid, r.start, r.end - r.start)
+            .await?;
+        let mut of_each = BTreeMap::<usize, Range<u64>>::new();
+        for (object, range) in places {
+            let there = of_each.entry(w.place(&object)?).or_insert(range.clone());
+            *there = there.start.min(range.start)..there.end.max(range.end);
+        }
+        Ok(of_each.into_iter().collect())
+    }
+
+    /// Asks for what is wanted and not locked, in the order of the stripes, one lock of each object. Every client does so, and keeps what
+    /// it was given until it has all; so who waits for a lock of an object holds new ones only of objects before it, and none
+    /// waits in a circle. What the cover had before is asked back and goes meanwhile, also where it lies within what is asked for.
+    async fn ask(&self, w: &Dirty, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Granted>, Error> {
         let mut locks = Vec::new();
         for (i, range) in wanted {
-            let o = &w.objects()[i];
-            for gap in w.missing(i, &range) {
-                let generation = o.osc.import().generation();
-                let lock = o.osc.lock_range(&o.object, &gap, LdlmMode::PW).await?;
-                locks.push((i, generation, lock));
-            }
+            let o = &w.objects()[*i];
+            let Some(gap) = w.gap(*i, range) else {
+                continue;
+            };
+            let generation = o.osc.import().generation();
+            let lock = o.osc.lock_range(&o.object, &gap, LdlmMode::PW).await?;
+            locks.push((*i, generation, lock));
         }
         Ok(locks)
     }

@@ -7,8 +7,10 @@ use std::ops::Range;
 
 use coral_ldlm::LockRef;
 use coral_wire::ldlm::Policy;
+use tokio::time::Instant;
 
 use super::dirty::{Dirty, EVERYTHING, ObjectKey};
+use super::extents::Backing;
 use crate::lov::HeldLock;
 
 /// A lock on a range of an object.
@@ -19,11 +21,13 @@ pub(in crate::llite) struct RangeLock {
     generation: u64,
 }
 
-impl RangeLock {
-    fn is_dead(&self) -> bool {
+impl Backing for RangeLock {
+    fn is_void(&self) -> bool {
         self.held.ask(LockRef::is_dead) != Some(false)
     }
+}
 
+impl RangeLock {
     fn is_blocked(&self) -> bool {
         self.held.ask(LockRef::is_blocked) != Some(false)
     }
@@ -49,13 +53,21 @@ fn extent_of(lock: &LockRef) -> Range<u64> {
 }
 
 impl Dirty {
-    /// Takes new locks in, once what was under void ones in their places is gone. They stay until [`Dirty::used`]. False: the
+    /// Takes new locks in, once those that are going or void have gone from their places; without new ones, from what is `wanted`. They
+    /// stay until [`Dirty::used`]. One that is void by now, or is here already, is left out; who needs it asks again. False: the
     /// cover goes.
-    pub async fn adopt(&self, locks: Vec<Granted>) -> bool {
+    pub async fn adopt(&self, locks: Vec<Granted>, wanted: &[(usize, Range<u64>)]) -> bool {
         let locks: Vec<_> = locks
             .into_iter()
             .map(|(i, generation, l)| (i, generation, extent_of(&l), l))
             .collect();
+        // with locks in hand nobody waits for what the servers have not promised to be free
+        let places: Vec<(usize, Range<u64>)> = match locks.is_empty() {
+            true => wanted.to_vec(),
+            false => locks.iter().map(|(i, _, e, _)| (*i, e.clone())).collect(),
+        };
+        // not dropped under the mutex
+        let mut unused = Vec::new();
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -65,12 +77,14 @@ impl Dirty {
                 if inner.closed {
                     break;
                 }
-                let left = |(i, _, extent, _): &(usize, u64, Range<u64>, LockRef)| {
-                    inner.locks[*i].is_left(extent)
-                };
-                if !locks.iter().any(left) {
+                let mut left = places.iter();
+                if !left.any(|(i, extent)| inner.locks[*i].is_left(extent)) {
                     for (i, generation, extent, lock) in locks {
                         let cookie = lock.cookie();
+                        if lock.is_dead() || inner.locks[i].has(cookie) {
+                            unused.push(lock);
+                            continue;
+                        }
                         let held = HeldLock::new(lock);
                         inner.locks[i].add(cookie, extent, RangeLock { held, generation });
                     }
@@ -117,7 +131,12 @@ impl Dirty {
     pub fn is_void(&self, asked: &Asked) -> bool {
         let inner = self.inner.lock();
         let mut locks = inner.locks[asked.place].within(&EVERYTHING);
-        locks.all(|(cookie, _, l)| cookie != asked.cookie || l.is_dead())
+        locks.all(|(cookie, _, l)| cookie != asked.cookie || l.is_void())
+    }
+
+    /// Writes taken under the lock so far, and when the last was; `None`: it is gone.
+    pub fn puts(&self, asked: &Asked) -> Option<(u64, Option<Instant>)> {
+        self.inner.lock().locks[asked.place].puts(asked.cookie)
     }
 
     /// Nothing new goes under the lock any more: what it is on.
@@ -145,9 +164,14 @@ impl Dirty {
         self.changed.notify_waiters();
     }
 
-    /// The parts of `range` of object `place` that are not locked.
-    pub fn missing(&self, place: usize, range: &Range<u64>) -> Vec<Range<u64>> {
-        self.inner.lock().locks[place].missing(range)
+    /// What is to be locked of object `place` so that `range` is.
+    pub fn gap(&self, place: usize, range: &Range<u64>) -> Option<Range<u64>> {
+        self.inner.lock().locks[place].gap(range)
+    }
+
+    /// Object `place` has as many locks as it may have.
+    pub fn is_full(&self, place: usize) -> bool {
+        self.inner.lock().locks[place].is_full()
     }
 
     /// Every byte of every object is locked, and no lock is void: the servers know the end of the file, but for what is dirty here.
@@ -170,12 +194,8 @@ impl Dirty {
             if !locks.cover(range) {
                 return None;
             }
-            for (.., l) in locks.within(range) {
-                if l.is_dead() {
-                    return None;
-                }
-                out.push((*place, l.held.clone()));
-            }
+            let held = locks.within(range).map(|(.., l)| (*place, l.held.clone()));
+            out.extend(held);
         }
         Some(out)
     }
@@ -195,12 +215,17 @@ impl Dirty {
         found
     }
 
+    /// `range` of object `place`, cut where locks begin and end: what of it may be sent (true), and what is lost with its lock.
+    pub fn by_life(&self, place: usize, range: &Range<u64>) -> Vec<(Range<u64>, bool)> {
+        self.inner.lock().locks[place].by_life(range)
+    }
+
     /// Drops what is dirty of object `place` in `range` under void locks: where that was, and what room it had.
     pub fn discard_void(&self, place: usize, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
         let mut inner = self.inner.lock();
         let void = inner.locks[place].within(range);
         let void: Vec<_> = void
-            .filter(|(.., l)| l.is_dead())
+            .filter(|(.., l)| l.is_void())
             .map(|(_, extent, _)| extent.clone())
             .collect();
         let map = &mut inner.maps[place];
@@ -220,8 +245,6 @@ impl Dirty {
 impl super::dirty::Inner {
     /// See [`Dirty::is_whole`].
     pub(super) fn is_whole(&self) -> bool {
-        self.locks.iter().all(|locks| {
-            locks.cover(&EVERYTHING) && locks.within(&EVERYTHING).all(|(.., l)| !l.is_dead())
-        })
+        self.locks.iter().all(|locks| locks.cover(&EVERYTHING))
     }
 }

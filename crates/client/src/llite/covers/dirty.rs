@@ -63,10 +63,6 @@ pub(super) struct Inner {
     pub(super) losses: u64,
     /// Nothing is taken any more: it is being drained.
     pub(super) closed: bool,
-    /// Writes taken.
-    puts: u64,
-    /// When the last was.
-    last_put: Option<Instant>,
 }
 
 /// Dirty data of one file.
@@ -162,8 +158,9 @@ impl Dirty {
             .ok_or(Error::LocksVoid)
     }
 
-    /// Keeps a write back, all of it or nothing. `whole`: only while every byte of the file is locked.
-    pub fn put(&self, pieces: &[Piece], attr: &WriteAttr, whole: bool) -> Put {
+    /// Keeps a write back, all of it or nothing. `whole`: only while every byte of the file has been locked since then
+    /// ([`Dirty::whole_since`]).
+    pub fn put(&self, pieces: &[Piece], attr: &WriteAttr, whole: Option<u64>) -> Put {
         // who is not let in needs no room; asked again below, when there is room
         if let Some(no) = self.inner.lock().refuses(pieces, whole) {
             return no;
@@ -193,7 +190,7 @@ impl Dirty {
             give_back(pieces);
             return no;
         }
-        (inner.puts, inner.last_put) = (inner.puts + 1, Some(Instant::now()));
+        let now = Instant::now();
         inner.attr = WriteAttr {
             time: attr.time.max(inner.attr.time),
             ..*attr
@@ -206,6 +203,8 @@ impl Dirty {
             object.osc.grant().unreserve(cost(p) + before - map.cost());
             // a request may have become whole where this was written
             let range = p.1..p.1 + p.2.len() as u64;
+            inner.locks[p.0].put(&range, now);
+            let map = &mut inner.maps[p.0];
             while let Some(f) = map.take(&range, object.rpc_bytes(), Wanted::Whole) {
                 out.push((p.0, f));
             }
@@ -259,12 +258,6 @@ impl Dirty {
             }
             landed.await;
         }
-    }
-
-    /// Writes taken so far, and when the last was.
-    pub fn puts(&self) -> (u64, Option<Instant>) {
-        let inner = self.inner.lock();
-        (inner.puts, inner.last_put)
     }
 
     /// A write ends there.
@@ -386,12 +379,13 @@ impl Inner {
     }
 
     /// Why these are not taken, if they are not.
-    fn refuses(&self, pieces: &[Piece], whole: bool) -> Option<Put> {
+    fn refuses(&self, pieces: &[Piece], whole: Option<u64>) -> Option<Put> {
         if self.closed {
             return Some(Put::Closed);
         }
         let locked = |p: &Piece| self.locks[p.0].cover(&(p.1..p.1 + p.2.len() as u64));
-        let taken = pieces.iter().all(locked) && (!whole || self.is_whole());
+        let as_before = |since| self.losses == since && self.is_whole();
+        let taken = pieces.iter().all(locked) && whole.is_none_or(as_before);
         (!taken).then_some(Put::Uncovered)
     }
 }
