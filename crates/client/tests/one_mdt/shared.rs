@@ -2,11 +2,13 @@
 //! to rest where they write parts of their own.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
 use coral_client::{FileHandle, Llite, SetAttr};
 use coral_metrics::{Point, Snapshot};
+use coral_wire::Errno;
 
 const STRIPE: u32 = 65536;
 /// A test that takes longer hangs.
@@ -124,7 +126,7 @@ async fn writers_of_their_own_parts_come_to_rest() {
 enum How {
     /// In a part of its own.
     Part,
-    /// One block of as many as there are clients.
+    /// Blocks that alternate with those of the other clients.
     Stride,
     /// Anywhere.
     Random,
@@ -307,4 +309,130 @@ async fn nothing_is_lost_between_writers() {
         let ended = tokio::time::timeout(HANGS, one).await;
         ended.unwrap_or_else(|_| panic!("seed {seed} hangs"));
     }
+}
+
+/// Each has locks of its own within what all write then at once: nobody waits in a circle, and all see the same bytes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn large_writes_over_small_locks_end() {
+    const BLOCK: u64 = 4096;
+    const CLIENTS: u64 = 3;
+    const BLOCKS: u64 = 6 * CLIENTS;
+    let all = async {
+        for stripes in [1, 2] {
+            let c = Cluster::start(2, stripes, STRIPE).await;
+            let users = users(&c, CLIENTS as usize).await;
+            let open = opened(&users, "f").await;
+            for round in 0..15u64 {
+                for block in 0..BLOCKS {
+                    let who = (block % CLIENTS) as usize;
+                    let data = [who as u8 + 1; BLOCK as usize];
+                    let wrote = users[who].write(&open[who], block * BLOCK, &data).await;
+                    wrote.unwrap();
+                }
+                let mut jobs = tokio::task::JoinSet::new();
+                for (who, fh) in open.iter().enumerate() {
+                    let (fs, fh) = (users[who].fs.clone(), fh.clone());
+                    jobs.spawn(async move {
+                        let u = User::root(&fs);
+                        let at = (who as u64 + round) % CLIENTS * BLOCK;
+                        let data = vec![who as u8 + 1; ((BLOCKS - CLIENTS) * BLOCK) as usize];
+                        u.write(&fh, at, &data).await.unwrap();
+                    });
+                }
+                while jobs.join_next().await.transpose().unwrap().is_some() {}
+            }
+            let seen = users[0].get("f").await.unwrap();
+            assert!(seen.iter().all(|b| (1..=CLIENTS as u8).contains(b)));
+            for u in &users {
+                assert!(u.get("f").await.unwrap() == seen, "{stripes} stripes");
+            }
+            let evicted: u64 = (0..2).map(|i| c.ost(i).stats().evictions.value()).sum();
+            assert_eq!(evicted, 0);
+            c.stop().await;
+        }
+    };
+    tokio::time::timeout(HANGS, all).await.expect("it hangs");
+}
+
+/// Several clients make a file longer at once, each with several locks on every object: nobody is told a size that is smaller than what
+/// was written before he asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn nobody_sees_a_size_without_what_was_written() {
+    const BLOCK: u64 = 4096;
+    const CLIENTS: u64 = 3;
+    for stripes in [1, 2] {
+        let c = Cluster::start(2, stripes, STRIPE).await;
+        let users = users(&c, CLIENTS as usize).await;
+        let open = opened(&users, "f").await;
+        let watcher = User::root(&c.remote_client().await);
+        let written = Arc::new(AtomicU64::new(1));
+        let mut jobs = tokio::task::JoinSet::new();
+        for (who, fh) in open.iter().enumerate() {
+            let (fs, fh, written) = (users[who].fs.clone(), fh.clone(), written.clone());
+            jobs.spawn(async move {
+                let u = User::root(&fs);
+                for step in 0..150u64 {
+                    // the part of each moves on and comes back, so that it takes many locks
+                    let at = (step * CLIENTS + (who as u64 + step / 8) % CLIENTS) * BLOCK;
+                    u.write(&fh, at, &[7; BLOCK as usize]).await.unwrap();
+                    written.fetch_max(at + BLOCK, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        let watch = async {
+            while !jobs.is_empty() {
+                let least = written.load(Ordering::SeqCst);
+                let size = watcher.stat("f").await.unwrap().size;
+                assert!(size >= least, "{size} of {least}, {stripes} stripes");
+                while jobs.try_join_next().transpose().unwrap().is_some() {}
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(HANGS, watch).await.expect("it hangs");
+        let size = watcher.stat("f").await.unwrap().size;
+        assert_eq!(size, written.load(Ordering::SeqCst));
+        c.stop().await;
+    }
+}
+
+/// An eviction by one OST loses what was dirty for it under the locks on ranges there, and no more. The client asks for new locks on the same
+/// bytes and goes on.
+#[tokio::test(start_paused = true)]
+async fn an_eviction_loses_what_was_under_the_ranges_of_that_ost() {
+    const STRIPE_BYTES: usize = STRIPE as usize;
+    const PART: usize = 4 * STRIPE_BYTES;
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let users = users(&c, 2).await;
+    let open = opened(&users, "f").await;
+    let (a, b) = (&users[0], &users[1]);
+    for (value, offset, who) in [(1, 0, 0), (3, PART, 1), (2, 0, 0)] {
+        users[0].fs.fsync(&open[0], false).await.unwrap();
+        let wrote = users[who].write(&open[who], offset as u64, &[value; PART]);
+        wrote.await.unwrap();
+    }
+    assert_eq!(dirty(&a.fs), PART as u64);
+    b.fs.fsync(&open[1], false).await.unwrap();
+    let mut exports = c.ost(0).exports().into_iter();
+    let of_a = exports.find(|e| e.nid() == a.fs.node().nid());
+    c.ost(0).evict(of_a.expect("connected").cookie, "a test");
+    let told = a.fs.fsync(&open[0], false).await.map_err(Errno::from);
+    assert_eq!(told, Err(Errno::EIO));
+    assert_eq!(a.fs.fsync(&open[0], false).await, Ok(()));
+    assert_eq!(dirty(&a.fs), 0);
+    let all = b.get("f").await.unwrap();
+    assert!(all.len() == 2 * PART && all[PART..].iter().all(|b| *b == 3));
+    let stripes: Vec<u8> = all[..PART].chunks(STRIPE_BYTES).map(|s| s[0]).collect();
+    assert!(
+        all[..PART]
+            .chunks(STRIPE_BYTES)
+            .all(|s| s.iter().all(|b| *b == s[0]))
+    );
+    let lost_on_one = stripes == [1, 2, 1, 2] || stripes == [2, 1, 2, 1];
+    assert!(lost_on_one, "{stripes:?}");
+    a.write(&open[0], 0, &[4; PART]).await.unwrap();
+    a.fs.fsync(&open[0], false).await.unwrap();
+    let all = b.get("f").await.unwrap();
+    assert!(all[..PART].iter().all(|b| *b == 4) && all[PART..].iter().all(|b| *b == 3));
+    c.stop().await;
 }
