@@ -407,9 +407,10 @@ async fn an_eviction_loses_what_was_under_the_ranges_of_that_ost() {
     let open = opened(&users, "f").await;
     let (a, b) = (&users[0], &users[1]);
     for (value, offset, who) in [(1, 0, 0), (3, PART, 1), (2, 0, 0)] {
-        users[0].fs.fsync(&open[0], false).await.unwrap();
-        let wrote = users[who].write(&open[who], offset as u64, &[value; PART]);
-        wrote.await.unwrap();
+        a.fs.fsync(&open[0], false).await.unwrap();
+        let data = vec![value; PART];
+        let wrote = users[who].write(&open[who], offset as u64, &data).await;
+        wrote.unwrap();
     }
     assert_eq!(dirty(&a.fs), PART as u64);
     b.fs.fsync(&open[1], false).await.unwrap();
