@@ -276,15 +276,15 @@ async fn at_once(seed: u64, clients: usize, stripes: u16) {
         let (u, fh) = (&users[who], &open[who]);
         match rng.below(3) {
             0 => {
-                let size = Some(rng.below(model.len() as u64));
+                let size = rng.below(model.len() as u64);
                 let set = SetAttr {
-                    size,
+                    size: Some(size),
                     ..Default::default()
                 };
                 u.fs.setattr(&u.cred, fh.fid(), set, Some(fh))
                     .await
                     .unwrap();
-                model.resize(size.unwrap() as usize, 0);
+                model.resize(size as usize, 0);
             }
             1 => {
                 let log = u.open("f", libc::O_WRONLY | libc::O_APPEND).await.unwrap();
