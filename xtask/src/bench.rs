@@ -11,6 +11,7 @@ pub(crate) mod peers;
 mod profile;
 mod rows;
 pub(crate) mod served;
+pub(crate) mod shared;
 mod work;
 
 use crate::{setup, step};
