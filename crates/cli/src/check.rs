@@ -3,8 +3,10 @@
 //! Each target's label and tables are read whole (a torn or flipped block is named); the MDT's name space must be a tree with
 //! the right link counts; and every object on the OSTs must belong to a file, or be waiting for its removal.
 //! Nothing in a target is changed (`coral_osd::Inspection`) but by `--repair` ([`crate::repair`]).
-//! A target that cannot be opened is a problem like any other: the rest is checked all the same.
+//! A target that cannot be opened is a problem like any other: the rest is checked all the same. One that is missing is named
+//! first, and nothing is said of what depends on it.
 
+use crate::absent::{self, Absent};
 use crate::args::Check;
 use crate::repair::{self, Lines};
 use crate::up;
@@ -14,6 +16,7 @@ use coral_server::mdt;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Most problems printed of one target; the count is always whole.
@@ -24,6 +27,9 @@ const PRINTED_MAX: usize = 100;
 struct Found {
     target: String,
     dir: PathBuf,
+    /// Why it could not be looked at: it is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missing: Option<String>,
     problems: Vec<String>,
     /// What `--repair` did, before this was found.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -33,18 +39,38 @@ struct Found {
     note: String,
 }
 
+impl Found {
+    /// Nothing was found.
+    fn new(target: String, dir: PathBuf) -> Found {
+        Found {
+            target,
+            dir,
+            missing: None,
+            problems: Vec::new(),
+            repaired: Vec::new(),
+            items: 0,
+            note: String::new(),
+        }
+    }
+
+    fn missing(target: String, dir: PathBuf, why: String) -> Found {
+        Found {
+            missing: Some(why),
+            ..Found::new(target, dir)
+        }
+    }
+}
+
 /// A target to check.
 pub(crate) struct CheckedTarget {
     pub(crate) dir: PathBuf,
     /// Its label's name, or its directory's when the label cannot be read.
     name: String,
-    /// Uuid of the target that `coral up` formatted there, if known.
-    pub(crate) expected: Option<String>,
     pub(crate) opened: Result<(Arc<Inspection>, Label), OpenError>,
 }
 
 impl CheckedTarget {
-    pub(crate) fn open(dir: PathBuf, expected: Option<String>) -> CheckedTarget {
+    pub(crate) fn open(dir: PathBuf) -> CheckedTarget {
         let name = match OsdFs::label(&dir) {
             Ok(label) => label.target_name(),
             Err(_) => dir
@@ -56,16 +82,22 @@ impl CheckedTarget {
         let opened = Inspection::open(&dir)
             .map(|osd| (osd.label().clone(), osd))
             .map(|(label, osd)| (Arc::new(osd), label));
-        CheckedTarget {
-            dir,
-            name,
-            expected,
-            opened,
-        }
+        CheckedTarget { dir, name, opened }
     }
 
     pub(crate) fn label(&self) -> Option<&Label> {
         self.opened.as_ref().ok().map(|(_, label)| label)
+    }
+
+    /// Why it cannot be opened. Nothing is said of formatting: what is wrong may be that its disk is not mounted.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self.opened.as_ref().err()? {
+            OpenError::NotOurs { dir, why } => Some(format!(
+                "'{}' holds no target ({why}): is its disk mounted?",
+                dir.display()
+            )),
+            why => Some(why.to_string()),
+        }
     }
 
     pub(crate) fn is_mdt_of(&self, fsname: &str) -> bool {
@@ -74,55 +106,67 @@ impl CheckedTarget {
     }
 }
 
-/// Where targets are, each with the uuid of the one that was formatted there, if that is known.
-type Listed = Vec<(Option<String>, PathBuf)>;
+/// Where targets are.
+#[derive(Default)]
+struct Listed {
+    dirs: Vec<PathBuf>,
+    /// Those that were formatted and are not there.
+    absent: Vec<Absent>,
+    /// What is wrong with files that list them.
+    found: Vec<Found>,
+}
 
-/// The targets in these directories, and what is wrong with files that list them.
-fn listed(dirs: &[PathBuf]) -> Result<(Listed, Vec<Found>), String> {
-    let (mut targets, mut found) = (Listed::new(), Vec::new());
+/// The targets in these directories.
+fn listed(dirs: &[PathBuf]) -> Result<Listed, String> {
+    let mut listed = Listed::default();
     for dir in dirs {
         match up::read_config(dir) {
             Ok(Some(config)) => {
-                let expected = |target: &Path| {
-                    let name = target.file_name().unwrap_or_default();
-                    config.targets.get(&*name.to_string_lossy()).cloned()
-                };
-                let dirs = config.target_dirs(dir).into_iter();
-                targets.extend(dirs.map(|t| (expected(&t), t)));
+                for target in config.target_dirs(dir) {
+                    match absent::look(&config, &target) {
+                        Ok(Some(absent)) => listed.absent.push(absent),
+                        // who opens it says what is wrong with its label
+                        Ok(None) | Err(_) => listed.dirs.push(target),
+                    }
+                }
             }
-            Ok(None) => targets.extend(target_dirs(dir)?.into_iter().map(|t| (None, t))),
+            Ok(None) => listed.dirs.extend(target_dirs(dir)?),
             Err(why) => {
-                found.push(Found {
-                    target: "coral.json".into(),
-                    dir: dir.clone(),
-                    problems: vec![why],
-                    repaired: Vec::new(),
-                    items: 0,
-                    note: String::new(),
-                });
-                let dirs = target_dirs(dir).unwrap_or_default().into_iter();
-                targets.extend(dirs.map(|t| (None, t)));
+                let mut found = Found::new("coral.json".into(), dir.clone());
+                found.problems.push(why);
+                listed.found.push(found);
+                listed.dirs.extend(target_dirs(dir).unwrap_or_default());
             }
         }
     }
-    Ok((targets, found))
+    Ok(listed)
 }
 
-fn opened(listed: &Listed) -> Vec<CheckedTarget> {
-    let open = |(expected, dir): &(Option<String>, PathBuf)| {
-        CheckedTarget::open(dir.clone(), expected.clone())
-    };
-    listed.iter().map(open).collect()
+fn opened(dirs: &[PathBuf]) -> Vec<CheckedTarget> {
+    dirs.iter().cloned().map(CheckedTarget::open).collect()
 }
 
 /// Entry of `coral check`.
-pub(crate) fn run(c: Check) -> Result<(), String> {
-    let (listed, mut found) = listed(&c.dirs)?;
+pub(crate) fn run(c: Check) -> Result<ExitCode, String> {
+    let listed = listed(&c.dirs)?;
+    if let (Some(a), true) = (listed.absent.first(), c.repair) {
+        return Err(format!(
+            "nothing is repaired while {} is missing: {}",
+            a.name(),
+            a.why()
+        ));
+    }
     let mut repaired = match c.repair {
-        true => repair::run(opened(&listed), c.remove_objects)?,
+        true => repair::run(opened(&listed.dirs), c.remove_objects)?,
         false => Lines::new(),
     };
-    found.extend(check(&opened(&listed)));
+    let of_absent = |a: &Absent| Found::missing(a.name(), a.dir.clone(), a.why());
+    let mut found: Vec<Found> = listed.absent.iter().map(of_absent).collect();
+    let targets = opened(&listed.dirs);
+    let reports = Reports::of(&targets);
+    found.extend(reports.not_given(&targets, &listed.absent));
+    found.extend(listed.found);
+    found.extend(targets.iter().map(|t| reports.found(t, &targets)));
     for f in &mut found {
         f.repaired = repaired.remove(&f.dir).unwrap_or_default();
     }
@@ -134,9 +178,21 @@ pub(crate) fn run(c: Check) -> Result<(), String> {
     } else {
         found.iter().for_each(print);
     }
-    match found.iter().map(|f| f.problems.len()).sum::<usize>() {
-        0 => Ok(()),
-        n if c.repair => Err(format!("{n} problems are left")),
+    verdict(&found, c.repair)
+}
+
+fn verdict(found: &[Found], repaired: bool) -> Result<ExitCode, String> {
+    let missing = found.iter().filter(|f| f.missing.is_some());
+    let missing: Vec<&str> = missing.map(|f| &*f.target).collect();
+    let problems = found.iter().map(|f| f.problems.len()).sum::<usize>();
+    match problems {
+        _ if !missing.is_empty() => {
+            let names = missing.join(", ");
+            eprintln!("coral: missing: {names}; {problems} problems found in the rest");
+            Ok(ExitCode::from(absent::EXIT_CODE))
+        }
+        0 => Ok(ExitCode::SUCCESS),
+        n if repaired => Err(format!("{n} problems are left")),
         n => Err(format!("{n} problems found")),
     }
 }
@@ -165,6 +221,11 @@ fn target_dirs(dir: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 fn print(f: &Found) {
+    if let Some(why) = &f.missing {
+        println!("{:<16} missing: {why}", f.target);
+        println!("    it is left out: what depends on it is not judged");
+        return;
+    }
     let verdict = if f.problems.is_empty() {
         "clean".to_owned()
     } else {
@@ -182,73 +243,92 @@ fn print(f: &Found) {
     }
 }
 
-fn check(targets: &[CheckedTarget]) -> Vec<Found> {
-    let mut mdts: BTreeMap<&str, Vec<&CheckedTarget>> = BTreeMap::new();
-    for t in targets {
-        if let Some(label) = t.label().filter(|l| l.kind == TargetKind::Mdt) {
-            mdts.entry(&label.fsname).or_default().push(t);
-        }
-    }
-    let (mut reports, mut broken) = (BTreeMap::new(), BTreeMap::new());
-    for (fsname, mdts) in mdts {
-        let opened = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
-        let kvs: Vec<&dyn Kv> = opened.map(|(osd, _)| &**osd as &dyn Kv).collect();
-        match mdt::check_all(&kvs) {
-            Ok(r) => drop(reports.insert(fsname, r)),
-            Err(e) => {
-                let why = format!("the name space cannot be read: {e}");
-                broken.extend(mdts.iter().map(|t| (&t.dir, why.clone())));
-            }
-        }
-    }
-    let one = |t: &CheckedTarget| {
-        let report = t.label().and_then(|l| reports.get(&*l.fsname));
-        let mut found = check_one(t, report);
-        found.problems.extend(broken.get(&t.dir).cloned());
-        found.problems.extend(misplaced(t, targets));
-        found
-    };
-    targets.iter().map(one).collect()
+/// What the name spaces of all file systems look like.
+struct Reports<'a> {
+    /// By file system.
+    sound: BTreeMap<&'a str, mdt::check::Report>,
+    /// Why those of these file systems cannot be read.
+    broken: BTreeMap<&'a str, String>,
 }
 
-/// What is wrong with where a target is: another was formatted there, or it is there twice.
-fn misplaced(t: &CheckedTarget, all: &[CheckedTarget]) -> Vec<String> {
+impl<'a> Reports<'a> {
+    fn of(targets: &'a [CheckedTarget]) -> Reports<'a> {
+        let mut mdts: BTreeMap<&str, Vec<&dyn Kv>> = BTreeMap::new();
+        for (osd, label) in targets.iter().filter_map(|t| t.opened.as_ref().ok()) {
+            if label.kind == TargetKind::Mdt {
+                mdts.entry(&label.fsname).or_default().push(&**osd);
+            }
+        }
+        let (mut sound, mut broken) = (BTreeMap::new(), BTreeMap::new());
+        for (fsname, kvs) in mdts {
+            match mdt::check_all(&kvs) {
+                Ok(r) => drop(sound.insert(fsname, r)),
+                Err(e) => {
+                    broken.insert(fsname, format!("the name space cannot be read: {e}"));
+                }
+            }
+        }
+        Reports { sound, broken }
+    }
+
+    /// MDTs that the others know and that are neither there nor known to be missing.
+    fn not_given(&self, targets: &[CheckedTarget], absent: &[Absent]) -> Vec<Found> {
+        // one that cannot be opened says so itself
+        if targets.iter().any(|t| t.opened.is_err()) {
+            return Vec::new();
+        }
+        let missing = |(fsname, r): (&&str, &mdt::check::Report)| {
+            let name = |index: &u32| format!("{fsname}-MDT{index:04x}");
+            r.missing.iter().map(name).collect::<Vec<_>>()
+        };
+        let mut names: Vec<String> = self.sound.iter().flat_map(missing).collect();
+        names.retain(|n| !absent.iter().any(|a| a.name() == *n));
+        let found = |name| {
+            let why = "its directory was not given: give the directories of all MDTs".to_owned();
+            Found::missing(name, PathBuf::new(), why)
+        };
+        names.into_iter().map(found).collect()
+    }
+
+    /// What is found on one of the targets.
+    fn found(&self, t: &CheckedTarget, all: &[CheckedTarget]) -> Found {
+        let fsname = t.label().map(|l| &*l.fsname).unwrap_or_default();
+        let mut found = check_one(t, self.sound.get(fsname));
+        if t.is_mdt_of(fsname) {
+            found.problems.extend(self.broken.get(fsname).cloned());
+        }
+        found.problems.extend(twins(t, all));
+        found
+    }
+}
+
+/// A target that is there twice.
+fn twins(t: &CheckedTarget, all: &[CheckedTarget]) -> Vec<String> {
     let Some(label) = t.label() else {
         return Vec::new();
     };
-    let mut problems = Vec::new();
-    if t.expected.as_ref().is_some_and(|uuid| *uuid != label.uuid) {
-        problems.push(format!(
-            "'{}' holds another target than was formatted there; put the right directory back",
-            t.dir.display()
-        ));
-    }
     let same = |o: &&CheckedTarget| {
         o.dir != t.dir
             && o.label().is_some_and(|l| {
                 (l.kind, &l.fsname, l.index) == (label.kind, &label.fsname, label.index)
             })
     };
-    let twins = all.iter().filter(same);
-    problems.extend(twins.map(|o| format!("'{}' and '{}' are both {}: one of them is a copy or was formatted with the wrong index", t.dir.display(), o.dir.display(), t.name)));
-    problems
+    let told = |o: &CheckedTarget| {
+        format!(
+            "'{}' and '{}' are both {}: one of them is a copy or was formatted with the wrong index",
+            t.dir.display(),
+            o.dir.display(),
+            t.name
+        )
+    };
+    all.iter().filter(same).map(told).collect()
 }
 
 fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
-    let mut found = Found {
-        target: t.name.clone(),
-        dir: t.dir.clone(),
-        problems: Vec::new(),
-        repaired: Vec::new(),
-        items: 0,
-        note: String::new(),
-    };
-    let (osd, label) = match &t.opened {
-        Ok(opened) => opened,
-        Err(why) => {
-            found.problems.push(why.to_string());
-            return found;
-        }
+    let mut found = Found::new(t.name.clone(), t.dir.clone());
+    let Ok((osd, label)) = &t.opened else {
+        found.problems.extend(t.trouble());
+        return found;
     };
     found.problems.extend(osd.problems().iter().cloned());
     let beside = [
@@ -296,16 +376,15 @@ fn note_of(r: &mdt::check::Report) -> String {
             r.unfinished
         ));
     }
-    if let Some(index) = r.missing {
+    if !r.missing.is_empty() {
+        let names: Vec<String> = r.missing.iter().map(|i| format!("MDT{i:04x}")).collect();
         note.push_str(&format!(
-            ", MDT{index:04x} was not given: objects that no file has cannot be told"
+            ", without {}: objects that no file has cannot be told",
+            names.join(", ")
         ));
     }
     if r.elsewhere > 0 {
-        note.push_str(&format!(
-            ", {} names lead to MDTs whose directories were not given",
-            r.elsewhere
-        ));
+        note.push_str(&format!(", {} names lead there", r.elsewhere));
     }
     note
 }
@@ -321,7 +400,7 @@ pub(crate) fn nobodys(
         _ => {
             let key = (label.index, id.oid);
             // files take their objects along to other MDTs
-            report.missing.is_none()
+            report.missing.is_empty()
                 && report.items.contains_key(&mdt::object_ids::mdt_of(id.oid))
                 && !report.objects.contains_key(&key)
                 && !report.destroy_pending.contains(key.0, key.1)

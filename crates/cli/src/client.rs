@@ -6,7 +6,7 @@ use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
 use crate::mount_options::Options;
 use crate::{net, servers};
-use coral_client::{Llite, MountOptions, Source, SourceError};
+use coral_client::{Llite, MountError, MountOptions, Source, SourceError, Waits};
 use coral_fuse::FuseOptions;
 use coral_lnet::{MemNet, Node};
 use coral_node::net::{DEFAULT_PORT, Gateways};
@@ -24,13 +24,17 @@ const RECOVERY_PATIENCE: Duration = Duration::from_secs(210);
 /// A mount that takes longer says what it waits for.
 const QUIET: Duration = Duration::from_secs(3);
 /// Servers that are gone are told goodbye for so long.
-const GOODBYE: Duration = Duration::from_secs(10);
+pub(crate) const GOODBYE: Duration = Duration::from_secs(10);
 
-/// What a mount says that waits for servers of other processes.
-fn waiting_elsewhere() -> String {
+/// What a mount says that waits for these targets of other processes.
+fn waiting_elsewhere(targets: &[String]) -> String {
     let limit = RECOVERY_PATIENCE.as_secs();
+    let who = match targets {
+        [] => "servers".to_owned(),
+        some => some.join(", "),
+    };
     format!(
-        "waiting for servers; one that was restarted first waits for the clients it had, which `coral status` there names (up to {limit} s; Ctrl-C ends the wait)"
+        "waiting for {who}; one that was restarted first waits for the clients it had, which `coral status` there names (up to {limit} s; Ctrl-C ends the wait)"
     )
 }
 
@@ -46,7 +50,7 @@ pub(crate) struct MountedClient {
 impl MountedClient {
     /// The mount of `coral up`: a node of its own, joined to the servers in memory.
     pub(crate) async fn local(
-        (servers, mem): (&Servers, &Arc<MemNet>),
+        (servers, mem, waits): (&Servers, &Arc<MemNet>, &Arc<Waits>),
         fsname: &str,
         mountpoint: &Path,
         up: &Up,
@@ -58,13 +62,14 @@ impl MountedClient {
         let nid = servers.node().nid();
         let mut options = MountOptions {
             selinux: selinux(),
+            waits: waits.clone(),
             ..MountOptions::new(fsname, vec![nid])
         };
         options.cache_mb = up.cache_mb.unwrap_or(options.cache_mb);
         options.version = up.claim.claim_version.unwrap_or(options.version);
         let source = format!("{nid}:/{fsname}");
-        let waiting = || match servers::waiting(servers) {
-            none if none.is_empty() => "waiting for servers".to_owned(),
+        let waiting = |targets: &[String]| match servers::waiting(servers) {
+            none if none.is_empty() => format!("waiting for {}", targets.join(", ")),
             some => format!(
                 "{}\n  (Ctrl-C ends the wait; coral up --abort-recovery gives them up)",
                 some.join("\n  ")
@@ -90,24 +95,38 @@ impl MountedClient {
         mountpoint: &Path,
         fuse: FuseOptions,
         reporter: &mut Reporter,
-        waiting: impl Fn() -> String,
+        waiting: impl Fn(&[String]) -> String,
     ) -> Result<MountedClient, String> {
         check_mountpoint(mountpoint)?;
         let mountpoint = &mountpoint
             .canonicalize()
             .map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
         options.connect_timeout = RECOVERY_PATIENCE;
+        let waits = options.waits.clone();
         let mut connecting = std::pin::pin!(Client::mount(node, options));
+        let mut signals = crate::StopSignals::default();
         let connected = tokio::select! {
             biased;
             done = &mut connecting => done,
+            () = signals.given() => given_up(&waits, connecting).await,
             () = tokio::time::sleep(QUIET) => {
-                reporter.note(&waiting());
-                connecting.await
+                reporter.note(&waiting(&waits.list()));
+                tokio::select! {
+                    biased;
+                    done = &mut connecting => done,
+                    () = signals.given() => given_up(&waits, connecting).await,
+                }
             }
         };
         let client = connected.map_err(|e| e.to_string())?;
-        let signals = tokio::sync::Mutex::default();
+        match waits.list().as_slice() {
+            [] => {}
+            some => reporter.note(&format!(
+                "mounted without {}: what is on it waits until it answers",
+                some.join(", ")
+            )),
+        }
+        let signals = tokio::sync::Mutex::new(signals);
         match coral_fuse::mount(client.llite().clone(), mountpoint, &fuse) {
             Ok(mount) => {
                 client.node().metrics().attach(&[], mount.stats());
@@ -217,6 +236,16 @@ impl MountedClient {
     }
 }
 
+/// Ends a mount that still waits; servers that know it already are told goodbye, so that nobody waits for it later.
+async fn given_up(
+    waits: &Waits,
+    connecting: impl Future<Output = Result<Client, MountError>>,
+) -> Result<Client, MountError> {
+    waits.give_up();
+    let ended = tokio::time::timeout(GOODBYE, connecting).await;
+    ended.unwrap_or(Err(MountError::GivenUp))
+}
+
 /// SELinux is on on this machine.
 fn selinux() -> bool {
     Path::new("/sys/fs/selinux/enforce").exists()
@@ -321,7 +350,7 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
             .log
             .clone()
             .unwrap_or_else(|| crate::lnetctl::find::mount_log(&at));
-        let said = daemon::start(&log)?;
+        let said = daemon::start(&log)?.text;
         if !m.quiet {
             println!(
                 "{said}\nlog: {}    stop: umount {}",

@@ -21,12 +21,29 @@ const READY_FD: &str = "CORAL_READY_FD";
 enum Report {
     Note(String),
     Ready(String),
+    /// As `Ready`, but something is missing.
+    Degraded(String),
     Failed(String),
+}
+
+/// What a background process said when it was ready.
+pub(crate) struct Started {
+    pub(crate) text: String,
+    /// It runs without something that is missing.
+    pub(crate) degraded: bool,
+}
+
+impl Started {
+    fn new(text: String, degraded: bool) -> Started {
+        // it goes on, whoever reads what is said of it
+        end_with_closed_pipe();
+        Started { text, degraded }
+    }
 }
 
 /// Starts this command again with the same arguments plus `--foreground`, its log in `log`.
 /// Returns what it printed when ready.
-pub(crate) fn start(log: &Path) -> Result<String, String> {
+pub(crate) fn start(log: &Path) -> Result<Started, String> {
     let mut own = std::env::args_os();
     // The name it is called by picks the command.
     let name = own.next().unwrap_or_else(|| "coral".into());
@@ -35,7 +52,7 @@ pub(crate) fn start(log: &Path) -> Result<String, String> {
 
 /// As [`start`], with other arguments: those of `coral`, whatever name this process was called by.
 pub(crate) fn start_as(args: impl Iterator<Item = OsString>, log: &Path) -> Result<String, String> {
-    spawn("coral".into(), args, log)
+    spawn("coral".into(), args, log).map(|started| started.text)
 }
 
 #[allow(
@@ -46,7 +63,7 @@ fn spawn(
     name: OsString,
     args: impl Iterator<Item = OsString>,
     log: &Path,
-) -> Result<String, String> {
+) -> Result<Started, String> {
     // Closed in other programs, or the child would hold the end it is heard at.
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
         .map_err(|e| format!("pipe: {e}"))?;
@@ -99,11 +116,8 @@ fn spawn(
     for line in BufReader::new(File::from(read)).lines() {
         match line.ok().and_then(|l| serde_json::from_str(&l).ok()) {
             Some(Report::Note(text)) => eprintln!("coral: {text}"),
-            Some(Report::Ready(text)) => {
-                // it goes on, whoever reads what is said of it
-                end_with_closed_pipe();
-                return Ok(text);
-            }
+            Some(Report::Ready(text)) => return Ok(Started::new(text, false)),
+            Some(Report::Degraded(text)) => return Ok(Started::new(text, true)),
             Some(Report::Failed(why)) => {
                 let _ = child.wait();
                 return Err(why);
@@ -149,13 +163,21 @@ impl Reporter {
 
     /// Says that all is up; `text` is for the user. An error: who asked for it has gone.
     pub(crate) fn ready(&mut self, text: &str) -> Result<(), String> {
+        self.up(Report::Ready(text.to_owned()), text)
+    }
+
+    /// Says that all but what is missing is up.
+    pub(crate) fn degraded(&mut self, text: &str) -> Result<(), String> {
+        self.up(Report::Degraded(text.to_owned()), text)
+    }
+
+    fn up(&mut self, report: Report, text: &str) -> Result<(), String> {
         let Some(mut pipe) = self.0.take() else {
             let _ = writeln!(std::io::stdout(), "{text}");
             return Ok(());
         };
         let _ = set_parent_process_death_signal(None);
-        send(&mut pipe, &Report::Ready(text.to_owned()))
-            .map_err(|_| "interrupted before it was ready".to_owned())
+        send(&mut pipe, &report).map_err(|_| "interrupted before it was ready".to_owned())
     }
 
     /// Says something while the user waits.

@@ -3,6 +3,7 @@
 //! The name it is called by picks the command: `coral`, `lfs`, `lst`, `lnetctl`, `lctl`, `mount.coral` (the helper of mount(8)),
 //! and the load generators `ior`, `mdtest`, `mib` and `mdsrate`.
 
+mod absent;
 mod args;
 mod check;
 mod client;
@@ -116,10 +117,10 @@ fn main() -> ExitCode {
         tracing::warn!(error = %e, "the limit of open files stays as it is");
     }
     let done = match cli.command {
-        Command::Up(a) => up::run(a),
+        Command::Up(a) => return ended(up::run(a)),
         Command::Down(a) => status::down(a),
         Command::Status(a) => status::status(a),
-        Command::Check(a) => check::run(a),
+        Command::Check(a) => return ended(check::run(a)),
         Command::Format(a) => format::run(a),
         Command::Serve(a) => serve::run(a),
         Command::Mount(a) => client::run(a),
@@ -138,8 +139,13 @@ fn main() -> ExitCode {
         Command::Mib { args } => return generate("mib", args),
         Command::Mdsrate { args } => return generate("mdsrate", args),
     };
+    ended(done.map(|()| ExitCode::SUCCESS))
+}
+
+/// The exit code of a command; what went wrong is said.
+fn ended(done: Result<ExitCode, String>) -> ExitCode {
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(why) => {
             eprintln!("coral: {why}");
             ExitCode::FAILURE

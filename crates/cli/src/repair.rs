@@ -1,6 +1,7 @@
 //! `coral check --repair`: mends what `coral check` finds, before it checks again.
 //!
-//! Nothing is changed unless all MDTs of the file system are there, can be read and are not served, and something is wrong.
+//! Nothing is changed unless all targets of the file system are where they were formatted, its MDTs are all there, can be read and
+//! are not served, and something is wrong.
 //! Objects that no file has are removed only when that is asked for: they may be all that is left of a file.
 
 use crate::check::CheckedTarget;
@@ -42,6 +43,11 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
         let looks: Vec<_> = looks.filter_map(|t| t.opened.as_ref().ok()).collect();
         let kvs: Vec<&dyn Kv> = looks.iter().map(|(osd, _)| &**osd as &dyn Kv).collect();
         let report = mdt::check_all(&kvs).map_err(|e| e.to_string())?;
+        if let (Some(index), false) = (report.missing.first(), kvs.is_empty()) {
+            return Err(format!(
+                "nothing is repaired: {fsname}-MDT{index:04x} was not given, and a repair needs all MDTs"
+            ));
+        }
         of.problems = report.problems.len();
     }
     // who looks at a target holds it
@@ -60,19 +66,9 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
 
 /// Why nothing is repaired with this target as it is.
 fn refused(t: &CheckedTarget) -> Option<String> {
-    let why = match &t.opened {
-        Ok((_, label)) => {
-            let other = t.expected.as_ref().is_some_and(|uuid| *uuid != label.uuid);
-            return other.then(|| {
-                let dir = t.dir.display();
-                format!("'{dir}' holds another target than was formatted there")
-            });
-        }
-        Err(why) => why,
-    };
-    let in_use = matches!(why, OpenError::InUse { .. });
+    let in_use = matches!(t.opened, Err(OpenError::InUse { .. }));
     let needed = OsdFs::label(&t.dir).map_or(true, |l| l.kind == TargetKind::Mdt);
-    (in_use || needed).then(|| why.to_string())
+    t.trouble().filter(|_| in_use || needed)
 }
 
 fn open(dir: &Path) -> Result<OsdFs, String> {
@@ -96,7 +92,7 @@ fn names(of: &Targets, lines: &mut Lines) -> Result<(), String> {
 
 /// Objects, and data on MDTs, of no file.
 fn objects(of: &Targets, lines: &mut Lines) -> Result<(), String> {
-    let look = |dir: &Path| CheckedTarget::open(dir.to_owned(), None);
+    let look = |dir: &Path| CheckedTarget::open(dir.to_owned());
     let report = {
         let mdts: Vec<CheckedTarget> = of.mdts.iter().map(|(_, dir)| look(dir)).collect();
         let kvs = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
@@ -106,11 +102,6 @@ fn objects(of: &Targets, lines: &mut Lines) -> Result<(), String> {
     if let Some(left) = report.problems.first() {
         // what is not known to be sound does not say which objects are nobody's
         return Err(format!("no objects are removed: {left}"));
-    }
-    if let Some(index) = report.missing {
-        return Err(format!(
-            "no objects are removed: MDT{index:04x} was not given, and its files may have them"
-        ));
     }
     for dir in of.mdts.iter().map(|(_, dir)| dir).chain(&of.osts) {
         let t = look(dir);

@@ -29,7 +29,7 @@ pub(crate) fn run(r: Router) -> Result<(), String> {
         ));
     }
     if !r.foreground {
-        println!("{}", daemon::start(&dir.join("coral.log"))?);
+        println!("{}", daemon::start(&dir.join("coral.log"))?.text);
         return Ok(());
     }
     let mut reporter = Reporter::from_env();

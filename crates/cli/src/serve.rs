@@ -28,7 +28,7 @@ pub(crate) fn run(s: Serve) -> Result<(), String> {
         }
     }
     if !s.foreground {
-        println!("{}", daemon::start(&home.join("coral.log"))?);
+        println!("{}", daemon::start(&home.join("coral.log"))?.text);
         return Ok(());
     }
     let mut reporter = Reporter::from_env();

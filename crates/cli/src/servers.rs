@@ -1,5 +1,6 @@
 //! What the command line says of the servers of a process, and what it tells them.
 
+use crate::absent::Absent;
 use crate::args;
 use crate::control::NodemapAsk;
 use crate::params;
@@ -62,6 +63,18 @@ fn target(t: &TargetStatus) -> Value {
         "evictions": t.stats.evictions.value(),
         "resent_replies": t.stats.resent_replies.value(),
         "replayed_requests": t.stats.replayed_requests.value(),
+    })
+}
+
+/// A target that is not served because it is not there, as JSON.
+pub(crate) fn missing(a: &Absent) -> Value {
+    json!({
+        "name": a.name(),
+        "dir": a.dir,
+        "state": "MISSING",
+        "trouble": a.why(),
+        "exports": 0,
+        "mounts": [],
     })
 }
 

@@ -3,254 +3,47 @@
 //! DIR holds `coral.json` (what was formatted, the defaults of the next `up`), one directory a target (`mgs`, `mdt0000`,
 //! `ost0000`, ...), and while it runs `control.sock` and `coral.log`. The targets hold their own locks.
 
+mod config;
+
+pub(crate) use self::config::{UpConfig, read_config};
+
+use self::config::{CONFIG_FILE, write_config};
+use crate::absent::{self, Absent};
 use crate::args::{self, Up};
 use crate::client::MountedClient;
 use crate::control::{self, Ask, Asked};
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
 use crate::{net, servers};
+use coral_client::Waits;
 use coral_lnet::{Accept, MemNet};
 use coral_node::target_dir::{self, Defaults};
 use coral_node::{NetConfig, Servers};
-use coral_osd::{Label, OpenError, OsdFs, TargetKind};
+use coral_osd::{Label, OsdFs, TargetKind};
 use coral_wire::nid::Nid;
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
-/// File in DIR that says what it is.
-const CONFIG_FILE: &str = "coral.json";
-/// Version of [`CONFIG_FILE`]; a newer one is refused.
-const CONFIG_VERSION: u32 = 1;
-/// Most OSTs `coral up` makes: one process serves them all.
-const OSTS_MAX: u32 = 256;
-
-/// Most MDTs `coral up` makes.
-const MDTS_MAX: u32 = 64;
-
-/// What `coral up` keeps between runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct UpConfig {
-    /// Version of this file.
-    pub version: u32,
-    /// File system name.
-    pub fsname: String,
-    /// Number of MDTs.
-    pub mdts: u32,
-    /// Number of OSTs.
-    pub osts: u32,
-    /// NID of the servers, as text.
-    pub nid: String,
-    /// Further NIDs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub more_nids: Vec<String>,
-    /// Routes, each in the grammar of `--route`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub routes: Vec<String>,
-    /// TCP port of the acceptor.
-    pub port: u16,
-    /// Whose connections are taken, as `--accept` names them; None: by privilege.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accept: Option<String>,
-    /// Default stripes of a new file; -1 is all OSTs.
-    pub stripe_count: i32,
-    /// Default stripe size, bytes.
-    pub stripe_size: u64,
-    /// Targets that were formatted: directory name to the uuid in its label. One of them that is gone is never replaced by an
-    /// empty one.
-    #[serde(default)]
-    pub targets: BTreeMap<String, String>,
-}
-
-impl UpConfig {
-    fn fresh(up: &Up) -> UpConfig {
-        UpConfig {
-            version: CONFIG_VERSION,
-            fsname: up.fsname.clone().unwrap_or_else(|| "coral".into()),
-            mdts: up.mdts.unwrap_or(1),
-            osts: up.osts.unwrap_or(4),
-            nid: up
-                .net
-                .nid
-                .first()
-                .map_or_else(|| "127.0.0.1@tcp".into(), |n| n.to_string()),
-            more_nids: up.net.nid.iter().skip(1).map(Nid::to_string).collect(),
-            routes: up.net.route.clone(),
-            port: up.net.port.unwrap_or(988),
-            accept: up.net.accept.map(|a| a.to_string()),
-            stripe_count: up.stripe_count.unwrap_or(1),
-            stripe_size: up.stripe_size.unwrap_or(1 << 20),
-            targets: BTreeMap::new(),
-        }
-    }
-
-    /// The kept configuration with this command line's wishes on top.
-    fn with(mut self, up: &Up, dir: &Path) -> Result<UpConfig, String> {
-        let differs = |what: &str, is: &dyn std::fmt::Display| {
-            Err(format!(
-                "'{}' was formatted with {what} {is}; that cannot be changed",
-                dir.display()
-            ))
-        };
-        if up.fsname.as_ref().is_some_and(|n| *n != self.fsname) {
-            return differs("the file system name", &self.fsname);
-        }
-        if up.mdts.is_some_and(|n| n < self.mdts) {
-            return Err(format!(
-                "'{}' has {} MDTs: more can be added, none taken away",
-                dir.display(),
-                self.mdts
-            ));
-        }
-        if let Some(n) = up.mdts {
-            self.mdts = n;
-        }
-        if up.osts.is_some_and(|n| n < self.osts) {
-            return Err(format!(
-                "'{}' has {} OSTs: more can be added, none taken away",
-                dir.display(),
-                self.osts
-            ));
-        }
-        if let Some(n) = up.osts {
-            self.osts = n;
-        }
-        if let Some((first, more)) = up.net.nid.split_first() {
-            self.nid = first.to_string();
-            self.more_nids = more.iter().map(Nid::to_string).collect();
-        }
-        if !up.net.route.is_empty() {
-            self.routes = up.net.route.clone();
-        }
-        if let Some(port) = up.net.port {
-            self.port = port;
-        }
-        if let Some(accept) = up.net.accept {
-            self.accept = Some(accept.to_string());
-        }
-        if let Some(n) = up.stripe_count {
-            self.stripe_count = n;
-        }
-        if let Some(n) = up.stripe_size {
-            self.stripe_size = n;
-        }
-        Ok(self)
-    }
-
-    /// This, with what may be said anew at each `up` as it was, or as it is by default: flags are kept once the servers are up.
-    fn placed_as(&self, kept: Option<&UpConfig>) -> UpConfig {
-        let other = kept
-            .cloned()
-            .unwrap_or_else(|| UpConfig::fresh(&Up::of(PathBuf::new())));
-        UpConfig {
-            nid: other.nid,
-            more_nids: other.more_nids,
-            routes: other.routes,
-            port: other.port,
-            accept: other.accept,
-            stripe_count: other.stripe_count,
-            stripe_size: other.stripe_size,
-            ..self.clone()
-        }
-    }
-
-    fn check(&self) -> Result<(), String> {
-        args::check_fsname(&self.fsname)?;
-        for route in &self.routes {
-            coral_lnet::parse_routes(route).map_err(|e| e.to_string())?;
-        }
-        self.accept()?;
-        if !(1..=MDTS_MAX).contains(&self.mdts) {
-            return Err(format!("--mdts {}: give 1 to {MDTS_MAX}", self.mdts));
-        }
-        if !(1..=OSTS_MAX).contains(&self.osts) {
-            return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
-        }
-        args::check_stripes(self.stripe_count, self.stripe_size)
-    }
-
-    fn accept(&self) -> Result<Option<Accept>, String> {
-        self.accept
-            .as_deref()
-            .map(|a| a.parse::<Accept>().map_err(|e| format!("--accept: {e}")))
-            .transpose()
-    }
-
-    /// The target directories, MGS first.
-    pub(crate) fn target_dirs(&self, dir: &Path) -> Vec<PathBuf> {
-        let mdts = (0..self.mdts).map(|i| dir.join(format!("mdt{i:04x}")));
-        let osts = (0..self.osts).map(|i| dir.join(format!("ost{i:04x}")));
-        std::iter::once(dir.join("mgs"))
-            .chain(mdts)
-            .chain(osts)
-            .collect()
-    }
-}
-
-/// Reads DIR's configuration; `Ok(None)` when there is none.
-pub(crate) fn read_config(dir: &Path) -> Result<Option<UpConfig>, String> {
-    let file = dir.join(CONFIG_FILE);
-    let text = match std::fs::read_to_string(&file) {
-        Ok(text) => text,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(format!("cannot read '{}': {e}", file.display())),
-    };
-    let value: serde_json::Value = serde_json::from_str(&text).map_err(|e| {
-        format!(
-            "'{}' is damaged ({e}); restore it, or format anew in another directory",
-            file.display()
-        )
-    })?;
-    let version = value
-        .get("version")
-        .and_then(serde_json::Value::as_u64)
-        .unwrap_or(0);
-    if version > CONFIG_VERSION as u64 {
-        return Err(format!(
-            "'{}' has format version {version}; this coral knows up to {CONFIG_VERSION}: use a newer coral",
-            dir.display()
-        ));
-    }
-    serde_json::from_value(value).map(Some).map_err(|e| {
-        format!(
-            "'{}' is damaged ({e}); restore it, or format anew in another directory",
-            file.display()
-        )
-    })
-}
-
-fn write_config(dir: &Path, config: &UpConfig) -> Result<(), String> {
-    let (file, tmp) = (dir.join(CONFIG_FILE), dir.join("coral.json.new"));
-    let text = serde_json::to_string_pretty(config).map_err(|e| e.to_string())?;
-    let write = || -> std::io::Result<()> {
-        std::fs::write(&tmp, text + "\n")?;
-        std::fs::File::open(&tmp)?.sync_all()?;
-        std::fs::rename(&tmp, &file)?;
-        std::fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(|e| {
-        let _ = std::fs::remove_file(&tmp);
-        format!("cannot write '{}': {e}", file.display())
-    })
-}
-
 /// Entry of `coral up`.
-pub(crate) fn run(up: Up) -> Result<(), String> {
-    if let Some(mountpoint) = &up.mount {
-        crate::client::check_mountpoint(mountpoint)?;
+pub(crate) fn run(up: Up) -> Result<ExitCode, String> {
+    let mountable = match &up.mount {
+        Some(mountpoint) => crate::client::check_mountpoint(mountpoint),
+        None => Ok(()),
+    };
+    if let Ok(running) = control::ask(&up.dir, Ask::Status) {
+        return Err(already_up(&up, &running, mountable));
     }
+    mountable?;
     let dir = prepare_dir(&up.dir)?;
-    if control::ask(&dir, Ask::Status).is_ok() {
-        return Err(format!(
-            "'{}' is already up; see `coral status {0}`",
-            dir.display()
-        ));
-    }
     if !up.foreground {
-        let text = daemon::start(&dir.join("coral.log"))?;
-        println!("{text}");
-        return Ok(());
+        let started = daemon::start(&dir.join("coral.log"))?;
+        println!("{}", started.text);
+        return Ok(match started.degraded {
+            true => ExitCode::from(absent::EXIT_CODE),
+            false => ExitCode::SUCCESS,
+        });
     }
     let mut reporter = Reporter::from_env();
     let done = crate::runtime()?.block_on(serve(&up, &dir, &mut reporter));
@@ -258,7 +51,30 @@ pub(crate) fn run(up: Up) -> Result<(), String> {
         reporter.failed(&why);
         std::process::exit(1);
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is said when the servers of DIR run, and how to mount what they serve.
+fn already_up(up: &Up, running: &serde_json::Value, mountable: Result<(), String>) -> String {
+    let dir = up.dir.display();
+    let mut why = format!("'{dir}' is already up; see `coral status {dir}`");
+    if let Some(mountpoint) = &up.mount {
+        let text = |key: &str| running[key].as_str().unwrap_or_default().to_owned();
+        let port = match running["port"].as_u64() {
+            None | Some(988) => String::new(),
+            Some(port) => format!(" --port {port}"),
+        };
+        why.push_str(&format!(
+            "; mount it: coral mount{port} {}:/{} {}",
+            text("nid"),
+            text("fsname"),
+            mountpoint.display()
+        ));
+    }
+    if let Err(first) = mountable {
+        why.push_str(&format!("; before that: {first}"));
+    }
+    why
 }
 
 /// Makes DIR if it is not there; refuses one that holds something else.
@@ -289,6 +105,8 @@ struct Plan {
     kept: Option<UpConfig>,
     /// With this command line's wishes.
     config: UpConfig,
+    /// What was formatted and is not there.
+    absent: Vec<Absent>,
 }
 
 /// Says what is to be served, or why it cannot be. Nothing is written.
@@ -299,21 +117,35 @@ fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
         None => UpConfig::fresh(up),
     };
     config.check()?;
-    for target in config.target_dirs(dir) {
-        check_known(&config, &target)?;
+    let absent = absent::all(&config, dir).map_err(|e| e.to_string())?;
+    if let Some(a) = absent.iter().find(|a| a.is_needed()) {
+        return Err(format!(
+            "{} is missing, and nothing is served without it: {}; nothing was changed",
+            a.name(),
+            a.why()
+        ));
     }
-    Ok(Plan { kept, config })
+    Ok(Plan {
+        kept,
+        config,
+        absent,
+    })
 }
 
-/// Formats what is not formatted yet and returns the configuration.
-fn format_missing(Plan { kept, mut config }: Plan, dir: &Path) -> Result<UpConfig, String> {
+/// Formats what was never formatted, and returns the configuration and what is to be served without.
+fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>), String> {
+    let Plan {
+        kept,
+        mut config,
+        absent,
+    } = plan;
     let mut stored = config.placed_as(kept.as_ref());
     if kept.as_ref() != Some(&stored) {
         // written before the targets: a crash in between leaves a directory that is ours and is completed by the next `up`
         write_config(dir, &stored)?;
     }
-    let mut targets = BTreeMap::new();
-    for target in config.target_dirs(dir) {
+    let mut targets = config.targets.clone();
+    for target in present(&config, dir, &absent) {
         format_target(&config, &target)?;
         targets.insert(
             name_of(&target),
@@ -325,33 +157,18 @@ fn format_missing(Plan { kept, mut config }: Plan, dir: &Path) -> Result<UpConfi
         stored.targets = targets;
         write_config(dir, &stored)?;
     }
-    Ok(config)
+    Ok((config, absent))
 }
 
-/// Refuses a target that was formatted and is not there any more, or is another one: files would read as holes.
-fn check_known(config: &UpConfig, target: &Path) -> Result<(), String> {
-    let Some(uuid) = config.targets.get(&name_of(target)) else {
-        return Ok(());
-    };
-    let what = match OsdFs::label(target) {
-        Ok(label) if label.uuid == *uuid => return Ok(()),
-        Ok(_) => "is another target than the one that was formatted there".to_owned(),
-        Err(OpenError::NotOurs { .. }) => format!(
-            "was formatted and has lost its label, '{}/CORAL'",
-            target.display()
-        ),
-        Err(OpenError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            "was formatted and is gone".to_owned()
-        }
-        Err(e) => return Err(e.to_string()),
-    };
-    Err(format!(
-        "'{}' {what}: is its disk mounted? Please restore it; an empty one is not put in its place, files would read as holes",
-        target.display()
-    ))
+/// The directories of the targets that are there, or are to be made.
+fn present(config: &UpConfig, dir: &Path, absent: &[Absent]) -> Vec<PathBuf> {
+    let mut dirs = config.target_dirs(dir);
+    dirs.retain(|d| !absent.iter().any(|a| a.dir == *d));
+    dirs
 }
 
-fn name_of(target: &Path) -> String {
+/// The name of a target's directory.
+pub(crate) fn name_of(target: &Path) -> String {
     target
         .file_name()
         .unwrap_or_default()
@@ -363,7 +180,19 @@ fn name_of(target: &Path) -> String {
 fn format_target(config: &UpConfig, target: &Path) -> Result<(), String> {
     let unreadable = |e: std::io::Error| format!("'{}': {e}", target.display());
     if target.join("CORAL").try_exists().map_err(unreadable)? {
-        return Ok(());
+        let (found, wanted) = (OsdFs::label(target), label_of(config, target));
+        let found = found.map_err(|e| e.to_string())?;
+        let who = |l: &Label| (l.kind, l.fsname.clone(), l.index);
+        return match who(&found) == who(&wanted) {
+            true => Ok(()),
+            false => Err(format!(
+                "'{}' holds {} of the file system '{}': move it away, {} is to be made there",
+                target.display(),
+                found.target_name(),
+                found.fsname,
+                wanted.target_name()
+            )),
+        };
     }
     if OsdFs::has_served(target).map_err(unreadable)? {
         return Err(format!(
@@ -375,7 +204,8 @@ fn format_target(config: &UpConfig, target: &Path) -> Result<(), String> {
     OsdFs::format(target, &label_of(config, target)).map_err(|e| e.to_string())
 }
 
-fn label_of(config: &UpConfig, target: &Path) -> Label {
+/// A new label of the target in this directory.
+pub(crate) fn label_of(config: &UpConfig, target: &Path) -> Label {
     let name = name_of(target);
     let (kind, index) = match name.split_at(3) {
         ("mdt", hex) => (TargetKind::Mdt, u32::from_str_radix(hex, 16).unwrap_or(0)),
@@ -409,13 +239,13 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let mem = MemNet::new();
     // before anything is formatted: an address that is taken leaves nothing behind
     let node = net::start(&net, Some(mem.clone())).await?;
-    let config = format_missing(plan, dir)?;
+    let (config, absent) = format_new(plan, dir)?;
     let defaults = Defaults {
         stripe_count: config.stripe_count,
         stripe_size: config.stripe_size,
     };
     let targets = servers::config(
-        &config.target_dirs(dir),
+        &present(&config, dir, &absent),
         Some(defaults),
         up.claim.claim_version,
         &up.recovery,
@@ -429,13 +259,11 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let client = match &up.mount {
         None => None,
         Some(mountpoint) => {
-            let mounting =
-                MountedClient::local((&servers, &mem), &config.fsname, mountpoint, up, reporter);
-            match answering_meanwhile(mounting, &mut asked, &servers, || {
-                status(&config, dir, &servers, None)
-            })
-            .await
-            {
+            let waits = Arc::default();
+            let local = (&servers, &mem, &waits);
+            let mounting = MountedClient::local(local, &config.fsname, mountpoint, up, reporter);
+            let status = || status(&config, &absent, dir, &servers, None);
+            match answering_meanwhile(mounting, &waits, &mut asked, &servers, status).await {
                 Ok(client) => Some(client),
                 Err((why, reply)) => {
                     servers.stop().await;
@@ -448,15 +276,20 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     client.iter().for_each(|c| agent.add(c.node()));
     let text = summary(
         &config,
+        &absent,
         dir,
         servers.node().accept(),
         client.as_ref().map(MountedClient::mountpoint),
-    ) + &waiting_note(&servers::waiting(&servers));
+    ) + &waiting_note(&servers::waiting(&servers))
+        + &absent_note(dir, &absent);
     keep_flags(dir, &config, reporter);
-    let ready = reporter.ready(&text);
+    let ready = match absent.is_empty() {
+        true => reporter.ready(&text),
+        false => reporter.degraded(&text),
+    };
     let reply =
         crate::run_until_stopped(&ready, &mut asked, client.as_ref(), Some(&servers), || {
-            status(&config, dir, &servers, client.as_ref())
+            status(&config, &absent, dir, &servers, client.as_ref())
         })
         .await;
     let ended = match client {
@@ -472,6 +305,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
 /// The error says why there is no mount, with the way to whoever asked for the end.
 async fn answering_meanwhile<T>(
     mounting: impl Future<Output = Result<T, String>>,
+    waits: &Waits,
     asked: &mut mpsc::Receiver<Asked>,
     servers: &Servers,
     status: impl Fn() -> serde_json::Value,
@@ -486,7 +320,11 @@ async fn answering_meanwhile<T>(
             biased;
             done = &mut mounting => return done.map_err(|why| (why, None)),
             Some((ask, reply)) = asked.recv() => match ask {
-                Ask::Down | Ask::DownForced => return Err(("stopped before it was mounted".to_owned(), Some(reply))),
+                Ask::Down | Ask::DownForced => {
+                    waits.give_up();
+                    let _ = tokio::time::timeout(crate::client::GOODBYE, &mut mounting).await;
+                    return Err(("stopped before it was mounted".to_owned(), Some(reply)));
+                }
                 ask => { let _ = reply.send(crate::answer(ask, of, &status).await); }
             },
         }
@@ -514,20 +352,51 @@ pub(crate) fn waiting_note(waiting: &[String]) -> String {
     text
 }
 
-fn summary(config: &UpConfig, dir: &Path, accept: Accept, mount: Option<&Path>) -> String {
+/// What is said of targets that are missing; the last line is for scripts, too.
+fn absent_note(dir: &Path, absent: &[Absent]) -> String {
+    let mut text = String::new();
+    for a in absent {
+        tracing::error!(target = %a.name(), why = %a.why(), "missing: served without it");
+        let (name, why, consequence) = (a.name(), a.why(), a.consequence());
+        text.push_str(&format!("\nmissing: {name}: {why}\n  {consequence}"));
+    }
+    if !absent.is_empty() {
+        let names: Vec<String> = absent.iter().map(Absent::name).collect();
+        text.push_str(&format!(
+            "\n  when it is back: coral down {0} && coral up {0}\ndegraded: {1} missing",
+            dir.display(),
+            names.join(", ")
+        ));
+    }
+    text
+}
+
+/// How many of the targets of a kind are up.
+fn counted(absent: &[Absent], kind: TargetKind, name: &str, count: u32) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    match absent.iter().filter(|a| a.wanted.kind == kind).count() as u32 {
+        0 => format!("{count} {name}{s}"),
+        missing => format!("{} of {count} {name}{s}", count - missing),
+    }
+}
+
+fn summary(
+    config: &UpConfig,
+    absent: &[Absent],
+    dir: &Path,
+    accept: Accept,
+    mount: Option<&Path>,
+) -> String {
     let port = if config.port == 988 {
         String::new()
     } else {
         format!(" --port {}", config.port)
     };
     let mut text = format!(
-        "coral: file system '{}' is up: MGS, {}, {} OSTs in {}, listening on {} port {}\n",
+        "coral: file system '{}' is up: MGS, {}, {} in {}, listening on {} port {}\n",
         config.fsname,
-        match config.mdts {
-            1 => "1 MDT".to_owned(),
-            n => format!("{n} MDTs"),
-        },
-        config.osts,
+        counted(absent, TargetKind::Mdt, "MDT", config.mdts),
+        counted(absent, TargetKind::Ost, "OST", config.osts),
         dir.display(),
         config.nid,
         config.port
@@ -555,6 +424,7 @@ fn summary(config: &UpConfig, dir: &Path, accept: Accept, mount: Option<&Path>) 
 
 fn status(
     config: &UpConfig,
+    absent: &[Absent],
     dir: &Path,
     servers: &Servers,
     client: Option<&MountedClient>,
@@ -570,6 +440,9 @@ fn status(
         "mount": client.map(|c| c.mountpoint()),
         "targets": servers::status(servers),
     });
+    if let Some(targets) = answer["targets"].as_array_mut() {
+        targets.extend(absent.iter().map(servers::missing));
+    }
     crate::counters(Some(servers), client).put_into(&mut answer);
     answer
 }
@@ -577,6 +450,7 @@ fn status(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     fn up(dir: &Path) -> Up {
         Up {
@@ -587,7 +461,9 @@ mod tests {
     }
 
     fn formatted(up: &Up, dir: &Path) -> Result<UpConfig, String> {
-        format_missing(plan(up, dir)?, dir)
+        let (config, absent) = format_new(plan(up, dir)?, dir)?;
+        assert!(absent.is_empty(), "{absent:?}");
+        Ok(config)
     }
 
     #[test]
@@ -596,50 +472,6 @@ mod tests {
         std::fs::write(dir.path().join("thesis.tex"), "precious").unwrap();
         let why = prepare_dir(dir.path()).unwrap_err();
         assert!(why.contains("thesis.tex"), "{why}");
-    }
-
-    #[test]
-    fn a_newer_format_is_refused_and_a_torn_one_named() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(CONFIG_FILE), r#"{"version": 99}"#).unwrap();
-        assert!(read_config(dir.path()).unwrap_err().contains("newer coral"));
-        std::fs::write(dir.path().join(CONFIG_FILE), r#"{"versi"#).unwrap();
-        assert!(read_config(dir.path()).unwrap_err().contains("damaged"));
-    }
-
-    #[test]
-    fn kept_configuration_wins_where_it_must() {
-        let dir = tempfile::tempdir().unwrap();
-        let kept = UpConfig::fresh(&up(dir.path()));
-        write_config(dir.path(), &kept).unwrap();
-        assert_eq!(read_config(dir.path()).unwrap().unwrap(), kept);
-        let more = Up {
-            osts: Some(6),
-            ..up(dir.path())
-        };
-        assert_eq!(kept.clone().with(&more, dir.path()).unwrap().osts, 6);
-        let fewer = Up {
-            osts: Some(2),
-            ..up(dir.path())
-        };
-        assert!(
-            kept.clone()
-                .with(&fewer, dir.path())
-                .unwrap_err()
-                .contains("none taken away")
-        );
-        for count in [-2, 0, 2001, 65_536, 70_000] {
-            let bad = UpConfig {
-                stripe_count: count,
-                ..kept.clone()
-            };
-            assert!(bad.check().unwrap_err().contains("1 to 2000"), "{count}");
-        }
-        let bad = UpConfig {
-            stripe_size: 5,
-            ..kept
-        };
-        assert!(bad.check().unwrap_err().contains("multiple of 64K"));
     }
 
     #[test]
@@ -666,35 +498,51 @@ mod tests {
 
     #[test]
     fn a_target_that_is_gone_is_not_replaced_by_an_empty_one() {
-        let dir = tempfile::tempdir().unwrap();
-        formatted(&up(dir.path()), dir.path()).unwrap();
-        formatted(&up(dir.path()), dir.path()).unwrap();
-        let (target, aside) = (dir.path().join("ost0001"), dir.path().join("aside"));
-        std::fs::rename(&target, &aside).unwrap();
-        assert!(
-            formatted(&up(dir.path()), dir.path())
-                .unwrap_err()
-                .contains("was formatted and")
-        );
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path();
+        let config = formatted(&up(dir), dir).unwrap();
+        let target = dir.join("ost0001");
+        std::fs::rename(&target, dir.join("aside")).unwrap();
+        let (without, absent) = format_new(plan(&up(dir), dir).unwrap(), dir).unwrap();
+        assert_eq!(absent[0].name(), "coral-OST0001");
+        assert!(!target.exists());
+        assert_eq!(without, config, "it is still known");
+        assert_eq!(present(&without, dir, &absent).len(), 5);
         std::fs::create_dir(&target).unwrap(); // as an empty mount point
-        assert!(
-            formatted(&up(dir.path()), dir.path())
-                .unwrap_err()
-                .contains("lost its label")
-        );
-        OsdFs::format(
-            &target,
-            &target_dir::label(TargetKind::Ost, "coral", 1, &[]),
-        )
-        .unwrap();
-        assert!(
-            formatted(&up(dir.path()), dir.path())
-                .unwrap_err()
-                .contains("another target")
-        );
+        let (_, absent) = format_new(plan(&up(dir), dir).unwrap(), dir).unwrap();
+        assert_eq!(absent.len(), 1);
+        assert!(std::fs::read_dir(&target).unwrap().next().is_none());
         std::fs::remove_dir_all(&target).unwrap();
-        std::fs::rename(&aside, &target).unwrap();
-        formatted(&up(dir.path()), dir.path()).unwrap();
+        std::fs::rename(dir.join("aside"), &target).unwrap();
+        formatted(&up(dir), dir).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_served_without_the_mgs_or_the_root() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path();
+        formatted(&up(dir), dir).unwrap();
+        for name in ["mgs", "mdt0000"] {
+            std::fs::rename(dir.join(name), dir.join("aside")).unwrap();
+            let why = plan(&up(dir), dir).map(drop).unwrap_err();
+            assert!(why.contains("nothing is served without it"), "{why}");
+            std::fs::rename(dir.join("aside"), dir.join(name)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_new_target_does_not_take_the_place_of_another() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path();
+        formatted(&up(dir), dir).unwrap();
+        let label = target_dir::label(TargetKind::Ost, "other", 4, &[]);
+        OsdFs::format(&dir.join("ost0004"), &label).unwrap();
+        let more = Up {
+            osts: Some(5),
+            ..up(dir)
+        };
+        let why = formatted(&more, dir).unwrap_err();
+        assert!(why.contains("other-OST0004"), "{why}");
     }
 
     #[test]
@@ -708,11 +556,19 @@ mod tests {
         drop(OsdFs::open(&target).unwrap());
         std::fs::remove_file(target.join("CORAL")).unwrap();
         std::fs::write(target.join("objects/precious"), "data").unwrap();
-        let why = formatted(&up(dir.path()), dir.path()).unwrap_err();
+        let (_, absent) =
+            format_new(plan(&up(dir.path()), dir.path()).unwrap(), dir.path()).unwrap();
+        let why = absent[0].why();
         assert!(
             why.contains("ost0001/CORAL") && why.contains("restore"),
             "{why}"
         );
+        let unknown = UpConfig {
+            targets: BTreeMap::new(),
+            ..config.clone()
+        };
+        let why = format_target(&unknown, &target).unwrap_err();
+        assert!(why.contains("lost its label"), "{why}");
         let why = OsdFs::format(&target, &label_of(&config, &target))
             .unwrap_err()
             .to_string();

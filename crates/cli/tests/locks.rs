@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How long a lock must stay refused before it counts as blocked, milliseconds.
 const BLOCKED_MS: u64 = 300;
@@ -40,6 +40,8 @@ fn follow_and_append(mounts: &[PathBuf; 2], kind: Kind, records: u64) {
     let name = format!("{kind:?}");
     File::create(mounts[0].join(&name)).unwrap();
     let done = AtomicBool::new(false);
+    // who has the lock: the end of the file, 1 more while somebody is at it
+    let truth = AtomicU64::new(0);
     // opened here and closed at the end: a close drops all of a process's fcntl locks on the file
     let open = |m: &PathBuf| {
         let follow = (0..FOLLOWERS).map(|_| File::open(m.join(&name)).unwrap());
@@ -55,18 +57,17 @@ fn follow_and_append(mounts: &[PathBuf; 2], kind: Kind, records: u64) {
                     let done = &done;
                     s.spawn(move || follow_until(f, done));
                 }
-                let (mount, name) = (&mounts[m], &name);
+                let (mount, name, truth) = (&mounts[m], &name, &truth);
                 s.spawn(move || {
                     let reader = File::open(mount.join(name)).unwrap();
                     let mut seen = 0;
                     for n in 0..records {
                         lock(file, kind, true, true, 0, 0).unwrap();
+                        let is = truth.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(is % 2, 0, "{kind:?}: two have the lock");
                         let end = std::io::Seek::seek(&mut &*file, SeekFrom::End(0)).unwrap();
-                        assert_eq!(
-                            end % RECORD as u64,
-                            0,
-                            "{kind:?}: the end is inside a record"
-                        );
+                        let stat = || file.metadata().unwrap().len();
+                        assert_eq!(end, is, "{kind:?}: the end; then stat {}", stat());
                         let mut new = vec![0; (end - seen) as usize];
                         reader
                             .read_exact_at(&mut new, seen)
@@ -78,6 +79,7 @@ fn follow_and_append(mounts: &[PathBuf; 2], kind: Kind, records: u64) {
                         file.write_all_at(&line(2 * n + m as u64, RECORD), end)
                             .unwrap();
                         seen = end;
+                        truth.store(end + RECORD as u64, Ordering::SeqCst);
                         lock(file, kind, false, true, 0, 0).unwrap();
                     }
                     reader

@@ -29,7 +29,7 @@ pub use api::{
 pub use error::{Error, ErrorLog, Refusal, TargetError};
 pub use llite::types::{
     Attr, Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, MountError, MountOptions,
-    SeekWhence, SetAttr, SetTime, StatFs, Timespec,
+    SeekWhence, SetAttr, SetTime, StatFs, Timespec, Waits,
 };
 pub use llite::{DirHandle, FileHandle, Llite};
 pub use stats::METRICS;

@@ -74,7 +74,7 @@ impl Lmv {
         first.ok_or(Error::NoMdt(None))
     }
 
-    /// The MDT that holds `fid`.
+    /// The MDT that holds `fid`. One that was never connected is waited for: how it is spoken to follows from what it grants.
     pub async fn of(&self, fid: Fid) -> Result<Arc<Mdc>, Error> {
         {
             let mdcs = self.mdcs.read();
@@ -86,20 +86,21 @@ impl Lmv {
             Some(i) => i,
             None => self.ask(fid.seq).await?,
         };
-        let mdc = self.mdcs.read().get(&index).cloned();
-        mdc.ok_or(Error::NoMdt(Some(index)))
+        self.at(index).await.ok_or(Error::NoMdt(Some(index)))
     }
 
-    /// The MDT of that index, if there is one.
-    pub fn at(&self, index: u32) -> Option<Arc<Mdc>> {
-        self.mdcs.read().get(&index).cloned()
+    /// The MDT of that index, if there is one; waits as [`Self::of`] does.
+    pub async fn at(&self, index: u32) -> Option<Arc<Mdc>> {
+        let mdc = self.mdcs.read().get(&index).cloned()?;
+        mdc.met().await;
+        Some(mdc)
     }
 
     /// The MDT of a new directory that may lie anywhere.
     pub async fn spread(&self, wish: &Wish) -> Result<Arc<Mdc>, Error> {
         let mdts = self.space().await;
         let index = self.spread.lock().choose(&mdts, wish);
-        self.at(index).ok_or(Error::NoMdt(Some(index)))
+        self.at(index).await.ok_or(Error::NoMdt(Some(index)))
     }
 
     /// What those MDTs have left that answer. Nobody waits for one that is away.

@@ -62,6 +62,8 @@ pub struct ClientObd {
     /// Space promised (an OST).
     pub grant: Grant,
     coral: AtomicBool,
+    /// It was connected once.
+    met: AtomicBool,
     /// The servers are in this process and end with it.
     pub local: bool,
     /// Checksums are pointless between nodes of one process.
@@ -140,6 +142,7 @@ impl Dialer {
             granted: RwLock::new(Arc::new(ObdConnectData::default())),
             grant: Grant::default(),
             coral: AtomicBool::new(false),
+            met: AtomicBool::new(false),
             local,
             want_cksum,
             hooks: RwLock::new(None),
@@ -183,6 +186,15 @@ impl ClientObd {
     fn set_granted(&self, data: ObdConnectData) {
         self.coral.store(data.has2(F2::CORAL), Ordering::Relaxed);
         *self.granted.write() = Arc::new(data);
+        self.met.store(true, Ordering::Release);
+    }
+
+    /// Waits until it was connected once, or is closed: what is known of it then holds for what is asked of it.
+    pub async fn met(&self) {
+        if !self.met.load(Ordering::Acquire) {
+            self.import.recovered().await;
+            self.set_granted(self.import.granted());
+        }
     }
 
     /// The checksum to use, if any.

@@ -193,6 +193,48 @@ async fn nothing_is_replayed_into_what_was_repaired() {
     }
 }
 
+/// Where an older copy of an MDT was put back, what was made since is gone from it and still named by the others. One repair mends
+/// that, and no FID of then is given again.
+#[tokio::test(start_paused = true)]
+async fn an_older_copy_of_an_mdt_is_mended_by_one_repair() {
+    for mdt in 0..3 {
+        let mut w = World::new().await;
+        let fs = w.serve(w.fresh().disks.clone()).await.expect("servers");
+        let u = User::root(&fs);
+        several::mkdir_over(&u, "t", 3, 0).await.unwrap();
+        for i in 0..12 {
+            u.put(&format!("t/f{i}"), b"since").await.unwrap();
+        }
+        for on in 0..3 {
+            several::mkdir_on(&u, &format!("on{on}"), on).await.unwrap();
+            u.put(&format!("on{on}/f"), b"since").await.unwrap();
+            let below = format!("on{on}/below");
+            several::mkdir_on(&u, &below, (on + 1) % 3).await.unwrap();
+        }
+        let since = walk(&u).await;
+        several::quiet_cluster(&w.c).await;
+        fs.umount().await;
+        w.c.stop().await;
+        let h = w.with_older(mdt);
+        let (kvs, disks) = (h.kvs(), h.disks.clone());
+        let done = mended(&kvs).unwrap_or_else(|why| panic!("MDT{mdt:04x}: {why}"));
+        assert!(!done.is_empty(), "nothing is told of MDT{mdt:04x}");
+        let fs = w.serve(disks).await.expect("servers");
+        let u = User::root(&fs);
+        for on in 0..3 {
+            let fid = several::mkdir_on(&u, &format!("new{on}"), on)
+                .await
+                .unwrap();
+            let then = since.values().find(|seen| seen.fid.seq == fid.seq);
+            assert!(then.is_none(), "{fid} is of a sequence of before: {then:?}");
+        }
+        several::quiet_cluster(&w.c).await;
+        fs.umount().await;
+        w.c.stop().await;
+        assert_eq!(checked(&kvs).problems, [], "used afterwards");
+    }
+}
+
 fn number(name: &str, or: u64) -> u64 {
     std::env::var(name).map_or(or, |s| s.parse().expect("a number"))
 }

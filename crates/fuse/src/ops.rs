@@ -396,16 +396,20 @@ async fn looked_at<F: FileSystem>(
     fid: Fid,
     file: Option<Arc<OpenFile<F>>>,
 ) -> Result<Entry, OpError> {
-    // asked for the check of an open, of a file that was replaced since its name was looked up
-    let e =
-        s.fs.getattr(cred, fid, file.as_ref().map(|f| &f.file))
-            .await
-            .map_err(OpError::looked_up)?;
-    match file {
-        Some(_) if e.attr.is_file() => s.sizes.tell_open(node, e.attr.size).await,
-        _ => s.tell_size(node, (e.attr.mode, e.attr.size), false),
+    loop {
+        // asked for the check of an open, of a file that was replaced since its name was looked up
+        let e =
+            s.fs.getattr(cred, fid, file.as_ref().map(|f| &f.file))
+                .await
+                .map_err(OpError::looked_up)?;
+        if file.is_none() || !e.attr.is_file() {
+            s.tell_size(node, (e.attr.mode, e.attr.size), false);
+            return Ok(e);
+        }
+        if s.sizes.tell_open(node, e.attr.size).await {
+            return Ok(e);
+        }
     }
-    Ok(e)
 }
 
 fn getattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {

@@ -8,7 +8,8 @@
 //!
 //! So before a question about an open file is answered with more than some answer has told before, the kernel is told in another way,
 //! which it always follows ([`crate::sys::raise_size`]): from then on the size is no smaller, and answers to what it asked before count
-//! no more.
+//! no more. An older answer that is told while this is about to be done leaves it undone, as the file may have been cut: then the
+//! question is asked again.
 //!
 //! Limits: a size can be raised so, not lowered; and only the last [`KEPT`] files that answers spoke of are remembered.
 
@@ -169,14 +170,17 @@ impl Sizes {
         }
     }
 
-    /// A question about an open file is about to be answered with `size`: sees to it that the kernel goes by no less.
+    /// A question about an open file is about to be answered with `size`: sees to it that the kernel goes by no less. False if an
+    /// answer said less meanwhile: then it cannot be known here whether that answer or this one is the older, so the question is to
+    /// be asked again.
     #[expect(
         clippy::disallowed_methods,
         reason = "the kernel may wait for a page that one of our threads is to fill"
     )]
-    pub async fn tell_open(self: &Arc<Self>, node: u64, size: u64) {
+    #[must_use]
+    pub async fn tell_open(self: &Arc<Self>, node: u64, size: u64) -> bool {
         if self.inner.lock().note(node, size, 0).least >= size {
-            return;
+            return true;
         }
         let (lowered, room) = loop {
             let over = self.over.notified();
@@ -190,7 +194,7 @@ impl Sizes {
                 let busy = inner.is_under_way(node, size);
                 let told = inner.note(node, size, 0);
                 if told.least >= size {
-                    return;
+                    return true;
                 }
                 if !busy && !told.raising {
                     told.raising = true;
@@ -207,20 +211,21 @@ impl Sizes {
             let blocking = me.clone();
             let done =
                 tokio::task::spawn_blocking(move || blocking.raise_unless(node, size, lowered));
-            let _ = done.await;
+            let sure = done.await.unwrap_or(true);
             if let Some(told) = me.inner.lock().files.get_mut(&node) {
                 told.raising = false;
             }
             me.over.notify_waiters();
+            sure
         });
-        let _ = raised.await;
+        raised.await.unwrap_or(true)
     }
 
-    /// Unless the file was told to be smaller meanwhile.
-    fn raise_unless(&self, node: u64, size: u64, lowered: u64) {
+    /// Unless the file was told to be smaller meanwhile: then false.
+    fn raise_unless(&self, node: u64, size: u64, lowered: u64) -> bool {
         let same = |inner: &Inner| inner.files.get(&node).is_some_and(|t| t.lowered == lowered);
         if !same(&self.inner.lock()) {
-            return;
+            return false;
         }
         (self.raise)(node, size);
         let mut inner = self.inner.lock();
@@ -229,6 +234,7 @@ impl Sizes {
         {
             told.least = told.least.max(size);
         }
+        true
     }
 }
 
@@ -254,22 +260,22 @@ mod tests {
     async fn only_growth_that_the_kernel_may_not_have_is_told_apart() {
         let (s, raised) = sizes();
         s.tell(1, 10, true);
-        s.tell_open(1, 10).await;
+        assert!(s.tell_open(1, 10).await);
         assert_eq!(*raised.lock(), []);
-        s.tell_open(1, 20).await;
-        s.tell_open(1, 20).await;
+        assert!(s.tell_open(1, 20).await);
+        assert!(s.tell_open(1, 20).await);
         assert_eq!(*raised.lock(), [(1, 20)]);
         s.wrote(1, 30);
-        s.tell_open(1, 30).await;
+        assert!(s.tell_open(1, 30).await);
         assert_eq!(raised.lock().len(), 1, "its own write");
         s.tell(1, 5, false);
-        s.tell_open(1, 30).await;
+        assert!(s.tell_open(1, 30).await);
         assert_eq!(*raised.lock(), [(1, 20), (1, 30)], "cut, and grown again");
         s.tell(1, 40, false);
-        s.tell_open(1, 40).await;
+        assert!(s.tell_open(1, 40).await);
         assert_eq!(raised.lock().last(), Some(&(1, 40)), "told by a name only");
         s.tell(2, 7, false);
-        s.tell_open(2, 7).await;
+        assert!(s.tell_open(2, 7).await);
         assert_eq!(raised.lock().last(), Some(&(2, 7)), "told of long ago");
     }
 
@@ -280,7 +286,7 @@ mod tests {
         let (elsewhere, last) = (s.pages(1, 0, 4096), s.pages(1, 4096, 100));
         let asked = tokio::spawn({
             let s = s.clone();
-            async move { s.tell_open(1, 5000).await }
+            async move { assert!(s.tell_open(1, 5000).await) }
         });
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(raised.lock().is_empty() && !asked.is_finished());
@@ -313,11 +319,44 @@ mod tests {
         });
         s.tell(1, 10, true);
         *slot.lock() = Some(s.clone());
-        s.tell_open(1, 20).await;
-        s.tell_open(1, 20).await;
+        assert!(s.tell_open(1, 20).await);
+        assert!(s.tell_open(1, 20).await);
         assert_eq!(*calls.lock(), 2, "cut while it was raised");
-        s.tell_open(1, 20).await;
+        assert!(s.tell_open(1, 20).await);
         assert_eq!(*calls.lock(), 2);
+    }
+
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "it keeps the thread that a raise needs"
+    )]
+    fn what_is_told_before_a_raise_begins_is_asked_about_again() {
+        let one_thread = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        one_thread.block_on(async {
+            let (s, raised) = sizes();
+            s.tell(1, 10, true);
+            // the raise waits for the only thread
+            let (go, waits) = std::sync::mpsc::channel::<()>();
+            let busy = tokio::task::spawn_blocking(move || waits.recv());
+            let asked = tokio::spawn({
+                let s = s.clone();
+                async move { s.tell_open(1, 20).await }
+            });
+            while !s.inner.lock().files[&1].raising {
+                tokio::task::yield_now().await;
+            }
+            s.tell(1, 5, false);
+            go.send(()).unwrap();
+            assert!(!asked.await.unwrap(), "nothing says which is the older");
+            assert_eq!(*raised.lock(), []);
+            assert!(s.tell_open(1, 20).await);
+            assert_eq!(*raised.lock(), [(1, 20)]);
+            busy.await.unwrap().unwrap();
+        });
     }
 
     #[test]

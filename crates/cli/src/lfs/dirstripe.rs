@@ -5,7 +5,7 @@ use coral_client::llite::MkdirRequest;
 use coral_wire::Errno;
 use coral_wire::layout::{
     LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LMV_USER_MAGIC, LmvUserMd, LmvUserMdsData, hash_flag,
-    hash_type,
+    hash_type, inherit,
 };
 use lexopt::prelude::*;
 use rustix::fs::XattrFlags;
@@ -74,10 +74,10 @@ fn lay_out(mut p: lexopt::Parser, there: bool) -> Result<(), Failure> {
             Short('D') | Long("default") => w.default = true,
             Short('d') | Long("delete") => w.delete = true,
             Short('X') | Long("max-inherit") => {
-                w.max_inherit = Some(inherit(&p.value()?.string()?)?)
+                w.max_inherit = Some(levels(&p.value()?.string()?)?)
             }
             Long("max-inherit-rr") => {
-                w.max_inherit_rr = match inherit(&p.value()?.string()?)? {
+                w.max_inherit_rr = match levels(&p.value()?.string()?)? {
                     // here 0 is none and 255 without end
                     u8::MAX => 0,
                     INHERIT_UNLIMITED => u8::MAX,
@@ -190,7 +190,7 @@ pub(super) fn hash(text: &str) -> Result<u32, Failure> {
 }
 
 /// In `max_inherit` 0 is without end and 255 is none.
-fn inherit(text: &str) -> Result<u8, Failure> {
+fn levels(text: &str) -> Result<u8, Failure> {
     match text.parse::<i16>() {
         Ok(-1) => Ok(INHERIT_UNLIMITED),
         Ok(0) => Ok(u8::MAX),
@@ -214,16 +214,7 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
             e.0 as u8,
         )
     })?;
-    let count = lum.head.stripe_count;
-    if w.over == 0 && count as i32 > mdts as i32 {
-        return Err(Failure::new(
-            format!(
-                "lfs mkdir: cannot create '{}' over {count} MDTs: the file system has {mdts}",
-                path.display()
-            ),
-            Errno::EINVAL.0 as u8,
-        ));
-    }
+    // of shards that nobody says a place of there are as many as there are MDTs (`lod_ah_init`)
     let missing = |i: &&u32| **i != LMV_OFFSET_DEFAULT && **i as usize >= mdts;
     if let Some(index) = w.mdts.iter().find(missing) {
         return Err(Failure::new(
@@ -343,13 +334,14 @@ fn set_default(path: &Path, w: &Want) -> Result<(), Failure> {
 }
 
 pub(crate) fn getdirstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
-    let (mut count, mut index, mut kind, mut yaml, mut default, mut paths) =
-        (false, false, false, false, false, Vec::new());
+    let (mut fields, mut yaml, mut default, mut paths) = (Vec::new(), false, false, Vec::new());
     while let Some(arg) = p.next()? {
         match arg {
-            Short('c') | Long("mdt-count") => count = true,
-            Short('i' | 'm') | Long("mdt-index") => index = true,
-            Short('H') | Long("mdt-hash") => kind = true,
+            Short('c') | Long("mdt-count") => fields.push(Field::Count),
+            Short('i' | 'm') | Long("mdt-index") => fields.push(Field::First),
+            Short('H') | Long("mdt-hash") => fields.push(Field::Hash),
+            Short('X') | Long("max-inherit") => fields.push(Field::Inherit),
+            Long("max-inherit-rr") => fields.push(Field::InheritRr),
             Short('y') | Long("yaml") => yaml = true,
             Short('D') | Long("default") => default = true,
             Value(v) => paths.push(PathBuf::from(v)),
@@ -369,14 +361,71 @@ pub(crate) fn getdirstripe(mut p: lexopt::Parser) -> Result<(), Failure> {
                 e,
             )
         })?;
-        match (count, index, kind) {
-            (true, ..) => println!("{}", l.head.stripe_count as i32),
-            (_, true, _) => println!("{}", l.head.stripe_offset as i32),
-            (_, _, true) => println!("{}", hash_text(l.head.hash_type)),
-            _ => print!("{}", text(&l, yaml)),
+        fields.sort();
+        fields.dedup();
+        match fields.as_slice() {
+            [] => print!("{}", text(&l, yaml)),
+            [one] => println!("{}", one.of(&l)),
+            some => println!("{}", named(some, &l, yaml)),
         }
     }
     Ok(())
+}
+
+/// What can be shown of a layout, in the order in which it is shown (`lmv_dump_user_lmm` in `lustre/utils/liblustreapi.c`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Field {
+    Count,
+    First,
+    Hash,
+    Inherit,
+    InheritRr,
+}
+
+impl Field {
+    /// With the column of its value in YAML.
+    fn name(self) -> (&'static str, usize) {
+        match self {
+            Field::Count => ("lmv_stripe_count:", 19),
+            Field::First => ("lmv_stripe_offset:", 19),
+            Field::Hash => ("lmv_hash_type:", 19),
+            Field::Inherit => ("lmv_max_inherit:", 19),
+            Field::InheritRr => ("lmv_max_inherit_rr:", 20),
+        }
+    }
+
+    fn of(self, l: &LmvUserMd) -> String {
+        let head = &l.head;
+        match self {
+            Field::Count => (head.stripe_count as i32).to_string(),
+            Field::First => (head.stripe_offset as i32).to_string(),
+            Field::Hash => hash_text(head.hash_type),
+            // only a default hands something down
+            Field::Inherit | Field::InheritRr if head.magic != LMV_USER_MAGIC => String::new(),
+            Field::Inherit => match head.max_inherit {
+                inherit::UNLIMITED => "-1".to_owned(),
+                inherit::NONE => "0".to_owned(),
+                n => n.to_string(),
+            },
+            Field::InheritRr => match head.max_inherit_rr {
+                inherit::RR_UNLIMITED => "-1".to_owned(),
+                n => n.to_string(),
+            },
+        }
+    }
+}
+
+/// Values with their names.
+fn named(fields: &[Field], l: &LmvUserMd, yaml: bool) -> String {
+    let one = |field: &Field| {
+        let ((name, column), value) = (field.name(), field.of(l));
+        match yaml {
+            true => format!("{name:<column$}{value}"),
+            false => format!("{name} {value}"),
+        }
+    };
+    let all: Vec<String> = fields.iter().map(one).collect();
+    all.join(if yaml { "\n" } else { " " })
 }
 
 /// The MDT layout, or the default for new directories.
@@ -406,19 +455,15 @@ fn hash_text(ty: u32) -> String {
 }
 
 fn text(l: &LmvUserMd, yaml: bool) -> String {
-    let (count, first, hash) = (
-        l.head.stripe_count as i32,
-        l.head.stripe_offset as i32,
-        hash_text(l.head.hash_type),
+    let layout = [Field::Count, Field::First, Field::Hash];
+    let handed_down = [Field::Inherit, Field::InheritRr];
+    let mut fields = layout.to_vec();
+    fields.extend(
+        handed_down
+            .iter()
+            .filter(|_| l.head.magic == LMV_USER_MAGIC),
     );
-    let mut out = match yaml {
-        true => format!(
-            "lmv_stripe_count:  {count}\nlmv_stripe_offset: {first}\nlmv_hash_type:     {hash}\n"
-        ),
-        false => {
-            format!("lmv_stripe_count: {count} lmv_stripe_offset: {first} lmv_hash_type: {hash}\n")
-        }
-    };
+    let mut out = named(&fields, l, yaml) + "\n";
     if l.head.magic == LMV_USER_MAGIC {
         return out;
     }
@@ -472,6 +517,24 @@ mod tests {
             text(&plain, false),
             "lmv_stripe_count: 0 lmv_stripe_offset: 1 lmv_hash_type: none\n"
         );
+    }
+
+    /// The text of `lmv_dump_user_lmm` for a default layout.
+    #[test]
+    fn a_default_says_how_deep_it_goes() {
+        let mut l = LmvUserMd::request(1, LMV_OFFSET_DEFAULT, 0);
+        (l.head.max_inherit, l.head.max_inherit_rr) = (inherit::UNLIMITED, 3);
+        assert_eq!(
+            text(&l, false),
+            "lmv_stripe_count: 1 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: -1 lmv_max_inherit_rr: 3\n"
+        );
+        (l.head.max_inherit, l.head.max_inherit_rr) = (inherit::NONE, inherit::RR_UNLIMITED);
+        assert_eq!(
+            text(&l, true),
+            "lmv_stripe_count:  1\nlmv_stripe_offset: -1\nlmv_hash_type:     none\nlmv_max_inherit:   0\nlmv_max_inherit_rr: -1\n"
+        );
+        l.head.max_inherit = 4;
+        assert_eq!(Field::Inherit.of(&l), "4");
     }
 
     #[test]

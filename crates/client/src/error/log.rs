@@ -54,7 +54,7 @@ fn is_ordinary(e: Errno) -> bool {
     ) || matches!(
         e,
         E::ENOSYS | E::ENOTEMPTY | E::ELOOP | E::ENODATA | E::EOPNOTSUPP | E::ESTALE | E::EDQUOT
-    )
+    ) || e == E::EALREADY // a migration or a new layout of a directory that is as asked
 }
 
 impl Error {
@@ -141,6 +141,13 @@ impl ErrorLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A migration that was interrupted and is asked for again answers this for all that is done.
+    #[test]
+    fn what_is_as_asked_is_no_trouble() {
+        assert!(is_ordinary(Errno::EALREADY));
+        assert!(!is_ordinary(Errno::EIO));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_kind_is_told_once_in_a_while_and_others_beside_it() {

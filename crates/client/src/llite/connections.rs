@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use coral_ldlm::{ClientNamespace, LockPool};
 use coral_ptlrpc::{Import, ImportState};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 
 use super::budget::{dirty_limit, kept_limits, lock_pool, lock_share};
 use super::flusher::Flusher;
 use super::locks::Locks;
 use super::servers::Servers;
-use super::types::MountError;
+use super::types::{MountError, MountOptions};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 use crate::mdc::Mdc;
@@ -177,54 +177,80 @@ impl Connections {
     }
 }
 
+/// Connects to the MDTs. Nothing goes without the first, which has the root. Others that do not answer are tried on in the
+/// background: what lies on them waits.
 pub(super) async fn connect_mdts(
     dialer: &Dialer,
     lmv: &Lmv,
     mdts: &BTreeMap<u32, TargetConf>,
-    limit: Duration,
+    opts: &MountOptions,
 ) -> Result<(), MountError> {
-    for (index, conf) in mdts {
+    let first = mdts.keys().next();
+    let tries = mdts.iter().map(|(index, conf)| {
         let target = dialer.target(Kind::Mdt, &conf.uuid, &conf.nids);
-        target
-            .connect(limit)
-            .await
-            .map_err(|reason| MountError::Target {
-                target: conf.uuid.clone(),
-                nids: list(&conf.nids),
-                reason,
-            })?;
-        lmv.add(Mdc::new(*index, target));
-    }
-    Ok(())
+        lmv.add(Mdc::new(*index, target.clone()));
+        async move {
+            if Some(index) == first {
+                return connect_now(&target, conf, opts).await;
+            }
+            connect_sometime(&target, conf, opts).await;
+            Ok(())
+        }
+    });
+    try_join_all(tries).await.map(drop)
 }
 
-/// OSTs that answer within `limit` are connected when this returns; the others go on trying by themselves.
+/// OSTs that answer soon are connected when this returns; the others go on trying by themselves.
 pub(super) async fn connect_osts(
     dialer: &Dialer,
     lov: &Lov,
     osts: &BTreeMap<u32, TargetConf>,
-    limit: Duration,
+    opts: &MountOptions,
 ) {
-    let tries = osts
-        .iter()
-        .filter(|(_, c)| !c.inactive)
-        .map(|(index, conf)| {
-            let target = dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
-            lov.add(Osc::new(*index, target.clone()));
-            async move {
-                if let Err(reason) = target.connect(limit).await {
-                    tracing::warn!(target = %target.uuid, reason, "not connected yet, trying on");
-                    tokio::spawn(connect_until(Arc::downgrade(&target), limit));
-                }
-            }
-        });
+    let active = osts.iter().filter(|(_, c)| !c.inactive);
+    let tries = active.map(|(index, conf)| {
+        let target = dialer.target(Kind::Ost, &conf.uuid, &conf.nids);
+        lov.add(Osc::new(*index, target.clone()));
+        async move { connect_sometime(&target, conf, opts).await }
+    });
     join_all(tries).await;
+}
+
+async fn connect_now(
+    target: &Arc<ClientObd>,
+    conf: &TargetConf,
+    opts: &MountOptions,
+) -> Result<(), MountError> {
+    let _waiting = opts.waits.begin(&conf.uuid, &conf.nids);
+    let done = target.connect(opts.connect_timeout).await;
+    done.map_err(|reason| MountError::Target {
+        target: conf.uuid.clone(),
+        nids: list(&conf.nids),
+        reason,
+    })
+}
+
+/// Connects, or says why not and goes on trying in the background.
+async fn connect_sometime(target: &Arc<ClientObd>, conf: &TargetConf, opts: &MountOptions) {
+    let limit = opts.connect_timeout;
+    let waiting = opts.waits.begin(&conf.uuid, &conf.nids);
+    let Err(reason) = target.connect(limit).await else {
+        return;
+    };
+    let nids = list(&conf.nids);
+    tracing::warn!(target = %target.uuid, nids, reason, "not connected yet, trying on");
+    let goes_on = connect_until(Arc::downgrade(target), limit);
+    tokio::spawn(async move {
+        goes_on.await;
+        drop(waiting);
+    });
 }
 
 /// Connects, however often it takes, while anybody wants the target.
 async fn connect_until(target: Weak<ClientObd>, limit: Duration) {
     while let Some(t) = target.upgrade() {
         if t.connect(limit).await.is_ok() {
+            tracing::info!(target = %t.uuid, "connected");
             return;
         }
         drop(t);
@@ -248,29 +274,14 @@ async fn follow_config(me: Weak<Connections>) {
         before = now.clone();
         l.follow_osts(&now).await;
         let known: Vec<u32> = l.servers.lmv.mdcs().iter().map(|m| m.index).collect();
-        let fresh = now
-            .mdts
-            .into_iter()
-            .filter(|(i, _)| !known.contains(i))
-            .collect();
-        if let Err(e) = connect_mdts(
-            &l.dialer,
-            &l.servers.lmv,
-            &fresh,
-            l.servers.opts.connect_timeout,
-        )
-        .await
-        {
-            tracing::warn!(error = %e, "a new MDT cannot be used");
-        }
-        for mdc in l
-            .servers
-            .lmv
-            .mdcs()
-            .iter()
-            .filter(|m| !known.contains(&m.index))
-        {
-            l.locks.attach(mdc);
+        for (index, conf) in now.mdts.iter().filter(|(i, _)| !known.contains(i)) {
+            let target = l.dialer.target(Kind::Mdt, &conf.uuid, &conf.nids);
+            let mdc = Mdc::new(*index, target.clone());
+            // first: no lock may be had of it whose loss nobody hears of
+            l.locks.attach(&mdc);
+            l.servers.lmv.add(mdc);
+            let limit = l.servers.opts.connect_timeout;
+            tokio::spawn(connect_until(Arc::downgrade(&target), limit));
         }
         l.share_locks();
     }

@@ -202,7 +202,7 @@ impl DirStripes {
             };
             (args.eadata, args.inherited) = (lum.encode(), true);
             if head.stripe_offset != LMV_OFFSET_DEFAULT {
-                return self.mdt(head.stripe_offset);
+                return self.mdt(head.stripe_offset).await;
             }
         }
         // what is in a directory in shards is with its name
@@ -215,7 +215,7 @@ impl DirStripes {
     /// The MDT of a directory that a user lays out: the one asked for; else, unless its parent is in shards, any.
     pub async fn mdt_for(&self, dir: Fid, parent: Fid, index: u32) -> Result<Arc<Mdc>, Error> {
         if index != LMV_OFFSET_DEFAULT {
-            return self.mdt(index);
+            return self.mdt(index).await;
         }
         let home = self.servers.lmv.of(parent).await?;
         if !self.servers.lmv.several() {
@@ -227,12 +227,12 @@ impl DirStripes {
         }
         match from.default.map(|d| d.stripe_offset) {
             None | Some(LMV_OFFSET_DEFAULT) => Ok(home),
-            Some(index) => self.mdt(index),
+            Some(index) => self.mdt(index).await,
         }
     }
 
-    fn mdt(&self, index: u32) -> Result<Arc<Mdc>, Error> {
-        let found = self.servers.lmv.at(index);
+    async fn mdt(&self, index: u32) -> Result<Arc<Mdc>, Error> {
+        let found = self.servers.lmv.at(index).await;
         found.ok_or(Refusal::NoSuchMdt.into())
     }
 

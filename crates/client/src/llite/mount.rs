@@ -25,7 +25,7 @@ const FSNAME_MAX: usize = 8;
 
 impl Llite {
     /// Reads the configuration from the MGS, connects to the targets and finds the root.
-    /// OSTs that do not answer yet are waited for in the background; I/O on them waits.
+    /// OSTs, and MDTs other than the first, that do not answer yet are waited for in the background; what lies on them waits.
     pub async fn mount(node: Arc<Node>, opts: MountOptions) -> Result<Arc<Self>, MountError> {
         check_fsname(&opts.fsname)?;
         let ldlm = LdlmClient::new(&node);
@@ -33,6 +33,7 @@ impl Llite {
         dialer.plain = opts.plain;
         dialer.version = opts.version;
         let mgs = list(&opts.mgs_nids);
+        let waiting = opts.waits.begin("MGS", &opts.mgs_nids);
         let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout)
             .await
             .map_err(|e| {
@@ -45,6 +46,7 @@ impl Llite {
                     reason,
                 }
             })?;
+        drop(waiting);
         match Self::mount_with(node, opts, dialer, mgc.clone(), mgs).await {
             Ok(l) => Ok(l),
             Err(e) => {
@@ -86,9 +88,16 @@ impl Llite {
         let lmv = Arc::new(Lmv::default());
         let lov = Arc::new(Lov::new(lmv.clone()));
         let connected = async {
-            connect_mdts(&dialer, &lmv, &now.mdts, opts.connect_timeout).await?;
-            connect_osts(&dialer, &lov, &now.osts, opts.connect_timeout).await;
+            connect_mdts(&dialer, &lmv, &now.mdts, &opts).await?;
+            connect_osts(&dialer, &lov, &now.osts, &opts).await;
             find_root(&lmv, &opts).await
+        };
+        let connected = async {
+            tokio::select! {
+                biased;
+                root = connected => root,
+                () = opts.waits.given_up() => Err(MountError::GivenUp),
+            }
         };
         let root = match connected.await {
             Ok(root) => root,

@@ -75,16 +75,16 @@ impl Reports {
         self.all_json(mdts, osts)
     }
 
-    /// Every target with what `lfs df` shows, all asked at once: those that do not answer take their time together. Sizes in
-    /// bytes.
+    /// Every target with what `lfs df` shows, all asked at once; one that is not connected is EAGAIN without waiting, as in
+    /// Lustre (lazystatfs). Sizes in bytes.
     pub async fn statfs_json(&self) -> Bytes {
         let (mdcs, oscs) = (self.servers.lmv.mdcs(), self.servers.lov.oscs());
         let mdts = join_all(mdcs.iter().map(|m| async {
-            space_json(
-                m.index,
-                m.uuid(),
-                m.statfs(false).await.map_err(Errno::from),
-            )
+            let space = match m.is_connected() {
+                true => m.statfs(false).await.map_err(Errno::from),
+                false => Err(Errno::EAGAIN),
+            };
+            space_json(m.index, m.uuid(), space)
         }));
         let osts = join_all(oscs.iter().map(|o| async {
             (

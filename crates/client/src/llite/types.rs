@@ -1,10 +1,14 @@
 //! The vocabulary of [`super::Llite`]: what a caller hands in and gets back. No behaviour beyond small conversions.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use coral_wire::{fid::Fid, nid::Nid};
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::error::Error;
 pub use crate::time::Timespec;
@@ -244,6 +248,52 @@ pub struct MountOptions {
     pub version: u32,
     /// Speak as the kernel client does even to Coral servers: nothing private is agreed on.
     pub plain: bool,
+    /// Says what the mount waits for.
+    pub waits: Arc<Waits>,
+}
+
+/// Targets that a mount was never connected to and waits for, with their NIDs.
+#[derive(Debug, Default)]
+pub struct Waits {
+    targets: Mutex<BTreeMap<String, String>>,
+    given_up: Notify,
+}
+
+impl Waits {
+    /// The mount is to be given up while it waits: servers that know it already are told goodbye.
+    pub fn give_up(&self) {
+        self.given_up.notify_one();
+    }
+
+    /// Resolves when the mount is to be given up.
+    pub(super) async fn given_up(&self) {
+        self.given_up.notified().await;
+    }
+
+    /// Each as `coral-MDT0002 at 10.0.0.1@tcp`, in the order of their names.
+    pub fn list(&self) -> Vec<String> {
+        let waits = self.targets.lock();
+        let told = waits.iter().map(|(name, at)| format!("{name} at {at}"));
+        told.collect()
+    }
+
+    /// The target is waited for until what is returned is dropped.
+    pub(super) fn begin(self: &Arc<Self>, uuid: &str, nids: &[Nid]) -> Waiting {
+        let name = uuid.trim_end_matches("_UUID").to_owned();
+        self.targets
+            .lock()
+            .insert(name.clone(), crate::mgc::list(nids));
+        Waiting(self.clone(), name)
+    }
+}
+
+/// A target is waited for.
+pub(super) struct Waiting(Arc<Waits>, String);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.targets.lock().remove(&self.1);
+    }
 }
 
 impl MountOptions {
@@ -264,6 +314,7 @@ impl MountOptions {
             selinux: false,
             version: coral_wire::connect::CLAIMED,
             plain: false,
+            waits: Arc::default(),
         }
     }
 }
@@ -310,6 +361,9 @@ pub enum MountError {
         /// The last failure.
         reason: String,
     },
+    /// Whoever asked for it does not want it any more.
+    #[error("stopped before it was mounted")]
+    GivenUp,
     /// The subdirectory does not exist or is no directory.
     #[error("cannot mount subdirectory '{path}': {why}")]
     Subdir {

@@ -152,6 +152,11 @@ impl Mdc {
         self.target.is_connected()
     }
 
+    /// Waits until the MDT was connected once.
+    pub(crate) async fn met(&self) {
+        self.target.met().await;
+    }
+
     /// What the server agreed to.
     pub fn granted(&self) -> Arc<coral_wire::connect::ObdConnectData> {
         self.target.granted()

@@ -119,6 +119,17 @@ impl World {
         Found(copy(&self.c.disks))
     }
 
+    /// What is on the disks now, but for one MDT: that is as it was in the beginning.
+    pub fn with_older(&self, mdt: u32) -> Hurt<'_> {
+        let (mut disks, older) = (copy(&self.c.disks), copy(&self.whole));
+        let older = older.mdt_number(mdt).clone();
+        match mdt.checked_sub(1) {
+            None => disks.mdt = older,
+            Some(i) => disks.more_mdts[i as usize] = older,
+        }
+        Hurt { world: self, disks }
+    }
+
     /// Serves what is on the disks.
     pub async fn serve(&mut self, disks: Disks) -> Result<Arc<Llite>, String> {
         self.c.disks = disks;

@@ -3,7 +3,10 @@
 //! Reads every table once and reports what contradicts the invariants of [`super::namespace`];
 //! it changes nothing. The targets must not be running. All MDTs of a file system are looked at together: a name on one may stand
 //! for an object on another. Parts of operations that their coordinator has decided count as made, and the others as not.
+//! Where an MDT is not given, nothing is said of what it may settle: names and objects there, link counts that names there
+//! are part of, and what a part of its operations changes.
 
+mod parts;
 mod report;
 mod sequences;
 mod shards;
@@ -12,15 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use coral_osd::{Kv, OsdError, Table};
-use coral_wire::coral::updates::{Look, Update};
 use coral_wire::fid::Fid;
 
+pub(super) use self::parts::changed;
 pub use self::report::{Problem, Report, ToDestroy};
 
 use super::fld::Fld;
 use super::namespace::check_name;
 use super::record::{Inode, XattrValue};
-use super::{out, stripe, striped, table, trans, usage};
+use super::{stripe, table, usage};
 use crate::quota::{Owner, Sums};
 
 /// Rows read at a time.
@@ -90,6 +93,7 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
         parts: &parts,
         seen: &mut seen,
         gone: BTreeSet::new(),
+        unsettled: BTreeSet::new(),
         report: &mut report,
     };
     let added = names.read_parts()?;
@@ -99,6 +103,7 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     for (parent, name, child, ty) in added {
         names.entry(parent, name, child, ty);
     }
+    let unsettled = std::mem::take(&mut names.unsettled);
     let mut orphans = BTreeSet::new();
     for p in &parts {
         orphans.extend(read_fids(p.kv, table::ORPHAN)?);
@@ -121,6 +126,8 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
         read_usage(p.kv, i, &seen, &mut report)?;
         read_destroys(p.kv, &mut report)?;
     }
+    let is_settled = |p: &Problem| !p.concerns().iter().any(|fid| unsettled.contains(fid));
+    report.problems.retain(is_settled);
     Ok(report)
 }
 
@@ -233,6 +240,8 @@ struct Names<'a> {
     seen: &'a mut BTreeMap<Fid, Seen>,
     /// Entries that a decided operation takes away.
     gone: BTreeSet<(Fid, Bytes)>,
+    /// What parts of operations change of which the coordinator is not given: nobody knows whether they are made.
+    unsettled: BTreeSet<Fid>,
     report: &'a mut Report,
 }
 
@@ -240,113 +249,6 @@ struct Names<'a> {
 type Entry = (Fid, Bytes, Fid, u32);
 
 impl Names<'_> {
-    /// Makes what other MDTs have decided; returns the entries that come with it.
-    fn read_parts(&mut self) -> Result<Vec<Entry>, OsdError> {
-        let mut added = Vec::new();
-        for (i, p) in self.parts.iter().enumerate() {
-            for (id, raw) in out::stored(p.kv)? {
-                self.report.unfinished += 1;
-                let coordinator = self.parts.iter().find(|c| c.fld.index() == id.coordinator);
-                let decided = match coordinator {
-                    Some(c) => trans::stored(c.kv)?.contains_key(&id),
-                    None => false,
-                };
-                let Ok(updates) = Update::decode_all(&raw) else {
-                    let what = format!("{id:?} does not parse");
-                    let table = table::PREPARED.0;
-                    self.report.problems.push(Problem::BadRow { table, what });
-                    continue;
-                };
-                if decided {
-                    added.extend(updates.into_iter().filter_map(|u| self.made(i, u)));
-                }
-            }
-        }
-        Ok(added)
-    }
-
-    /// One change that is decided; returns the entry that comes with it.
-    fn made(&mut self, part: usize, update: Update) -> Option<Entry> {
-        match update {
-            Update::AddEntry {
-                dir,
-                name,
-                child,
-                file_type,
-            } => {
-                // it may take the place of another
-                self.gone.insert((dir, name.clone()));
-                return Some((dir, name, child, file_type));
-            }
-            Update::DelEntry { dir, name } => drop(self.gone.insert((dir, name))),
-            Update::Touch { dir, nlink, .. } => {
-                if let Some(s) = self.seen.get_mut(&dir) {
-                    s.ino.nlink = s.ino.nlink.wrapping_add_signed(nlink);
-                }
-            }
-            Update::Object {
-                fid,
-                nlink,
-                dropped,
-                added,
-                ..
-            } => self.renamed(&fid, nlink, dropped, added),
-            Update::Insert { fid, record } => {
-                if let Ok(ino) = Inode::decode(&record) {
-                    let links = ino.links.iter().map(|l| (l.parent, l.name.clone()));
-                    let links = links.collect();
-                    let found = Seen {
-                        part,
-                        ino,
-                        links,
-                        ..Seen::default()
-                    };
-                    self.seen.insert(fid, found);
-                }
-            }
-            Update::Remove { fid } => drop(self.seen.remove(&fid)),
-            Update::Follow { fid, record, .. } => {
-                if let (Some(s), Ok(like)) = (self.seen.get_mut(&fid), Inode::decode(&record)) {
-                    striped::likeness(&mut s.ino, &like);
-                }
-            }
-            Update::Project { fid, projid } => {
-                if let Some(s) = self.seen.get_mut(&fid) {
-                    s.ino.projid = projid;
-                }
-            }
-            Update::Place {
-                fid,
-                dir,
-                name,
-                lmv,
-            } => {
-                if let Some(s) = self.seen.get_mut(&fid) {
-                    s.links = BTreeSet::from([(dir, name)]);
-                    let own = Bytes::from_static(super::xattr::TRUSTED_LMV);
-                    s.ino.xattrs.retain(|(n, _)| *n != own);
-                    s.ino.xattrs.push((own, XattrValue::Inline(lmv)));
-                }
-            }
-        }
-        None
-    }
-
-    /// An object gets and loses names, maybe the last.
-    fn renamed(&mut self, fid: &Fid, nlink: i32, dropped: Vec<Look>, added: Vec<Look>) {
-        let Some(s) = self.seen.get_mut(fid) else {
-            return;
-        };
-        s.ino.nlink = s.ino.nlink.wrapping_add_signed(nlink);
-        for l in dropped {
-            s.links.remove(&(l.dir, l.name));
-        }
-        s.links.extend(added.into_iter().map(|l| (l.dir, l.name)));
-        if s.ino.nlink == 0 {
-            self.seen.remove(fid);
-        }
-    }
-
     fn read_entries(&mut self, part: usize) -> Result<(), OsdError> {
         let kv = self.parts[part].kv;
         each(kv, table::DIRENT, |k, v| {
@@ -453,10 +355,13 @@ fn check_below_root(parts: &[Part<'_>], seen: &BTreeMap<Fid, Seen>, report: &mut
 }
 
 fn check_counts(parts: &[Part<'_>], fid: &Fid, s: &Seen, orphan: bool, report: &mut Report) {
+    let named_elsewhere = s.links.iter().any(|(parent, _)| !is_given(parts, parent));
+    if named_elsewhere && *fid != Fid::ROOT {
+        report.elsewhere += 1;
+        return;
+    }
     if s.names == 0 && *fid != Fid::ROOT {
-        if s.links.iter().any(|(parent, _)| !is_given(parts, parent)) {
-            report.elsewhere += 1;
-        } else if orphan && s.ino.nlink == 0 {
+        if orphan && s.ino.nlink == 0 {
             report.open_orphans += 1;
         } else {
             report.problems.push(Problem::OrphanInode { fid: *fid });

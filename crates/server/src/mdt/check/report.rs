@@ -141,6 +141,33 @@ pub enum Problem {
     },
 }
 
+impl Problem {
+    /// What it says something about, where that may be settled by another MDT.
+    pub(super) fn concerns(&self) -> Vec<Fid> {
+        match self {
+            Problem::Dangling { parent, child, .. } => vec![*parent, *child],
+            Problem::NotInDirectory { parent, .. } | Problem::WrongEntry { parent, .. } => {
+                vec![*parent]
+            }
+            Problem::OrphanInode { fid }
+            | Problem::LinkCount { fid, .. }
+            | Problem::Links { fid }
+            | Problem::Apart { fid } => vec![*fid],
+            Problem::Shard { dir, shard, .. } => vec![*dir, *shard],
+            Problem::WrongShard { shard, .. } => vec![*shard],
+            Problem::BadRow { .. }
+            | Problem::NoRoot
+            | Problem::SharedObject { .. }
+            | Problem::Usage { .. }
+            | Problem::WrongMdt { .. }
+            | Problem::Doubled { .. }
+            | Problem::Sequence { .. }
+            | Problem::NextSequence { .. }
+            | Problem::Xattr { .. } => Vec::new(),
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |n: &Bytes| String::from_utf8_lossy(n).into_owned();
@@ -252,8 +279,8 @@ pub struct Report {
     pub data: BTreeSet<ObjectId>,
     /// Objects that were open without a name when the target stopped; they go at the next start.
     pub open_orphans: u64,
-    /// An MDT of the file system that was not looked at, if there is one: its files may have any of the objects.
-    pub missing: Option<u32>,
+    /// MDTs of the file system that were not looked at, as far as the others know them: their files may have any of the objects.
+    pub missing: BTreeSet<u32>,
     /// Names of objects on MDTs that were not looked at, and objects here that have their names there.
     pub elsewhere: u64,
     /// Parts of operations over several MDTs whose end the MDTs will find out when they are served.

@@ -12,7 +12,7 @@ use crate::mdt::{fld, table};
 /// What MDTs hold must be what MDT0000 says, if that is here.
 pub(super) fn check(parts: &[Part<'_>], report: &mut Report) -> Result<(), OsdError> {
     let Some(first) = parts.iter().find(|p| p.fld.index() == 0) else {
-        report.missing = Some(0);
+        report.missing.insert(0);
         return Ok(());
     };
     for p in parts {
@@ -25,7 +25,8 @@ pub(super) fn check(parts: &[Part<'_>], report: &mut Report) -> Result<(), OsdEr
     }
     let all = fld::stored(first.kv)?;
     let given = |mdt: u32| parts.iter().any(|p| p.fld.index() == mdt);
-    report.missing = all.values().map(|range| range.1).find(|mdt| !given(*mdt));
+    let others = all.values().map(|range| range.1);
+    report.missing.extend(others.filter(|mdt| !given(*mdt)));
     for p in parts.iter().filter(|p| p.fld.index() != 0) {
         for (start, range) in fld::stored(p.kv)? {
             if all.get(&start) != Some(&range) || range.1 != p.fld.index() {

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
+use coral_wire::layout::LmvMd;
 
 use super::Result;
 use super::image::{Image, Obj};
 use crate::mdt::record::{Inode, XattrValue};
+use crate::mdt::xattr::TRUSTED_LMV;
 use crate::mdt::{dom, table};
 
 /// One record of an object.
@@ -18,6 +20,17 @@ pub(super) struct Copy {
     raw: Bytes,
     /// Only a part of it could be read.
     torn: bool,
+}
+
+impl Copy {
+    /// What it leads to: directories it has names in, and shards.
+    pub(super) fn leads_to(&self) -> Vec<Fid> {
+        let mut fids: Vec<Fid> = self.ino.links.iter().map(|l| l.parent).collect();
+        let lmv = self.ino.xattr_inline(TRUSTED_LMV);
+        let lmv = lmv.and_then(|raw| LmvMd::decode(raw).ok());
+        fids.extend(lmv.into_iter().flat_map(|lmv| lmv.stripe_fids));
+        fids
+    }
 }
 
 /// The records of each object.

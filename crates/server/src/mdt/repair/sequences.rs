@@ -1,12 +1,17 @@
 //! Which MDT holds which sequences of FIDs ([`crate::mdt::fld`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use coral_wire::Fid;
+use coral_wire::coral::updates::Update;
+use coral_wire::layout::LmvMd;
 
 use super::homes::Copies;
 use super::image::Image;
 use super::{RepairError, Result};
+use crate::mdt::check::changed;
+use crate::mdt::xattr::TRUSTED_LMV;
 use crate::mdt::{fld, table};
 
 /// Sequences left out when it is not known which was given last: clients may have been given some of which nothing is stored.
@@ -50,10 +55,43 @@ pub(super) fn mend(im: &mut Image<'_>, copies: &Copies) -> Result<()> {
     for (part, had) in stored.iter().enumerate() {
         write(im, part, had, copies)?;
     }
+    let mentioned = mentioned(im, copies)?;
     for part in 0..im.parts.len() {
-        next(im, part, copies)?;
+        next(im, part, &mentioned)?;
     }
     Ok(())
+}
+
+/// Sequences of everything that is there or that something leads to. Where an older copy of an MDT was put back, its objects of
+/// since are still named by others: some are made anew with these FIDs, and no new object may get one of them.
+fn mentioned(im: &Image<'_>, copies: &Copies) -> Result<BTreeSet<u64>> {
+    let mut seqs: BTreeSet<u64> = copies.keys().map(|fid| fid.seq).collect();
+    let mut add = |fids: &[Fid]| seqs.extend(fids.iter().map(|fid| fid.seq));
+    for copy in copies.values().flatten() {
+        add(&copy.leads_to());
+    }
+    for part in 0..im.parts.len() {
+        for (k, v) in im.rows(part, table::DIRENT)? {
+            let child = table::dirent_of_value(&v).map(|(child, _)| child);
+            add(Vec::from_iter(table::fid_of_key(&k).into_iter().chain(child)).as_slice());
+        }
+        for (k, _) in im.rows(part, table::LINK)? {
+            add(Vec::from_iter(table::fid_of_key(k.get(16..).unwrap_or(&[]))).as_slice());
+        }
+        for (_, v) in im.rows(part, table::PREPARED)? {
+            for update in Update::decode_all(&v).unwrap_or_default() {
+                add(&changed(&update));
+            }
+        }
+        for (k, v) in im.rows(part, table::XATTR)? {
+            if k.get(16..) == Some(TRUSTED_LMV) {
+                add(&LmvMd::decode(&v)
+                    .map(|lmv| lmv.stripe_fids)
+                    .unwrap_or_default());
+            }
+        }
+    }
+    Ok(seqs)
 }
 
 /// How many objects with FIDs from `start` to `end` lie on an MDT.
@@ -129,7 +167,7 @@ fn write(im: &mut Image<'_>, part: usize, had: &Ranges, copies: &Copies) -> Resu
 }
 
 /// The next sequence to be given must be one that nothing is named with.
-fn next(im: &mut Image<'_>, part: usize, copies: &Copies) -> Result<()> {
+fn next(im: &mut Image<'_>, part: usize, mentioned: &BTreeSet<u64>) -> Result<()> {
     let index = im.parts[part].index;
     let kv = im.parts[part].kv;
     let next = fld::word(kv, fld::KEY_SEQ)?;
@@ -145,18 +183,16 @@ fn next(im: &mut Image<'_>, part: usize, copies: &Copies) -> Result<()> {
         (None, _, _) => index != 0,
         (Some(next), Some(end), Some((_, range_end, owner))) => {
             let known = owner == index || fld::find(&im.ranges, next).is_some_and(|r| r.2 == index);
-            known && next <= end && end >= range_end && !is_used(copies, next, end)
+            let again = next < end && mentioned.range(next..end).next().is_some();
+            known && next <= end && end >= range_end && !again
         }
         _ => false,
     };
     if sound {
         return Ok(());
     }
-    let seqs = copies
-        .keys()
-        .map(|f| f.seq)
-        .filter(|s| (start..last).contains(s));
-    let behind = seqs.max().map_or(start, |s| s + 1);
+    let behind = mentioned.range(start..last).next_back();
+    let behind = behind.map_or(start, |s| s + 1);
     let fixed =
         (behind.max(next.filter(|n| (start..last).contains(n)).unwrap_or(0)) + MARGIN).min(last);
     im.put(
@@ -176,17 +212,4 @@ fn next(im: &mut Image<'_>, part: usize, copies: &Copies) -> Result<()> {
         format!("sequences that are in use would be given again: the next one is {fixed:#x}"),
     );
     Ok(())
-}
-
-/// Whether something is named with a sequence that is still to be given.
-pub(in crate::mdt) fn is_used<T>(
-    objects: &BTreeMap<coral_wire::Fid, T>,
-    next: u64,
-    end: u64,
-) -> bool {
-    let from = coral_wire::Fid::new(next, 0);
-    objects
-        .range(from..)
-        .next()
-        .is_some_and(|(fid, _)| fid.seq < end)
 }

@@ -1,0 +1,332 @@
+//! A file system whose targets are not all there: the rest is served, what is missing is named, nothing is taken for lost, and
+//! all of it is there when the target is back.
+
+mod common;
+
+use common::{Place, Running, coral, fails, in_namespace, lfs, ok, pause, text, until};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Exit code of what was done without a target.
+const WITHOUT: Option<i32> = Some(3);
+
+/// A file system that is served by a process of its own, as users start it; stopped when dropped.
+struct Served(PathBuf);
+
+impl Served {
+    /// What `coral up` said, and its exit code.
+    fn start(data: &Path, port: &str) -> (Served, Option<i32>, String) {
+        let out = coral().arg("up").arg(data).args(["--port", port]).output();
+        let out = out.expect("coral up");
+        (Served(data.to_owned()), out.status.code(), text(&out))
+    }
+
+    fn down(&self) -> String {
+        ok(coral().arg("down").arg(&self.0))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = coral().arg("down").arg(&self.0).arg("--force").output();
+    }
+}
+
+/// `coral mount` of what is served at a port.
+fn mount(place: &Place, at: &Path) -> Running {
+    let (port, source) = (place.port.to_string(), "127.0.0.1@tcp:/coral");
+    let at_s = at.to_string_lossy();
+    Running::start(&["mount", "--port", &port, source, &at_s], at, &[at])
+}
+
+/// What `coral mount` said: the file beside its mount point.
+fn said(at: &Path) -> String {
+    std::fs::read_to_string(at.with_extension("log")).unwrap_or_default()
+}
+
+/// Runs a command that is to be waiting still after some seconds.
+fn waits(program: &str, path: &Path) {
+    let out = Command::new("timeout")
+        .args(["3", program])
+        .arg(path)
+        .output();
+    let out = out.expect("timeout(1)");
+    assert_eq!(out.status.code(), Some(124), "{}", text(&out));
+}
+
+fn checked(data: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let out: Output = coral().arg("check").arg(data).args(more).output().unwrap();
+    (out.status.code(), text(&out))
+}
+
+/// A file on each of the MDTs, and one with data on each OST.
+fn filled(place: &Place) -> PathBuf {
+    let running = place.up(&["--mdts", "4", "--osts", "2"]);
+    let mnt = place.path("mnt");
+    for i in 0..4 {
+        let dir = mnt.join(format!("on{i}"));
+        ok(lfs().args(["mkdir", "-i", &i.to_string()]).arg(&dir));
+        std::fs::write(dir.join("f"), format!("on MDT {i}")).unwrap();
+    }
+    ok(lfs().args(["mkdir", "-c", "4"]).arg(mnt.join("striped")));
+    for i in 0..40 {
+        std::fs::write(mnt.join(format!("striped/f{i}")), "in a shard").unwrap();
+    }
+    std::fs::rename(mnt.join("on1/f"), mnt.join("on0/from1")).unwrap();
+    std::fs::write(mnt.join("on1/f"), "on MDT 1").unwrap();
+    // names on two MDTs of one file
+    std::fs::hard_link(mnt.join("on1/f"), mnt.join("on2/of1")).unwrap();
+    std::fs::hard_link(mnt.join("on2/f"), mnt.join("on1/of2")).unwrap();
+    for i in 0..2 {
+        let file = mnt.join(format!("on0/ost{i}"));
+        ok(lfs().args(["setstripe", "-i", &i.to_string()]).arg(&file));
+        std::fs::write(&file, vec![7; 3 << 20]).unwrap();
+    }
+    running.stop();
+    place.path("data")
+}
+
+fn check_names_only(data: &Path, target: &str, why: &str) {
+    let (code, told) = checked(data, &[]);
+    assert_eq!(code, WITHOUT, "{told}");
+    let first = told.lines().next().unwrap_or_default();
+    assert!(first.starts_with(target) && first.contains(why), "{told}");
+    for wrong in ["orphan", "dangling", "wrong", "remembers", "coral format"] {
+        assert!(!told.contains(wrong), "'{wrong}' in: {told}");
+    }
+    assert!(told.contains("0 problems found in the rest"), "{told}");
+    let (code, told) = checked(data, &["--repair", "--remove-objects"]);
+    assert_eq!(code, Some(1), "{told}");
+    let refused = format!("nothing is repaired while {target} is missing");
+    assert!(told.contains(&refused), "{told}");
+}
+
+#[test]
+fn without_an_mdt_the_rest_is_served() {
+    in_namespace("without_an_mdt_the_rest_is_served", || {
+        let place = Place::new();
+        let data = filled(&place);
+        assert_eq!(checked(&data, &[]).0, Some(0));
+        let (mdt, away) = (data.join("mdt0002"), place.path("away"));
+        std::fs::rename(&mdt, &away).unwrap();
+        check_names_only(&data, "coral-MDT0002", "is not there");
+        let port = place.port.to_string();
+        let (served, code, told) = Served::start(&data, &port);
+        assert_eq!(code, WITHOUT, "{told}");
+        assert!(told.contains("3 of 4 MDTs, 2 OSTs"), "{told}");
+        assert!(told.contains("missing: coral-MDT0002: "), "{told}");
+        let last = told.lines().last();
+        assert_eq!(last, Some("degraded: coral-MDT0002 missing"), "{told}");
+        assert!(!mdt.exists());
+        let status = ok(coral().arg("status").arg(&data));
+        assert!(status.contains("coral-MDT0002    MISSING"), "{status}");
+        let at = place.make("there");
+        let client = mount(&place, &at);
+        let told = said(&at);
+        for part in [
+            "waiting for coral-MDT0002 at 127.0.0.1@tcp",
+            "mounted without coral-MDT0002 at 127.0.0.1@tcp",
+        ] {
+            assert!(told.contains(part), "no '{part}' in: {told}");
+        }
+        for (path, data) in [
+            ("on0/from1", "on MDT 1"),
+            ("on1/f", "on MDT 1"),
+            ("on3/f", "on MDT 3"),
+        ] {
+            assert_eq!(std::fs::read_to_string(at.join(path)).unwrap(), data);
+        }
+        for i in 0..8 {
+            std::fs::create_dir(at.join(format!("new{i}"))).unwrap();
+        }
+        waits("cat", &at.join("on2/f"));
+        let df = ok(lfs().arg("df").arg(&at));
+        assert!(
+            df.contains("coral-MDT0002_UUID  : Resource temporarily unavailable"),
+            "{df}"
+        );
+        assert!(df.contains("[MDT:3]") && df.contains("[OST:1]"), "{df}");
+        served.down();
+        std::fs::rename(&away, &mdt).unwrap();
+        let (served, code, told) = Served::start(&data, &port);
+        assert_eq!(code, Some(0), "{told}");
+        // the mount of then goes on, with what it could not reach
+        for (path, data) in [("on2/f", "on MDT 2"), ("on1/of2", "on MDT 2"), ("new3", "")] {
+            let at = at.join(path);
+            assert!(at.is_dir() || std::fs::read_to_string(&at).unwrap() == data);
+        }
+        client.stop();
+        served.down();
+        let (code, told) = checked(&data, &[]);
+        assert_eq!(code, Some(0), "{told}");
+    });
+}
+
+/// Whatever is in the place of an MDT, it is not taken for it.
+#[test]
+fn what_is_in_the_place_of_an_mdt_is_left_alone() {
+    in_namespace("what_is_in_the_place_of_an_mdt_is_left_alone", || {
+        let (place, other) = (Place::new(), Place::new());
+        let (data, foreign) = (filled(&place), filled(&other));
+        let (mdt, port) = (data.join("mdt0002"), place.port.to_string());
+        std::fs::rename(&mdt, place.path("away")).unwrap();
+        let copy = |from: &Path| {
+            let _ = std::fs::remove_dir_all(&mdt);
+            ok(Command::new("cp").arg("-a").arg(from).arg(&mdt));
+        };
+        for (from, why) in [
+            (
+                "mdt0002",
+                "another coral-MDT0002 than the one that was formatted there",
+            ),
+            ("mdt0003", "holds coral-MDT0003, another target"),
+        ] {
+            copy(&foreign.join(from));
+            check_names_only(&data, "coral-MDT0002", why);
+        }
+        std::fs::remove_dir_all(&mdt).unwrap();
+        std::fs::create_dir(&mdt).unwrap();
+        check_names_only(&data, "coral-MDT0002", "is empty");
+        let (served, code, told) = Served::start(&data, &port);
+        assert!(code == WITHOUT && told.contains("is empty"), "{told}");
+        served.down();
+        assert!(std::fs::read_dir(&mdt).unwrap().next().is_none());
+        // the root is needed
+        std::fs::rename(data.join("mdt0000"), place.path("root")).unwrap();
+        let (_, code, told) = Served::start(&data, &port);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("coral-MDT0000 is missing"), "{told}");
+    });
+}
+
+/// What an OST holds that is gone does not read as holes.
+#[test]
+fn files_of_an_ost_that_is_gone_wait_or_give_errors() {
+    in_namespace("files_of_an_ost_that_is_gone_wait_or_give_errors", || {
+        let place = Place::new();
+        let data = filled(&place);
+        let (ost, away) = (data.join("ost0001"), place.path("away"));
+        std::fs::rename(&ost, &away).unwrap();
+        check_names_only(&data, "coral-OST0001", "is not there");
+        let port = place.port.to_string();
+        let (served, code, told) = Served::start(&data, &port);
+        assert_eq!(code, WITHOUT, "{told}");
+        assert!(told.contains("4 MDTs, 1 of 2 OSTs"), "{told}");
+        let at = place.make("there");
+        let client = mount(&place, &at);
+        assert!(said(&at).contains("waiting for coral-OST0001 at"));
+        let (here, gone) = (at.join("on0/ost0"), at.join("on0/ost1"));
+        assert_eq!(std::fs::read(&here).unwrap(), vec![7; 3 << 20]);
+        waits("cat", &gone);
+        for i in 0..8 {
+            std::fs::write(at.join(format!("new{i}")), "to the other").unwrap();
+        }
+        set_param(&at, "osc.coral-OST0001*.active=0");
+        let (_, told) = fails(Command::new("cat").arg(&gone));
+        assert!(told.contains("Input/output error"), "{told}");
+        set_param(&at, "osc.coral-OST0001*.active=1");
+        served.down();
+        std::fs::rename(&away, &ost).unwrap();
+        let (served, code, told) = Served::start(&data, &port);
+        assert_eq!(code, Some(0), "{told}");
+        assert_eq!(std::fs::read(&gone).unwrap(), vec![7; 3 << 20]);
+        client.stop();
+        served.down();
+        assert_eq!(checked(&data, &[]).0, Some(0));
+    });
+}
+
+fn set_param(at: &Path, param: &str) {
+    let mut lctl = coral();
+    ok(lctl
+        .arg("lctl")
+        .arg("--dir")
+        .arg(at)
+        .args(["set_param", param]));
+}
+
+/// Who gives a mount up that waits leaves nothing behind that is waited for.
+#[test]
+fn a_mount_that_was_given_up_is_not_one() {
+    in_namespace("a_mount_that_was_given_up_is_not_one", || {
+        let place = Place::new();
+        let data = filled(&place);
+        std::fs::rename(data.join("mdt0002"), place.path("away")).unwrap();
+        let port = place.port.to_string();
+        let (served, ..) = Served::start(&data, &port);
+        let at = place.make("there");
+        let log = std::fs::File::create(at.with_extension("log")).unwrap();
+        let mut mount = coral()
+            .args(["mount", "--port", &port, "127.0.0.1@tcp:/coral"])
+            .arg(&at)
+            .arg("--foreground")
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        until("it waits", || said(&at).contains("waiting for"));
+        ok(Command::new("kill").arg("-INT").arg(mount.id().to_string()));
+        assert_eq!(mount.wait().unwrap().code(), Some(1));
+        let told = said(&at);
+        assert!(told.contains("stopped before it was mounted"), "{told}");
+        let told = served.down();
+        assert!(!told.contains("still mounted"), "{told}");
+    });
+}
+
+/// The mount point of a mount whose process was killed.
+#[test]
+fn who_mounts_what_is_up_is_told_how() {
+    in_namespace("who_mounts_what_is_up_is_told_how", || {
+        let place = Place::new();
+        let (data, port) = (place.path("data"), place.port.to_string());
+        let (_served, code, told) = Served::start(&data, &port);
+        assert_eq!(code, Some(0), "{told}");
+        let at = place.make("there");
+        let client = mount(&place, &at);
+        ok(Command::new("kill").arg("-9").arg(client.pid().to_string()));
+        let up = || {
+            let mut up = coral();
+            up.arg("up").arg(&data).args(["--port", &port, "--mount"]);
+            fails(up.arg(&at)).1
+        };
+        until("it is dead", || up().contains("dead mount"));
+        let told = up();
+        for part in [
+            "is already up",
+            &format!("coral mount --port {port} 127.0.0.1@tcp:/coral"),
+            "umount -l",
+        ] {
+            assert!(told.contains(part), "no '{part}' in: {told}");
+        }
+        pause(1);
+        drop(client);
+    });
+}
+
+#[test]
+fn a_directory_lies_on_no_more_mdts_than_there_are() {
+    in_namespace("a_directory_lies_on_no_more_mdts_than_there_are", || {
+        let place = Place::new();
+        let running = place.up(&["--mdts", "4", "--osts", "1"]);
+        let mnt = place.path("mnt");
+        let shown = |args: &[&str], dir: &Path| {
+            let text = ok(lfs().arg("getdirstripe").args(args).arg(dir));
+            text.trim_end().to_owned()
+        };
+        let wide = mnt.join("wide");
+        ok(lfs().args(["mkdir", "-c", "9"]).arg(&wide));
+        assert_eq!(shown(&["-c"], &wide), "4");
+        assert_eq!(shown(&[], &wide).lines().count(), 6);
+        let default = mnt.join("default");
+        ok(lfs().args(["mkdir", "-i", "0"]).arg(&default));
+        ok(lfs().args(["setdirstripe", "-D", "-c", "9"]).arg(&default));
+        assert_eq!(
+            shown(&["-D"], &default),
+            "lmv_stripe_count: 9 lmv_stripe_offset: -1 lmv_hash_type: none lmv_max_inherit: 3 lmv_max_inherit_rr: 0"
+        );
+        assert_eq!(shown(&["-D", "-X"], &default), "3");
+        std::fs::create_dir(default.join("below")).unwrap();
+        assert_eq!(shown(&["-c"], &default.join("below")), "4");
+        running.stop();
+    });
+}
