@@ -179,14 +179,13 @@ fn main() -> ExitCode {
             rows,
             beside,
             ..
-        } if what == "peers" => bench::peers::run(&dir, beside.as_deref(), rows.as_deref()),
-        Command::Bench {
-            what: Some(what),
-            dir,
-            rows,
-            beside,
-            ..
-        } if what == "shared" => bench::shared::run(&dir, beside.as_deref(), rows.as_deref()),
+        } if matches!(&*what, "peers" | "shared") => {
+            let run = match &*what {
+                "peers" => bench::peers::run,
+                _ => bench::shared::run,
+            };
+            run(&dir, beside.as_deref(), rows.as_deref())
+        }
         Command::Bench {
             what: Some(_),
             profile,
