@@ -919,6 +919,42 @@ async fn a_glimpse_tells_size_and_times() {
     cl.stop(vec![c]).await;
 }
 
+/// Clients with locks beside each other write out in any order. A time that was set does not stick.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_times_of_an_object_are_those_of_its_newest_write() {
+    let cl = cluster(OsdMem::new()).await;
+    let (a, b) = (cl.client(2, true).await, cl.client(3, true).await);
+    let time = |secs| coral_wire::coral::pack_time(secs, 5);
+    let at = |secs| Obdo {
+        mtime: time(secs),
+        ctime: time(secs),
+        ..obdo(1, md::FLMTIME | md::FLCTIME)
+    };
+    let times = async || {
+        let asked = a.op(portal::OST_REQUEST, opc::OST_GETATTR, &locked(1, 0));
+        let got = asked.await.unwrap();
+        (got.mtime, got.ctime)
+    };
+    b.write_with(at(2000), &[(8192, 4)], b"late", 0)
+        .await
+        .unwrap();
+    a.write_with(at(1000), &[(0, 5)], b"early", 0)
+        .await
+        .unwrap();
+    assert_eq!(times().await, (time(2000), time(2000)));
+    for set in [at(9000), at(500)] {
+        a.op(portal::OST_REQUEST, opc::OST_SETATTR, &set)
+            .await
+            .unwrap();
+        assert_eq!(times().await, (set.mtime, set.ctime));
+        b.write_with(at(3000), &[(8192, 4)], b"then", 0)
+            .await
+            .unwrap();
+        assert_eq!(times().await, (time(3000), time(3000)));
+    }
+    cl.stop(vec![a, b]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_come_back_when_a_client_leaves() {
     let cl = cluster(OsdMem::new()).await;

@@ -236,6 +236,8 @@ impl Ost {
             let now = self.objects.attr(b.id).map_err(OstError::from)?;
             (set.mtime, set.ctime) = (now.map(|a| a.mtime), now.map(|a| a.ctime));
             set.atime = None;
+        } else {
+            self.newest.lock().note(b.id, &set);
         }
         let begun = Instant::now();
         for (off, bufs) in b.cut(data.iter().cloned()) {
@@ -244,7 +246,17 @@ impl Ost {
         let stats = rq.target.stats();
         stats.write_io.record_time(begun.elapsed());
         stats.written.record(data.len() as u64);
-        stored(self.objects.set_attr(b.id, &set))
+        if overtaken {
+            return stored(self.objects.set_attr(b.id, &set));
+        }
+        self.newest.lock().raise(b.id, &mut set);
+        loop {
+            let attr = stored(self.objects.set_attr(b.id, &set))?;
+            // one that is newer may have been stored in between
+            if !self.newest.lock().raise(b.id, &mut set) {
+                return Ok(attr);
+            }
+        }
     }
 
     /// Books the space of a write: the grant the client gets in addition, and the space, held until the write is stored. A write
