@@ -111,6 +111,11 @@ impl Locks {
         }
     }
 
+    /// All of every object is locked for the I/O.
+    pub(super) fn has_all(&self) -> bool {
+        self.end == End::Ours
+    }
+
     /// The end of the file is asked from those who hold locks, who keep them.
     pub(super) fn asks_the_end(&self) -> bool {
         matches!(self.end, End::Asked | End::AskedBeside)

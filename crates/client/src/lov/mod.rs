@@ -252,7 +252,7 @@ impl Lov {
             return Ok(Payload::new());
         }
         let ranges = self.ranges(layout, fid, offset, len as u64).await?;
-        // the common case: one object holds it all, and its end is the file's
+        // the common case: one object holds it all
         if let [r] = &ranges[..]
             && r.len == len as u64
         {
@@ -260,7 +260,10 @@ impl Lov {
                 let (lock, _pin) = lock.of(&r.object);
                 r.osc.read(&r.object, r.offset, len, lock).await?
             };
-            if got.len() == len || layout.stripes().count() == 1 && layout.parts().len() == 1 {
+            // The end of what is stored is that of the file for who keeps all others from writing. Otherwise they may have written behind it
+            // under locks of their own, which the read leaves alone. Data on an MDT is locked as a whole.
+            let alone = lock.has_all() || r.osc.is_mdt();
+            if got.len() == len || alone && layout.is_one_object() {
                 return Ok(got);
             }
             let total = self.end_within(layout, fid, offset, len, lock).await?;
@@ -287,7 +290,8 @@ impl Lov {
 
     /// Where the file ends, bytes.
     pub async fn end(&self, layout: &FileLayout, fid: Fid, lock: &Locks) -> Result<u64, Error> {
-        match lock.asks_the_end() {
+        // of one object that is no dearer than to ask under a lock of the server's, and takes no lock from others
+        match lock.asks_the_end() || !lock.has_all() && layout.is_one_object() {
             true => Ok(self.glimpse(layout, fid).await?.0.size),
             false => Ok(self.collect(layout, fid, lock.whole()).await?.size),
         }

@@ -94,7 +94,7 @@ impl Osc {
     }
 
     /// It holds the data of an MDT.
-    pub(super) fn is_mdt(&self) -> bool {
+    pub(crate) fn is_mdt(&self) -> bool {
         self.mdt
     }
 

@@ -437,3 +437,60 @@ async fn an_eviction_loses_what_was_under_the_ranges_of_that_ost() {
     assert!(all[..PART].iter().all(|b| *b == 4) && all[PART..].iter().all(|b| *b == 3));
     c.stop().await;
 }
+
+/// Lets the tasks run that can, once each.
+async fn others() {
+    let mut ran = false;
+    let once = |cx: &mut std::task::Context<'_>| {
+        cx.waker().wake_by_ref();
+        match std::mem::replace(&mut ran, true) {
+            true => std::task::Poll::Ready(()),
+            false => std::task::Poll::Pending,
+        }
+    };
+    std::future::poll_fn(once).await;
+}
+
+/// A hole is read before data that another client keeps dirty under a lock of its own, far behind what the OST has stored: it is as long as was
+/// asked for, for who holds a lock on it, for who wrote that data, and for who holds none. B asks again while A waits for what B gives
+/// back; how far that is then is tried in small steps.
+#[tokio::test(start_paused = true)]
+async fn a_hole_does_not_end_before_what_is_dirty_behind_it() {
+    const FAR: u64 = 2 << 20;
+    const HOLE: u64 = 8192;
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let users = users(&c, 3).await;
+    let (a, b) = (&users[0], &users[1]);
+    let mut apart = 0;
+    for reader in 0..3 {
+        for steps in 0..60 {
+            let path = format!("f{reader}.{steps}");
+            let open = opened(&users[..2], &path).await;
+            b.write(&open[1], 0, &[2; 50]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let (fs, fh) = (b.fs.clone(), open[1].clone());
+            let far = tokio::spawn(async move {
+                for _ in 0..steps {
+                    others().await;
+                }
+                User::root(&fs).write(&fh, FAR, &[3; 4096]).await.unwrap();
+            });
+            a.write(&open[0], 0, &[1; 100]).await.unwrap();
+            far.await.unwrap();
+            apart += (dirty(&a.fs) > 0 && dirty(&b.fs) > 0) as u32;
+            let fh = match open.get(reader) {
+                Some(fh) => fh.clone(),
+                None => users[2].open(&path, libc::O_RDONLY).await.unwrap(),
+            };
+            let got = users[reader].read(&fh, HOLE, 4096).await.unwrap();
+            assert!(got == [0; 4096], "reader {reader}, {steps}: {}", got.len());
+            let size = users[reader].stat(&path).await.unwrap().size;
+            assert_eq!(size, FAR + 4096);
+            for (u, fh) in users.iter().zip(&open) {
+                u.fs.fsync(fh, false).await.unwrap();
+            }
+        }
+    }
+    assert!(apart > 3, "both were dirty {apart} times");
+    c.stop().await;
+}
