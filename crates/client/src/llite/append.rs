@@ -80,6 +80,7 @@ impl Appends {
                         .await?
                     {
                         Kept::All => {
+                            inode.gate.write_kept();
                             inode.wrote(after);
                             return Ok(true);
                         }

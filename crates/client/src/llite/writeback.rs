@@ -121,7 +121,10 @@ impl WriteBack {
                 let kept = self.keep(cover, fid, offset, &data, attr, None).await;
                 let uncovered = matches!(kept, Ok(Kept::Uncovered));
                 let wrote = match kept? {
-                    Kept::All => true,
+                    Kept::All => {
+                        inode.gate.write_kept();
+                        true
+                    }
                     Kept::NoGrant(cover, pieces) => {
                         drop(turn.take());
                         self.write_now(fid, &cover, &pieces, attr).await?

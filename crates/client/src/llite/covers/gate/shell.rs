@@ -267,6 +267,11 @@ impl Gate {
         self.writing(way)
     }
 
+    /// A write was taken under the cover for writes.
+    pub fn write_kept(&self) {
+        self.core.lock().write_kept();
+    }
+
     fn writing(self: &Arc<Self>, way: Way) -> Writing {
         match way {
             Way::Under(cover) => Writing::Under(cover),
@@ -524,10 +529,28 @@ mod tests {
         drop(turn);
         for _ in 0..100 * SKIP_MIN {
             assert!(matches!(g.begin_write(true), Writing::Under(_)));
+            g.write_kept();
         }
         assert!(g.begin_drain(None) && g.end_drain().is_some());
         g.contended();
         assert_eq!(synchronous(&g), SKIP_MIN, "it was worth it");
+    }
+
+    #[test]
+    fn a_write_that_was_not_taken_is_none_a_lock_was_good_for() {
+        let g = Arc::<Gate>::default();
+        let turn = acquire(&g);
+        assert!(turn.install(&for_writes()));
+        drop(turn);
+        for _ in 0..LOSSES {
+            g.write_kept();
+            // let in, and not taken: there was no room, no grant, or the lock was going
+            for _ in 0..100 * SKIP_MIN {
+                assert!(matches!(g.begin_write(true), Writing::Under(_)));
+            }
+            g.lock_lost();
+        }
+        assert!(matches!(g.begin_more(), Writing::Sync(_)), "contended");
     }
 
     #[test]
@@ -539,6 +562,7 @@ mod tests {
         let more = |g: &Arc<Gate>| matches!(g.begin_more(), Writing::Acquire(_));
         let event = |g: &Arc<Gate>| {
             assert!(matches!(g.begin_write(true), Writing::Under(_)));
+            g.write_kept();
             (0..16).for_each(|_| g.lock_lost());
         };
         for _ in 1..LOSSES {

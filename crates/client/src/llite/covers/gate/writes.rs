@@ -48,10 +48,7 @@ impl<T> Core<T> {
         if let Some(cover) = self.cover.clone().filter(|c| c.writes.is_some()) {
             return match may_keep {
                 _ if self.draining => Way::Wait,
-                true => {
-                    self.kept = self.kept.saturating_add(1);
-                    Way::Under(cover)
-                }
+                true => Way::Under(cover),
                 false => {
                     self.draining = true;
                     Way::Drain
@@ -70,12 +67,16 @@ impl<T> Core<T> {
         Way::Sync
     }
 
+    /// A write was taken under the cover.
+    pub fn write_kept(&mut self) {
+        self.kept = self.kept.saturating_add(1);
+    }
+
     /// How a write goes that was let in under the cover, which has no lock for it.
     pub fn begin_more(&mut self) -> Way {
         if !self.has_writes() || self.draining || self.acquiring_writes {
             return Way::Wait;
         }
-        self.kept = self.kept.saturating_sub(1);
         if self.skip == 0 {
             self.acquiring_writes = true;
             return Way::Acquire;
