@@ -92,10 +92,12 @@ impl<T> Core<T> {
         if self.kept == 0 {
             return;
         }
-        self.losses = match self.kept >= WORTH {
-            true => 0,
-            false => self.losses + 1,
-        };
+        let worth = self.kept >= WORTH;
+        self.losses = if worth { 0 } else { self.losses + 1 };
+        if worth && self.kept > 8 * self.skipped {
+            // it is as if it had never been contended
+            self.skipped = 0;
+        }
         match self.losses >= LOSSES {
             true => self.contended(),
             false => self.kept = 0,
