@@ -124,8 +124,10 @@ impl Drains {
         let me = self.clone();
         self.runtime.spawn(async move {
             let Some(w) = &cover.writes else { return };
-            linger(w, &lock).await;
-            gate.lock_lost();
+            if !w.is_replaced(&lock) {
+                linger(w, &lock).await;
+                gate.lock_lost();
+            }
             if let Some(extent) = w.going(&lock) {
                 let out = me.flusher.write_range_out(fid, &cover, lock.place, &extent);
                 out.await;

@@ -65,9 +65,14 @@ pub(super) enum Kept {
 pub(super) enum Need {
     /// These bytes of the file.
     Range(Range<u64>),
+    /// The same again: what was locked of them went before the rest had come. All that is needed of an object is asked for at once.
+    Again(Range<u64>),
     /// All of it, for who must know where it ends.
     Whole,
 }
+
+/// So often a write asks for locks that are not all there when it has them; then it goes to the OSTs.
+const ASKS: u32 = 2;
 
 /// The turn of one who asks for locks. What he got is not taken from him before this is dropped: he writes first.
 pub(super) struct Turn {
@@ -112,7 +117,7 @@ impl WriteBack {
         let end = end_of(offset, data.len() as u64)?;
         let _whole = inode.writes.lock(offset..end).await;
         let worth = fh.count_write() && !fh.is_sync();
-        let need = Need::Range(offset..end);
+        let mut asks = 0;
         let mut turn: Option<Turn> = None;
         let mut layout = self.layouts.for_write(inode, offset, end).await?;
         loop {
@@ -141,6 +146,11 @@ impl WriteBack {
                     return Ok(());
                 }
                 drop(turn.take());
+                if uncovered && asks >= ASKS {
+                    // others take one part while we wait for another
+                    inode.gate.contended();
+                    asks = 0;
+                }
                 way = match uncovered {
                     true => inode.gate.begin_more(),
                     false => Writing::Wait,
@@ -148,7 +158,14 @@ impl WriteBack {
             }
             match way {
                 Writing::Under(_) => {}
-                Writing::Acquire(t) => turn = self.obtain(inode, t, need.clone()).await,
+                Writing::Acquire(t) => {
+                    let need = match asks {
+                        0 => Need::Range(offset..end),
+                        _ => Need::Again(offset..end),
+                    };
+                    asks += 1;
+                    turn = self.obtain(inode, t, need).await;
+                }
                 Writing::Wait => {
                     drop(turn.take());
                     inode.gate.may_write().await;
@@ -355,7 +372,8 @@ impl WriteBack {
             gate.contended();
             return Ok(None);
         }
-        let locks = self.ask(w, &wanted).await?;
+        let again = matches!(need, Need::Again(_));
+        let locks = self.ask(w, &wanted, again).await?;
         // who moved the data had these objects locked, and then gave the file others
         if self
             .layouts
@@ -401,7 +419,7 @@ impl WriteBack {
         fid: Fid,
         need: &Need,
     ) -> Result<Vec<(usize, Range<u64>)>, Error> {
-        let Need::Range(r) = need else {
+        let (Need::Range(r) | Need::Again(r)) = need else {
             return Ok((0..w.objects().len()).map(|i| (i, EVERYTHING)).collect());
         };
         let lov = &self.servers.lov;
@@ -418,16 +436,24 @@ impl WriteBack {
 
     /// Asks for what is wanted and not locked, in the order of the stripes, one lock of each object. Every client does so, and keeps what
     /// it was given until it has all; so who waits for a lock of an object holds new ones only of objects before it, and none
-    /// waits in a circle. What the cover had before is asked back and goes meanwhile, also where it lies within what is asked for.
-    async fn ask(&self, w: &Dirty, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Granted>, Error> {
+    /// waits in a circle. What the cover had before is asked back and goes meanwhile, also where it lies within what is asked for: writing it out waits for no lock. `again`: of an object of
+    /// which something is not locked, all that is wanted is asked for.
+    async fn ask(
+        &self,
+        w: &Dirty,
+        wanted: &[(usize, Range<u64>)],
+        again: bool,
+    ) -> Result<Vec<Granted>, Error> {
         let mut locks = Vec::new();
         for (i, range) in wanted {
             let o = &w.objects()[*i];
             let Some(gap) = w.gap(*i, range) else {
                 continue;
             };
+            let asked = if again { range.clone() } else { gap };
+            w.replace(*i, &asked);
             let generation = o.osc.import().generation();
-            let lock = o.osc.lock_range(&o.object, &gap, LdlmMode::PW).await?;
+            let lock = o.osc.lock_range(&o.object, &asked, LdlmMode::PW).await?;
             locks.push((*i, generation, lock));
         }
         Ok(locks)

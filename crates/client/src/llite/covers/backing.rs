@@ -169,6 +169,16 @@ impl Dirty {
         self.inner.lock().locks[place].gap(range)
     }
 
+    /// A lock is going to be asked for on `range` of object `place`: what it lies over goes for it.
+    pub fn replace(&self, place: usize, range: &Range<u64>) {
+        self.inner.lock().locks[place].replace(range);
+    }
+
+    /// The lock goes for another of this client: nobody else wants it.
+    pub fn is_replaced(&self, lock: &Asked) -> bool {
+        self.inner.lock().locks[lock.place].is_replaced(lock.cookie)
+    }
+
     /// Object `place` has as many locks as it may have.
     pub fn is_full(&self, place: usize) -> bool {
         self.inner.lock().locks[place].is_full()

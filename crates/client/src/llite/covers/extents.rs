@@ -43,6 +43,8 @@ struct Entry<L> {
     state: State,
     /// Writes taken under it, and when the last was.
     puts: (u64, Option<Instant>),
+    /// One of our own was asked for that lies over it.
+    replaced: bool,
 }
 
 impl<L: Backing> Entry<L> {
@@ -78,6 +80,7 @@ impl<L: Backing> ExtentLocks<L> {
             lock,
             state: State::New,
             puts: (0, None),
+            replaced: false,
         });
     }
 
@@ -104,11 +107,15 @@ impl<L: Backing> ExtentLocks<L> {
 
     /// The parts of `range` that no lock is good for.
     pub fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let good = |e: &&Entry<L>| touch(&e.extent, range) && !e.is_left();
+        self.without(range, |e| !e.is_left())
+    }
+
+    /// The parts of `range` that are under no lock that is `good`.
+    fn without(&self, range: &Range<u64>, good: impl Fn(&Entry<L>) -> bool) -> Vec<Range<u64>> {
         let mut held: Vec<_> = self
             .all
             .iter()
-            .filter(good)
+            .filter(|e| touch(&e.extent, range) && good(e))
             .map(|e| e.extent.clone())
             .collect();
         held.sort_unstable_by_key(|e| e.start);
@@ -126,9 +133,10 @@ impl<L: Backing> ExtentLocks<L> {
     }
 
     /// From the first to the last byte of `range` that no lock is good for: one lock is asked for all of it. Who asked for each part by
-    /// itself would keep the first from others while it waits for the next, perhaps behind one who waits for the first.
+    /// itself would keep the first from others while it waits for the next, perhaps behind one who waits for the first. One that
+    /// was asked back is not good: it would be gone when the rest comes.
     pub fn gap(&self, range: &Range<u64>) -> Option<Range<u64>> {
-        let missing = self.missing(range);
+        let missing = self.without(range, |e| !e.is_left() && e.state != State::Asked);
         Some(missing.first()?.start..missing.last()?.end)
     }
 
@@ -180,6 +188,18 @@ impl<L: Backing> ExtentLocks<L> {
             (state, false) => state,
         };
         e.state != before && matches!(before, State::New | State::Held)
+    }
+
+    /// A lock is going to be asked for on `range`: those that it lies over will be asked back for it, by nobody else.
+    pub fn replace(&mut self, range: &Range<u64>) {
+        for e in self.all.iter_mut().filter(|e| touch(&e.extent, range)) {
+            e.replaced |= matches!(e.state, State::New | State::Held);
+        }
+    }
+
+    /// This lock goes for one of our own.
+    pub fn is_replaced(&self, cookie: u64) -> bool {
+        self.all.iter().any(|e| e.cookie == cookie && e.replaced)
     }
 
     /// Nothing new goes under this lock any more: its extent.
@@ -286,6 +306,25 @@ mod tests {
         assert_eq!(l.gap(&(0..60)), Some(0..60));
         assert_eq!(l.gap(&(5..40)), Some(5..10));
         assert_eq!(l.gap(&(20..40)), None);
+    }
+
+    #[test]
+    fn what_was_asked_back_is_asked_for_again_with_the_rest() {
+        let mut l = held(&[0..10, 20..30]);
+        l.settle();
+        assert_eq!(l.gap(&(0..30)), Some(10..20));
+        assert!(l.asked(1) && l.cover(&(0..10)));
+        assert_eq!(l.gap(&(0..30)), Some(0..20));
+        assert_eq!(l.gap(&(5..10)), Some(5..10));
+    }
+
+    #[test]
+    fn locks_that_go_for_one_of_our_own_are_told_from_those_that_others_want() {
+        let mut l = held(&[0..10, 10..20, 20..30]);
+        l.settle();
+        assert!(l.asked(1));
+        l.replace(&(0..15));
+        assert_eq!([1, 2, 3].map(|c| l.is_replaced(c)), [false, true, false]);
     }
 
     #[test]
