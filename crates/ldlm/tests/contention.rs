@@ -207,6 +207,11 @@ async fn a_glimpse_misses_nothing_under_several_locks_of_a_client() {
     assert_eq!(bed.server.callbacks(), ["GL", "GL"]);
     *bed.server.exports.unknown.lock() = vec![cookie_of(&far), cookie_of(&near)];
     assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 100);
+    assert_eq!(bed.server.callbacks(), ["GL", "GL"]);
+    // one that answers for the object is asked once
+    bed.server.exports.whole.store(true, Ordering::Relaxed);
+    assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 100);
+    assert_eq!(bed.server.callbacks(), ["GL"]);
     // a lock whose grant has not arrived at the client yet: it answers for the object
     bed.server.exports.unknown.lock().clear();
     let exp = bed.server.ldlm.locks()[0].export.unwrap();
@@ -216,6 +221,26 @@ async fn a_glimpse_misses_nothing_under_several_locks_of_a_client() {
     bed.server.ldlm.enqueue(exp, &rq).await.unwrap();
     bed.server.callbacks();
     assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 3000);
+    assert_eq!(bed.server.callbacks(), ["GL"]);
+}
+
+/// Also who can only have written below the end of the object is asked, once: it knows when it wrote.
+#[tokio::test(start_paused = true)]
+async fn a_glimpse_asks_writers_below_the_end_too() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    bed.server.sizes.bytes.store(1 << 30, Ordering::Relaxed);
+    let held = |start, end| {
+        let (policy, exact) = (Policy::extent(start, end), LdlmFlags::NO_EXPANSION);
+        a.ns.enqueue(OBJECT, LdlmType::EXTENT, PW, policy, exact, 56)
+    };
+    let _near = held(0, 4095).await.unwrap();
+    let (far, _) = held(1 << 20, (2 << 20) - 1).await.unwrap();
+    bed.server.callbacks();
+    *bed.server.exports.unknown.lock() = vec![far.info().remote_cookie];
+    assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 1 << 30);
     assert_eq!(bed.server.callbacks(), ["GL"]);
 }
 

@@ -15,13 +15,13 @@ use crate::ExportId;
 use crate::ast::AstError;
 use crate::core::{LockInfo, Refused};
 
-/// Locks of one client that it is asked about, one after the other, as long as it knows nothing of them. A client of Coral answers for the
-/// object, so that the first answer says all; one of Lustre knows nothing only of locks that it is giving back. Lustre: 1.
+/// Locks of one client of Lustre that it is asked about, one after the other, as long as it knows nothing of them: it is giving those
+/// back. One of Coral answers for the object, so that its first answer says all. Lustre: 1.
 const LOCKS_ASKED: usize = 4;
 
 impl LdlmServer {
     /// Glimpse: enqueue of an extent lock, or of the DOM bit, with `HAS_INTENT`. When nobody holds a conflicting lock it is granted (status 0);
-    /// else the holders of write locks beyond the known size are asked for theirs and there is no lock (status 301).
+    /// else the holders of write locks are asked for theirs and there is no lock (status 301).
     pub async fn glimpse(
         self: &Arc<Self>,
         exp: ExportId,
@@ -86,7 +86,7 @@ impl LdlmServer {
     /// Size and times of an object with what clients have not written yet: asks them; no lock is taken.
     pub async fn glimpse_local(self: &Arc<Self>, res: ResId, ty: LdlmType) -> OstLvb {
         let stored = self.stored_lvb(res).await;
-        let writers = self.writers_beyond(res, ty, stored.size);
+        let writers = self.writers(res, ty, stored.size);
         let asked = writers.into_iter().map(|of_one| self.ask_size(of_one));
         let answers = waits(Wait::Lock, futures_util::future::join_all(asked)).await;
         // Whoever is not asked, or had no answer, may have written its data and given its lock back since the stored value was read:
@@ -108,9 +108,9 @@ impl LdlmServer {
         }
     }
 
-    /// Of each client its write locks that reach beyond `size`, those first that reach furthest: only under these can the object have
-    /// grown.
-    fn writers_beyond(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<Vec<LockInfo>> {
+    /// Of each client its write locks, those first that reach furthest. Only under those beyond `size` can the object have grown; of a client
+    /// that has none such one is named all the same: it knows when it wrote last, and how much.
+    fn writers(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<Vec<LockInfo>> {
         let end = |l: &LockInfo| match l.policy {
             Policy::Extent { end, .. } => end,
             _ => u64::MAX,
@@ -123,13 +123,14 @@ impl LdlmServer {
             .ns
             .granted(res, ty)
             .filter(|l| {
-                l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l) && end(l) >= size
+                l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l)
             })
             .collect();
         drop(st);
         all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));
         let of_each = all.chunk_by(|a, b| a.export == b.export);
-        of_each.map(<[LockInfo]>::to_vec).collect()
+        let beyond = |of_one: &[LockInfo]| of_one.iter().filter(|l| end(l) >= size).count().max(1);
+        of_each.map(|l| l[..beyond(l)].to_vec()).collect()
     }
 
     /// Asks one client, which has these locks. One that answers that it knows nothing of a lock may be just giving that one back, and is
@@ -142,6 +143,7 @@ impl LdlmServer {
             self.stats.glimpse.record_time(begun.elapsed());
             match answer {
                 Ok(lvb) => return OstLvb::decode_any(&lvb).ok(),
+                Err(AstError::NoLock) if self.asts.answers_for_objects(exp) => return None,
                 Err(AstError::NoLock) => {}
                 Err(e) => {
                     self.answered(exp, lock.cookie, "glimpse", Err(e));

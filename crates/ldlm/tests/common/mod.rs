@@ -56,6 +56,8 @@ pub struct Exports {
     pub log: Mutex<Vec<(ExportId, &'static str, LockInfo, LdlmFlags)>>,
     /// Locks of which clients say that they have none such when a glimpse names them.
     pub unknown: Mutex<Vec<u64>>,
+    /// Clients answer for the object.
+    pub whole: std::sync::atomic::AtomicBool,
 }
 
 /// Notes every callback, then sends it.
@@ -115,6 +117,9 @@ impl AstSender for Noted {
             return Box::pin(async { Err(AstError::NoLock) });
         }
         self.real.glimpse(exp, lock)
+    }
+    fn answers_for_objects(&self, _exp: ExportId) -> bool {
+        self.exports.whole.load(std::sync::atomic::Ordering::Relaxed)
     }
     fn evict(&self, exp: ExportId, why: EvictReason) {
         self.real.evict(exp, why)
