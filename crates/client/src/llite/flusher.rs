@@ -97,12 +97,16 @@ impl Flusher {
     }
 
     fn lost(&self, fid: Fid, w: &Dirty, i: usize, range: &Range<u64>, why: TargetError) {
-        w.forget_end();
-        let object = &w.objects()[i].object;
-        tracing::error!(%fid, object = ?object.oi, start = range.start, end = range.end, error = %why, "written data could not be stored and is lost");
+        Self::log_lost(fid, w, i, range, &why);
         if let Some(inode) = self.open.of(fid) {
             inode.lost.note(why.into());
         }
+    }
+
+    fn log_lost(fid: Fid, w: &Dirty, i: usize, range: &Range<u64>, why: &TargetError) {
+        w.forget_end();
+        let object = &w.objects()[i].object;
+        tracing::error!(%fid, object = ?object.oi, start = range.start, end = range.end, error = %why, "written data could not be stored and is lost");
     }
 
     /// Writes out dirty data in these ranges of the objects and waits until it has landed. What is written meanwhile is
@@ -146,9 +150,15 @@ impl Flusher {
     ) {
         let Some(w) = &cover.writes else { return };
         while !w.is_clean_at(i, range) {
-            for (void, cost) in w.discard_void(i, range) {
-                w.objects()[i].osc.grant().used(cost);
-                self.lost(fid, w, i, &void, w.objects()[i].void());
+            let (o, inode) = (&w.objects()[i], self.open.of(fid));
+            let lost = || {
+                if let Some(inode) = &inode {
+                    inode.lost.note(o.void().into());
+                }
+            };
+            for (void, cost) in w.discard_void(i, range, lost) {
+                o.osc.grant().used(cost);
+                Self::log_lost(fid, w, i, &void, &o.void());
             }
             self.write_out(fid, cover, &w.one(i, range)).await;
         }

@@ -230,8 +230,14 @@ impl Dirty {
         self.inner.lock().locks[place].by_life(range)
     }
 
-    /// Drops what is dirty of object `place` in `range` under void locks: where that was, and what room it had.
-    pub fn discard_void(&self, place: usize, range: &Range<u64>) -> Vec<(Range<u64>, u64)> {
+    /// Drops what is dirty of object `place` in `range` under void locks: where that was, and what room it had. `lost` notes that there
+    /// is some before it is gone: who finds nothing dirty, and nothing lost, takes all for stored. It must not ask anything of this.
+    pub fn discard_void(
+        &self,
+        place: usize,
+        range: &Range<u64>,
+        lost: impl FnOnce(),
+    ) -> Vec<(Range<u64>, u64)> {
         let mut inner = self.inner.lock();
         let void = inner.locks[place].within(range);
         let void: Vec<_> = void
@@ -241,6 +247,9 @@ impl Dirty {
         let map = &mut inner.maps[place];
         let dirty = void.into_iter().filter(|e| map.has_dirty(e));
         let dirty: Vec<_> = dirty.collect();
+        if !dirty.is_empty() {
+            lost();
+        }
         dirty
             .into_iter()
             .map(|e| {
