@@ -452,8 +452,14 @@ impl WriteBack {
             };
             let asked = if again { range.clone() } else { gap };
             w.replace(*i, &asked);
-            let generation = o.osc.import().generation();
-            let lock = o.osc.lock_range(&o.object, &asked, LdlmMode::PW).await?;
+            let (generation, lock) = loop {
+                let before = o.osc.import().generation();
+                let lock = o.osc.lock_range(&o.object, &asked, LdlmMode::PW).await?;
+                // granted across an eviction: by the number from before, what is written under it would be taken for lost
+                if o.osc.import().generation() == before {
+                    break (before, lock);
+                }
+            };
             locks.push((*i, generation, lock));
         }
         Ok(locks)
