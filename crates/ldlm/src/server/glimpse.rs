@@ -122,9 +122,7 @@ impl LdlmServer {
         let mut all: Vec<LockInfo> = st
             .ns
             .granted(res, ty)
-            .filter(|l| {
-                l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l)
-            })
+            .filter(|l| l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l))
             .collect();
         drop(st);
         all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));

@@ -119,7 +119,9 @@ impl AstSender for Noted {
         self.real.glimpse(exp, lock)
     }
     fn answers_for_objects(&self, _exp: ExportId) -> bool {
-        self.exports.whole.load(std::sync::atomic::Ordering::Relaxed)
+        self.exports
+            .whole
+            .load(std::sync::atomic::Ordering::Relaxed)
     }
     fn evict(&self, exp: ExportId, why: EvictReason) {
         self.real.evict(exp, why)

@@ -537,43 +537,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_worth_it_before_a_loss_shortens_the_next_contention() {
-        let g = Arc::<Gate>::default();
-        let synchronous = |g: &Arc<Gate>| {
-            let more = || matches!(g.begin_more(), Writing::Acquire(_));
-            (0..).take_while(|_| !more()).count() as u32
-        };
-        let turn = acquire(&g);
-        assert!(turn.install(&for_writes()));
-        drop(turn);
-        for times in [1, 2, 4] {
-            g.contended();
-            assert_eq!(synchronous(&g), times * SKIP_MIN);
-        }
-        (0..8 * 4 * SKIP_MIN + 1).for_each(|_| g.write_kept());
-        g.lock_lost();
-        g.contended();
-        assert_eq!(synchronous(&g), SKIP_MIN);
-    }
-
-    #[test]
-    fn a_write_that_was_not_taken_is_none_a_lock_was_good_for() {
-        let g = Arc::<Gate>::default();
-        let turn = acquire(&g);
-        assert!(turn.install(&for_writes()));
-        drop(turn);
-        for _ in 0..LOSSES {
-            g.write_kept();
-            // let in, and not taken: there was no room, no grant, or the lock was going
-            for _ in 0..100 * SKIP_MIN {
-                assert!(matches!(g.begin_write(true), Writing::Under(_)));
-            }
-            g.lock_lost();
-        }
-        assert!(matches!(g.begin_more(), Writing::Sync(_)), "contended");
-    }
-
-    #[test]
     fn one_event_is_one_loss_however_many_locks_it_takes() {
         let g = Arc::<Gate>::default();
         let turn = acquire(&g);

@@ -155,3 +155,54 @@ impl<T> Core<T> {
         (self.skip, self.kept, self.losses) = (self.skipped, 0, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llite::covers::dirty::Dirty;
+    use crate::lov::FileLayout;
+
+    /// With a cover for writes.
+    fn covered() -> Core<()> {
+        let mut g = Core::default();
+        assert!(matches!(g.begin_write(true), Way::Acquire));
+        let layout = Arc::new(FileLayout::none());
+        assert!(g.install_writes(&Cover::for_writes(layout, Dirty::new(Vec::new()))));
+        g.end_acquire();
+        g
+    }
+
+    #[test]
+    fn what_was_worth_it_before_a_loss_shortens_the_next_contention() {
+        let mut g = covered();
+        let contended = |g: &mut Core<()>| {
+            g.contended();
+            let mut synchronous = 0;
+            while matches!(g.begin_more(), Way::Sync) {
+                synchronous += 1;
+            }
+            g.end_acquire();
+            synchronous
+        };
+        for times in [1, 2, 4] {
+            assert_eq!(contended(&mut g), times * SKIP_MIN);
+        }
+        (0..8 * 4 * SKIP_MIN + 1).for_each(|_| g.write_kept());
+        g.lock_lost();
+        assert_eq!(contended(&mut g), SKIP_MIN);
+    }
+
+    #[test]
+    fn a_write_that_was_not_taken_is_none_a_lock_was_good_for() {
+        let mut g = covered();
+        for _ in 0..LOSSES {
+            g.write_kept();
+            // let in, and not taken: there was no room, no grant, or the lock was going
+            for _ in 0..2 * WORTH {
+                assert!(matches!(g.begin_write(true), Way::Under(_)));
+            }
+            g.lock_lost();
+        }
+        assert!(matches!(g.begin_more(), Way::Sync), "contended");
+    }
+}
