@@ -117,7 +117,10 @@ impl Absent {
         } else if name != wanted.target_name() {
             format!("{name}, another target")
         } else {
-            format!("another {name} than the one that was formatted there")
+            format!(
+                "another {name} ({}) than the one that was formatted there ({})",
+                found.uuid, wanted.uuid
+            )
         }
     }
 
@@ -128,7 +131,7 @@ impl Absent {
             TargetKind::Ost => format!(
                 "reads, writes and stat of files with objects on it wait until it is back; `lctl --dir MNT set_param 'osc.{name}*.active=0'` makes them errors"
             ),
-            _ => "what lies on it waits until it is back; the rest can be used".to_owned(),
+            _ => "what lies on it, and listings of directories that name it, wait until it is back; the rest can be used by its paths".to_owned(),
         }
     }
 }
@@ -178,7 +181,10 @@ mod tests {
         let said = labelled("coral", TargetKind::Mdt, 3);
         assert!(said.contains("coral-MDT0003, another target"), "{said}");
         let said = labelled("coral", TargetKind::Mdt, 2);
-        assert!(said.contains("another coral-MDT0002 than"), "{said}");
+        assert!(
+            said.contains("another coral-MDT0002 (") && said.contains("(uuid of mdt0002)"),
+            "{said}"
+        );
         assert!(!said.contains("coral format"));
     }
 

@@ -355,7 +355,7 @@ pub(crate) struct Up {
     /// Name of the file system, 1 to 8 letters, digits, '-' or '_' (default coral).
     #[arg(long, value_name = "NAME")]
     pub fsname: Option<String>,
-    /// Number of MDTs (default 1; more are not there yet).
+    /// Number of MDTs (default 1).
     #[arg(long, value_name = "N")]
     pub mdts: Option<u32>,
     /// Number of OSTs (default 4); may be raised later, not lowered.

@@ -339,6 +339,8 @@ fn a_full_disk_is_enospc_and_heals() {
 enum Fate {
     /// The start was refused with a message.
     Refused,
+    /// It started without the target that is not the one it should be by what is damaged, and says so.
+    Degraded,
     /// It started, and reading gave an error.
     Detected,
     /// It started and everything read is right (the damaged bytes were not in use).
@@ -366,11 +368,12 @@ fn start_damaged(place: &Place, data: &Path, what: &str) -> Fate {
     let mut ended = None;
     until(&format!("coral is up or has refused ({what})"), || {
         ended = child.try_wait().unwrap();
-        ended.is_some() || common::is_mounted(&mnt)
+        let said = || std::fs::read_to_string(&log).unwrap();
+        ended.is_some() || common::is_mounted(&mnt) && said().contains("stop: coral down")
     });
+    let said = std::fs::read_to_string(&log).unwrap();
     let fate = match ended {
         Some(status) => {
-            let said = std::fs::read_to_string(&log).unwrap();
             assert_eq!(
                 status.code(),
                 Some(1),
@@ -378,6 +381,16 @@ fn start_damaged(place: &Place, data: &Path, what: &str) -> Fate {
             );
             assert_clear(&said);
             Fate::Refused
+        }
+        // what lies on that target waits
+        None if said.contains("\nmissing: coral-") => {
+            assert_says(
+                &said,
+                &["\ndegraded: coral-", "than the one that was formatted"],
+            );
+            ok(Command::new("kill").arg("-INT").arg(child.id().to_string()));
+            until("coral has stopped", || child.try_wait().unwrap().is_some());
+            Fate::Degraded
         }
         None => {
             let reads: Vec<bool> = (0..20_u64)
@@ -455,7 +468,8 @@ fn damaged_labels_and_tables_are_detected() {
             .filter(|p| p.to_string_lossy().contains("mdt0000/kv/"))
             .collect();
         victims.extend((0..12).map(|_| tables[rng.below(tables.len() as u64) as usize].clone()));
-        let (mut refused, mut detected, mut harmless) = (0, Vec::new(), Vec::new());
+        let (mut refused, mut degraded) = (0, 0);
+        let (mut detected, mut harmless) = (Vec::new(), Vec::new());
         for victim in victims {
             for tear in [false, true] {
                 let _ = std::fs::remove_dir_all(&copy);
@@ -483,13 +497,14 @@ fn damaged_labels_and_tables_are_detected() {
                 );
                 match start_damaged(&place, &copy, &what) {
                     Fate::Refused => refused += 1,
+                    Fate::Degraded => degraded += 1,
                     Fate::Detected => detected.push(what),
                     Fate::Harmless => harmless.push(what),
                 }
             }
         }
         println!(
-            "{refused} refused; errors while it ran:\n  {}\nwithout effect:\n  {}",
+            "{refused} refused; {degraded} without a target; errors while it ran:\n  {}\nwithout effect:\n  {}",
             detected.join("\n  "),
             harmless.join("\n  ")
         );

@@ -175,10 +175,7 @@ fn what_is_in_the_place_of_an_mdt_is_left_alone() {
             ok(Command::new("cp").arg("-a").arg(from).arg(&mdt));
         };
         for (from, why) in [
-            (
-                "mdt0002",
-                "another coral-MDT0002 than the one that was formatted there",
-            ),
+            ("mdt0002", "another coral-MDT0002 ("),
             ("mdt0003", "holds coral-MDT0003, another target"),
         ] {
             copy(&foreign.join(from));

@@ -366,6 +366,7 @@ fn mdt_flags(user_xattr: bool, cksum: bool) -> ObdConnectData {
         | F2::MIRROR_ID_FIX
         | F2::FLR
         | F2::DOM_LVB
+        | F2::BATCH_RPC
         | F2::CORAL;
     ObdConnectData {
         connect_flags: f,
@@ -452,9 +453,13 @@ mod tests {
             ));
             assert!(
                 !d.connect_flags2
-                    .intersects(F2::BATCH_RPC | F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT)
+                    .intersects(F2::READDIR_OPEN | F2::ENCRYPT | F2::LOCK_CONVERT)
             );
         }
+        assert!(
+            !(ost_flags(true).connect_flags2 | mgs_flags().connect_flags2)
+                .intersects(F2::BATCH_RPC)
+        );
         assert!(mdt_flags(true, false).brw_size > 0 && ost_flags(false).brw_size > 0);
         assert_ne!(ost_flags(true).cksum_types, 0);
     }

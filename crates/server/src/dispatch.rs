@@ -34,7 +34,7 @@ const SERVICES: &[(&str, &[u32])] = &[
     ),
     ("mdt_readpage", &[portal::MDS_READPAGE]),
     ("mdt_io", &[portal::MDS_IO]),
-    // batches and updates are refused, but never left without an answer
+    // batches of clients, updates of other MDTs
     ("mdt_out", &[portal::OUT]),
     (
         "ost",

@@ -9,6 +9,8 @@
 
 #[path = "conversation/adapt.rs"]
 mod adapt;
+#[path = "conversation/batch.rs"]
+mod batch;
 #[path = "conversation/callbacks.rs"]
 mod callbacks;
 #[path = "conversation/commits.rs"]

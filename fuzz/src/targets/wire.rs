@@ -13,7 +13,8 @@ use coral_wire::layout::{CompMd, ForeignMd, Layout, LmvMd, LmvUserMd, LovMd};
 use coral_wire::ldlm::LdlmRequest;
 use coral_wire::llog::{Llog, parse_chunk};
 use coral_wire::lnet::{KsockHello, KsockMsgHdr, LnetHdr, PingInfo};
-use coral_wire::mds::{Rec, parse_page, readpage_entries};
+use coral_wire::mds::batch::{BATCH_MAX, decode_header, decode_list};
+use coral_wire::mds::{BUT_REQUEST_MAGIC, Rec, parse_page, readpage_entries};
 use coral_wire::mgs::MgsNidtblEntry;
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::{Message, opc};
@@ -163,13 +164,17 @@ pub(crate) fn logs(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Pages of directories, records of changes and ACLs.
+/// Pages of directories, lists of sub-requests, records of changes and ACLs.
 pub(crate) fn directories(u: &mut Unstructured<'_>) -> Result<()> {
     let raw = sample(u, 5000)?;
     if let Ok((entries, _)) = readpage_entries(&raw) {
         assert!(entries.len() * 8 <= raw.len());
     }
+    if let Ok(subs) = decode_list(BUT_REQUEST_MAGIC, &raw, BATCH_MAX) {
+        assert!(subs.len() * 32 <= raw.len());
+    }
     let _ = (
+        decode_header(&raw, &raw),
         parse_page(&raw),
         Rec::decode(&raw),
         Acl::decode(&raw),

@@ -52,9 +52,13 @@ pub(super) struct Attributes {
 impl Attributes {
     /// The MDT's view of an object, by FID: remembered, or asked for together with a lock.
     pub async fn md_inode(&self, fid: Fid) -> Result<MdInode, Error> {
-        let mut md = self.md_inode_told(fid).await?;
+        Ok(self.beside_late(self.md_inode_told(fid).await?))
+    }
+
+    /// What the MDT has, with what this client has set and keeps back.
+    pub fn beside_late(&self, mut md: MdInode) -> MdInode {
         md.attr = self.late.beside(md.attr);
-        Ok(md)
+        md
     }
 
     /// The same as the MDT has it.

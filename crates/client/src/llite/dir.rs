@@ -6,7 +6,7 @@
 //!
 //! Lustre: `lustre/llite/dir.c`, `lustre/mdc/mdc_request.c` (the page cache we do not have).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -17,10 +17,12 @@ use coral_wire::mds::DirEntry as WireEntry;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
+use super::ahead::AHEAD;
 use super::attributes::Attributes;
 use super::cache::{Cache, Mark};
 use super::cred::permitted;
 use super::ghosts::Ghosts;
+use super::inode::MdInode;
 use super::lost_dirs::LostDirs;
 use super::places::Places;
 use super::servers::Servers;
@@ -37,7 +39,7 @@ const DOTDOT: u64 = 2;
 const COLLISION: u64 = 0x7fff_0000_0000_0000;
 /// Entries handed out together.
 const BATCH: usize = 256;
-/// Attributes fetched together for readdirplus.
+/// Attributes completed together for readdirplus; the MDT's part comes for [`AHEAD`] entries at once.
 const PLUS_BATCH: usize = 16;
 
 /// Chunks of a directory read to know all of it; a bigger one is asked name by name.
@@ -247,6 +249,7 @@ impl Directories {
             // rewinddir: what changed since is to be seen
             *dh.stream.lock() = Stream::default();
         }
+        let mut ahead = BTreeMap::new();
         loop {
             let batch = self
                 .next_entries(dh, at, if plus { PLUS_BATCH } else { BATCH }, keep)
@@ -255,10 +258,7 @@ impl Directories {
                 return Ok(());
             }
             let attrs = match plus {
-                true => {
-                    let all_up = self.servers.lov.oscs().iter().all(|o| o.is_connected());
-                    join_all(batch.iter().map(|(e, _)| self.entry_of(e.fid, all_up))).await
-                }
+                true => self.entries_of(dh, &batch, &mut ahead).await,
                 false => vec![None; batch.len()],
             };
             // a name may be another's by now, though its file is covered
@@ -325,9 +325,33 @@ impl Directories {
         dir
     }
 
-    /// Attributes for readdirplus. `all_up`: no OST is away; else names are listed without what the OSTs know.
-    async fn entry_of(&self, fid: Fid, all_up: bool) -> Option<Entry> {
-        let md = self.attributes.md_inode(fid).await.ok()?;
+    /// Attributes for readdirplus of the next entries. `ahead`: what the MDTs said of entries further on.
+    async fn entries_of(
+        &self,
+        dh: &DirHandle,
+        next: &[(WireEntry, u64)],
+        ahead: &mut BTreeMap<Fid, MdInode>,
+    ) -> Vec<Option<Entry>> {
+        let unknown = |f: Fid| !ahead.contains_key(&f) && self.cache.known(f).is_none();
+        if next.iter().any(|(e, _)| unknown(e.fid)) {
+            let entries = dh.stream.lock().ahead(AHEAD);
+            let fids = entries.into_iter().map(|(e, _)| e.fid);
+            let found = self.attributes.md_inodes(fids).await;
+            ahead.extend(found);
+        }
+        let all_up = self.servers.lov.oscs().iter().all(|o| o.is_connected());
+        let entry = |e: &WireEntry| self.entry_of(e.fid, ahead.remove(&e.fid), all_up);
+        join_all(next.iter().map(|(e, _)| e).map(entry)).await
+    }
+
+    /// The same of one, of which the MDT has said `told` just now. `all_up`: no OST is away; else names are listed without what the
+    /// OSTs know.
+    async fn entry_of(&self, fid: Fid, told: Option<MdInode>, all_up: bool) -> Option<Entry> {
+        // what is covered by now counts more
+        let md = match told.filter(|_| self.cache.known(fid).is_none()) {
+            Some(md) => self.attributes.beside_late(md),
+            None => self.attributes.md_inode(fid).await.ok()?,
+        };
         if md.needs_osts() && !all_up {
             return None;
         }

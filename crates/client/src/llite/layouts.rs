@@ -1,7 +1,6 @@
 //! Layouts of files: fetched, instantiated, and asked for again once their lock went.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use coral_wire::fid::Fid;
 use coral_wire::mds::{layout_intent, open};
@@ -66,23 +65,21 @@ impl Layouts {
 
     /// The layout, asked for again if its lock was lost.
     pub async fn now(&self, inode: &OpenInode) -> Result<Arc<FileLayout>, Error> {
-        if inode.stale.swap(false, Ordering::AcqRel) {
+        if let Some(lost) = inode.layout_losses.open() {
             match self.fetch(inode.fid, layout_intent::ACCESS, 0, 0).await {
                 Ok(l) => inode.set_layout(l),
                 // the last name is gone with an MDT that answers no more about it: what was known still holds
                 Err(e) if e.is_gone() => {}
-                Err(e) => {
-                    inode.layout_lost();
-                    return Err(e);
-                }
+                Err(e) => return Err(e),
             }
+            inode.layout_losses.made_good(lost);
         }
         Ok(inode.layout())
     }
 
     /// The data of `start..end` were given other objects while they were read or written by `layout`: what was done has to be
     /// done again. Whoever moves a file (`lfs migrate`) locks its objects against others meanwhile, so a write waits for him
-    /// and then goes to objects that are nobody's any more. Lustre: `vvp_io_fini` looks at the layout's generation.
+    /// and then goes to objects that are nobody's any more. Others may have learnt the new layout by then. Lustre: `vvp_io_fini` looks at the layout's generation.
     pub async fn moved(
         &self,
         inode: &OpenInode,
@@ -90,9 +87,6 @@ impl Layouts {
         start: u64,
         end: u64,
     ) -> Result<bool, Error> {
-        if !inode.stale.load(Ordering::Acquire) {
-            return Ok(false);
-        }
         Ok(!self.now(inode).await?.same_objects(layout, start, end))
     }
 

@@ -11,8 +11,9 @@
 //! meanwhile: appends to an open file, its open at the MDT, its file locks that are being given back, and OSTs that come and go.
 //!
 //! Lustre: `lustre/llite/{super25,namei,file,dir,xattr,statahead}.c`. Absent: mmap consistency with other clients
-//! where the kernel does not ask (a page that is there), statahead, encryption, PCC, HSM.
+//! where the kernel does not ask (a page that is there), statahead of names that were listed without attributes, encryption, PCC, HSM.
 
+mod ahead;
 mod append;
 mod attributes;
 mod budget;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use coral_ldlm::LdlmClient;
 use coral_lnet::Node;
+use futures_util::TryFutureExt;
 
 use super::Llite;
 use super::budget::Spent;
@@ -23,6 +24,18 @@ use crate::target::Dialer;
 /// Longest file system name, characters.
 const FSNAME_MAX: usize = 8;
 
+/// What `done` brings, unless the mount is given up before.
+async fn unless_given_up<T>(
+    opts: &MountOptions,
+    done: impl Future<Output = Result<T, MountError>>,
+) -> Result<T, MountError> {
+    tokio::select! {
+        biased;
+        done = done => done,
+        () = opts.waits.given_up() => Err(MountError::GivenUp),
+    }
+}
+
 impl Llite {
     /// Reads the configuration from the MGS, connects to the targets and finds the root.
     /// OSTs, and MDTs other than the first, that do not answer yet are waited for in the background; what lies on them waits.
@@ -34,18 +47,17 @@ impl Llite {
         dialer.version = opts.version;
         let mgs = list(&opts.mgs_nids);
         let waiting = opts.waits.begin("MGS", &opts.mgs_nids);
-        let mgc = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout)
-            .await
-            .map_err(|e| {
-                let reason = match e {
-                    MgcError::Unreachable { reason, .. } => reason,
-                    e => reason(&e),
-                };
-                MountError::MgsUnreachable {
-                    nids: mgs.clone(),
-                    reason,
-                }
-            })?;
+        let dial = Mgc::dial(&dialer, &opts.mgs_nids, opts.connect_timeout).map_err(|e| {
+            let reason = match e {
+                MgcError::Unreachable { reason, .. } => reason,
+                e => reason(&e),
+            };
+            MountError::MgsUnreachable {
+                nids: mgs.clone(),
+                reason,
+            }
+        });
+        let mgc = unless_given_up(&opts, dial).await?;
         drop(waiting);
         match Self::mount_with(node, opts, dialer, mgc.clone(), mgs).await {
             Ok(l) => Ok(l),
@@ -92,14 +104,7 @@ impl Llite {
             connect_osts(&dialer, &lov, &now.osts, &opts).await;
             find_root(&lmv, &opts).await
         };
-        let connected = async {
-            tokio::select! {
-                biased;
-                root = connected => root,
-                () = opts.waits.given_up() => Err(MountError::GivenUp),
-            }
-        };
-        let root = match connected.await {
+        let root = match unless_given_up(&opts, connected).await {
             Ok(root) => root,
             Err(e) => {
                 // Servers would wait for this client after a restart.

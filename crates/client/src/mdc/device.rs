@@ -11,7 +11,7 @@ use coral_wire::fid::Fid;
 use coral_wire::mds::{GetinfoFid2path, MdtBody, MdtIoepoch, RecSetattr, ReintOp, attr, md};
 use coral_wire::ost::ObdStatfs;
 use coral_wire::ptlrpc::{opc, portal};
-use coral_wire::{Errno, Wire};
+use coral_wire::{DecodeError, Errno, Message, Wire};
 
 use smallvec::SmallVec;
 
@@ -473,9 +473,14 @@ pub(crate) const WANT: u64 = md::FLGETATTR
 impl Attrs {
     /// From a reply whose mdt_body is buffer `at`, layout and ACL behind it.
     pub(crate) fn read(reply: &Answer<'_>, at: usize) -> Result<Self, TargetError> {
-        let body = reply.get::<MdtBody>(at)?;
-        let md = reply.msg.buf(at + 1);
-        let acl = reply.msg.buf(at + 2);
+        Self::of(&reply.msg, at).map_err(|e| reply.bad(e))
+    }
+
+    /// The same of a message.
+    pub(super) fn of(msg: &Message, at: usize) -> Result<Self, DecodeError> {
+        let body = msg.get::<MdtBody>(at)?;
+        let md = msg.buf(at + 1);
+        let acl = msg.buf(at + 2);
         let aclsize = (body.aclsize as usize).min(acl.len());
         let acl = if body.valid & md::FLACL != 0 {
             acl.slice(0..aclsize)

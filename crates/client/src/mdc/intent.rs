@@ -129,7 +129,7 @@ impl Mdc {
             .push(&LdlmIntent { opc: it })
     }
 
-    fn pend(&self, fid: Fid, mode: LdlmMode, bits: Ibits) -> PendingLock {
+    pub(super) fn pend(&self, fid: Fid, mode: LdlmMode, bits: Ibits) -> PendingLock {
         self.namespace().prepare(
             fid.res_id(),
             LdlmType::IBITS,

@@ -3,8 +3,9 @@
 //! Requests are what a stock MDT accepts (formats of `lustre/ptlrpc/layout.c`, packing as `lustre/mdc/mdc_lib.c`); the
 //! portals are those of the kernel client. Nothing is remembered here except the FID sequence and open handles for replay.
 //!
-//! Lustre: `lustre/mdc/*.c`. Absent: batches, HSM, quota, PCC.
+//! Lustre: `lustre/mdc/*.c`. Absent: batches of changes, HSM, quota, PCC.
 
+mod batch;
 mod device;
 mod ids;
 mod intent;

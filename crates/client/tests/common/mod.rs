@@ -5,6 +5,7 @@ pub mod journal;
 pub mod own_files;
 pub mod simulated;
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -351,6 +352,22 @@ impl User {
             .await?;
         self.fs.releasedir(&dh).await?;
         Ok(out)
+    }
+
+    /// `ls -l`: every name but the dots with its attributes, as the listing has them.
+    pub async fn ls_l(&self, path: &str) -> Result<BTreeMap<String, Option<coral_client::Attr>>> {
+        let fid = self.fid(path).await?;
+        let dh = self.fs.opendir(&self.cred, fid).await?;
+        let mut all = BTreeMap::new();
+        self.fs
+            .readdir(&self.cred, &dh, 2, true, &mut |e| {
+                let name = String::from_utf8_lossy(&e.name).into_owned();
+                all.insert(name, e.entry.map(|e| e.attr));
+                false
+            })
+            .await?;
+        self.fs.releasedir(&dh).await?;
+        Ok(all)
     }
 
     /// Names of a directory, sorted, without the dots.

@@ -120,6 +120,31 @@ async fn another_client_sees_what_is_kept_back() {
     c.stop().await;
 }
 
+/// A listing with attributes asks for many files at once, and for these alone.
+#[tokio::test(start_paused = true)]
+async fn a_listing_with_attributes_sees_what_is_kept_back() {
+    let (c, u, v) = two().await;
+    u.mkdir("d").await.unwrap();
+    for i in 0..20 {
+        u.put(&format!("d/f{i}"), b"more").await.unwrap();
+    }
+    let mut open = vec![];
+    for i in 0..5 {
+        open.push(kept(&u, &format!("d/k{i}")).await);
+    }
+    let (all, n) = rpcs(&v.fs, v.ls_l("d")).await;
+    assert!(n.iter().any(|(name, _)| name == "MDS_BATCH"), "{n:?}");
+    let all = all.unwrap();
+    assert_eq!(all.len(), 25);
+    for i in 0..5 {
+        check(&all[&format!("k{i}")].unwrap());
+    }
+    for fh in &open {
+        u.close(fh).await.unwrap();
+    }
+    c.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_another_changes_comes_after_what_was_kept_back() {
     let (c, u, v) = two().await;

@@ -6,7 +6,7 @@ use coral_wire::layout::LmvUserMd;
 use coral_wire::{Errno, Fid};
 
 use crate::common::{Cluster, User, counts, rpcs};
-use crate::several::{end, mkdir_on, path_of};
+use crate::several::{end, mkdir_on, mkdir_over, path_of};
 
 /// Files take their objects along to other MDTs, so whose an object is only all MDTs together can tell.
 #[tokio::test(start_paused = true)]
@@ -27,6 +27,46 @@ async fn a_check_says_which_mdt_is_missing() {
     assert!(missing(&[0, 1, 2]).is_empty());
     assert_eq!(missing(&[0, 1]), [2]);
     assert_eq!(missing(&[1, 2]), [0]);
+}
+
+/// A listing asks each MDT for the attributes of what lies there.
+#[tokio::test(start_paused = true)]
+async fn a_listing_with_attributes_asks_each_mdt_for_its_own() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let u = User::root(&fs);
+    u.mkdir("plain").await.unwrap();
+    mkdir_over(&u, "striped", 3, 1).await.unwrap();
+    for dir in ["plain", "striped"] {
+        for i in 0..60 {
+            u.symlink("x", &format!("{dir}/s{i}")).await.unwrap();
+        }
+        for i in 0..9 {
+            mkdir_on(&u, &format!("{dir}/d{i}"), i % 3).await.unwrap();
+        }
+    }
+    let v = User::root(&other);
+    for dir in ["plain", "striped"] {
+        v.stat(dir).await.unwrap();
+        let (all, n) = rpcs(&other, v.ls_l(dir)).await;
+        let all = all.unwrap();
+        assert_eq!(all.len(), 69);
+        let of = |name: &str| n.iter().find(|(o, _)| o == name).map_or(0, |(_, c)| *c);
+        // 64 entries at a time, of three MDTs
+        assert!(of("MDS_BATCH") <= 6, "{dir}: {n:?}");
+        assert!(of("LDLM_ENQUEUE") <= 2, "{dir}: {n:?}");
+        for (name, attr) in all {
+            let path = format!("{dir}/{name}");
+            assert_eq!(attr.unwrap(), u.stat(&path).await.unwrap(), "{path}");
+        }
+    }
+    // what lies elsewhere is covered by a lock of the MDT that has it
+    u.mkdir("plain/d1/in").await.unwrap();
+    u.rmdir("striped/d2").await.unwrap();
+    assert_eq!(v.stat("plain/d1").await.unwrap().nlink, 3);
+    assert_eq!(v.ls_l("plain").await.unwrap()["d1"].unwrap().nlink, 3);
+    assert_eq!(v.ls_l("striped").await.unwrap().len(), 68);
+    end(&c, &[&fs, &other]).await;
 }
 
 #[tokio::test(start_paused = true)]

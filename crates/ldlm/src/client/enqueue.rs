@@ -67,6 +67,49 @@ impl Drop for Enqueue {
     }
 }
 
+/// A request that asks for several locks, with the promises of [`Enqueue`].
+struct Enqueues {
+    pending: Vec<PendingLock>,
+    call: Option<Call>,
+    started: bool,
+    replies: fn(&Reply) -> Vec<Option<LdlmReply>>,
+}
+
+impl Enqueues {
+    async fn reply(&mut self) -> Result<Reply, RpcError> {
+        self.started = true;
+        let call = self.call.as_mut().expect("a call is made once");
+        let reply = std::future::poll_fn(|cx| call.poll_unpin(cx)).await;
+        self.call = None;
+        reply
+    }
+}
+
+impl Drop for Enqueues {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take().filter(|_| self.started) else {
+            return;
+        };
+        let Some(ns) = self.pending.first().map(|p| p.ns.clone()) else {
+            return;
+        };
+        let (pending, replies) = (std::mem::take(&mut self.pending), self.replies);
+        let me = ns.clone();
+        ns.spawn(Box::pin(async move {
+            if let Ok(reply) = call.await {
+                for (p, rep) in pending.into_iter().zip(replies(&reply)) {
+                    if let Some(rep) = rep
+                        && let Some(h) = me.locks.lock().get_mut(p.cookie())
+                    {
+                        h.remote = rep.handle;
+                    }
+                    me.clone().withdraw(p).await;
+                }
+            }
+        }));
+    }
+}
+
 impl ClientNamespace {
     /// Registers a lock before its request is sent (callbacks may overtake the reply). The request to put into an
     /// intent RPC is [`PendingLock::request`].
@@ -138,6 +181,26 @@ impl ClientNamespace {
         let mut enq = self.start_with(rpc, pending);
         let reply = enq.reply().await?;
         Ok((reply, enq.pending.take().expect("the lock is pending")))
+    }
+
+    /// Sends a request that asks for all these locks; its reply is for [`ClientNamespace::finish`], one answer a lock. `replies`
+    /// finds them in the reply, in the order of the locks; `None`: it was not answered. Dropped as [`ClientNamespace::intent`].
+    pub async fn intents(
+        self: &Arc<Self>,
+        rpc: Request,
+        pending: Vec<PendingLock>,
+        replies: fn(&Reply) -> Vec<Option<LdlmReply>>,
+    ) -> Result<(Reply, Vec<PendingLock>), RpcError> {
+        let import = self.import.clone();
+        let call: Call = Box::pin(async move { import.call(rpc).await });
+        let mut enq = Enqueues {
+            pending,
+            call: Some(call),
+            started: false,
+            replies,
+        };
+        let reply = enq.reply().await?;
+        Ok((reply, std::mem::take(&mut enq.pending)))
     }
 
     fn start(&self, pending: PendingLock) -> Enqueue {

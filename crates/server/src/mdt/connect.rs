@@ -50,6 +50,7 @@ pub(super) const FLAGS2: u64 = F2::DIR_MIGRATE.0
     | F2::DMV_IMP_INHERIT.0
     | F2::CRUSH.0
     | F2::DOM_LVB.0
+    | F2::BATCH_RPC.0
     | F2::CORAL.0;
 
 /// Lock bits an MDT of Coral knows.

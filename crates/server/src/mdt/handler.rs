@@ -344,6 +344,7 @@ impl Ctx {
             opc::MDS_QUOTACTL => self.quotactl().await,
             opc::SEQ_QUERY => self.seq_query().await,
             opc::FLD_QUERY => self.fld_query().await,
+            opc::MDS_BATCH => Box::pin(self.batch()).await,
             opc::OUT_UPDATE => Box::pin(self.out_update()).await,
             opc::LLOG_ORIGIN_HANDLE_CREATE => Err(Errno::ENOENT.into()),
             _ => Err(Errno::EOPNOTSUPP.into()),

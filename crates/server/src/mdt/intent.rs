@@ -16,6 +16,7 @@ use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT};
 use coral_wire::{Errno, Fid};
 
 use super::core::MdtCore;
+use super::cred::Ucred;
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
 use super::packed::Packed;
@@ -34,8 +35,22 @@ pub struct IntentOutcome {
     pub lock: Option<u64>,
 }
 
+/// What a getattr or lookup intent asks for.
+pub struct GetattrIntent<'a> {
+    /// The lock that is to come with it.
+    pub req: &'a LdlmRequest,
+    /// IT_GETATTR or IT_LOOKUP.
+    pub op: u64,
+    /// The directory or the object, and which attributes.
+    pub body: MdtBody,
+    /// The name; empty: the object itself.
+    pub name: &'a [u8],
+    /// Who asks.
+    pub cred: Ucred,
+}
+
 /// Another client may keep attributes of this file back.
-struct Kept(Fid);
+pub struct Kept(Fid);
 
 impl Ctx {
     /// Serves an enqueue with intent.
@@ -63,14 +78,7 @@ impl Ctx {
             return self.plain(&req).await;
         }
         let intent: LdlmIntent = self.rq.rq.msg.get(2)?;
-        // a resent request whose lock was given already: that lock is not known to the client
-        let again = self.rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
-        if let Some(rep) = again
-            .then(|| self.ops.ldlm.find_resent(self.exp(), req.handle(0)))
-            .flatten()
-        {
-            self.ops.ldlm.cancel(self.exp(), &[rep.handle]);
-        }
+        self.take_back_of_before(&req);
         match intent.opc {
             o if o & it::OPEN != 0 => self.intent_open(&req).await,
             it::GETATTR | it::LOOKUP => self.intent_getattr(&req, intent.opc).await,
@@ -78,6 +86,17 @@ impl Ctx {
             it::LAYOUT => self.intent_layout(&req).await,
             it::GETXATTR => self.intent_getxattr(&req),
             _ => Err(Errno::EOPNOTSUPP.into()),
+        }
+    }
+
+    /// A resent request whose lock was given already: that lock is not known to the client.
+    pub fn take_back_of_before(&self, req: &LdlmRequest) {
+        let again = self.rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
+        if let Some(rep) = again
+            .then(|| self.ops.ldlm.find_resent(self.exp(), req.handle(0)))
+            .flatten()
+        {
+            self.ops.ldlm.cancel(self.exp(), &[rep.handle]);
         }
     }
 
@@ -171,8 +190,16 @@ impl Ctx {
 
     /// IT_GETATTR and IT_LOOKUP: by name in `fid1`, or without a name `fid2` (else `fid1`) itself.
     async fn intent_getattr(&self, req: &LdlmRequest, op: u64) -> MdtResult<Answer> {
+        let body = self.body(3)?;
+        let asked = GetattrIntent {
+            req,
+            op,
+            body,
+            name: self.name(5),
+            cred: self.cred_of(&body),
+        };
         loop {
-            match self.try_getattr(req, op)? {
+            match self.try_getattr(&asked)? {
                 Ok(answer) => return Ok(*answer),
                 Err(Kept(fid)) => Box::pin(self.end_keeping(&fid)).await,
             }
@@ -180,11 +207,15 @@ impl Ctx {
     }
 
     /// The same, unless another client may keep attributes back.
-    fn try_getattr(&self, req: &LdlmRequest, op: u64) -> MdtResult<Result<Box<Answer>, Kept>> {
+    pub fn try_getattr(&self, asked: &GetattrIntent<'_>) -> MdtResult<Result<Box<Answer>, Kept>> {
         let answer = |out: &IntentOutcome, p| Ok(Ok(Box::new(self.getattr_answer(out, p))));
-        let b = self.body(3)?;
-        let name = self.name(5);
-        let cred = self.cred_of(&b);
+        let GetattrIntent {
+            req,
+            op,
+            body: ref b,
+            name,
+            ref cred,
+        } = *asked;
         let mut out = IntentOutcome {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD,
             ..IntentOutcome::default()
@@ -195,7 +226,7 @@ impl Ctx {
         } else {
             namespace::lookup(
                 &mut Txn::new(&core.store),
-                &cred,
+                cred,
                 At {
                     parent: b.fid1,
                     name,

@@ -40,7 +40,7 @@
 //! | OST destroy (`ost/ops.rs`) | nothing: a range of objects is locked one after another | one object |
 //! | the MGS's configuration locks | nothing: dropped as soon as granted | one resource |
 //! | an operation over several MDTs, on the MDT that coordinates it and on the others (`trans.rs`, `out.rs`) | locks on smaller FIDs, and on the same FID on MDTs with smaller indices | the next larger FID |
-//! | locks given with intents | they never wait | |
+//! | locks given with intents, several in a batch (`batch.rs`) | they never wait | |
 //! | a client's plain or flock enqueue | nothing of the server's: it is answered at once and queued | one resource; flocks are searched for circles |
 
 use coral_ldlm::{ExportId, LocalLock};

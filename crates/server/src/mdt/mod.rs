@@ -4,7 +4,7 @@
 //! * records and tables: [`record`], [`table`], [`acl`], [`cred`];
 //! * the functional core: [`store`] (transactions), [`namespace`], [`attr`], [`xattr`], [`stripe`] and [`object_ids`], [`usage`];
 //! * [`open_handles`] and the whole state, [`core`]; [`check`], the offline verifier, and [`repair`], which mends what it finds;
-//! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `opening`, `misc`;
+//! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `batch`, `opening`, `misc`;
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target;
 //! * other MDTs: [`fld`] (whose a FID is), [`mdts`] (connections), `remote` (names and objects apart), [`trans`] and [`out`] (operations
@@ -18,6 +18,7 @@
 pub mod acl;
 mod ancestors;
 pub mod attr;
+mod batch;
 pub mod check;
 mod closing;
 mod connect;

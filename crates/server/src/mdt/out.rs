@@ -138,7 +138,7 @@ impl Out {
         self.ended.send_replace(());
     }
 
-    fn in_doubt(&self, fids: &[Fid]) -> bool {
+    pub(super) fn in_doubt(&self, fids: &[Fid]) -> bool {
         if self.prepared.load(Relaxed) == 0 {
             return false;
         }

@@ -4,6 +4,8 @@
 //! says which other groups the user is in (`old_init_ucred_common` in `lustre/mdt/mdt_lib.c`; there the groups are asked for before
 //! root squash, so that a squashed root keeps root's).
 
+use std::sync::Arc;
+
 use coral_wire::ldlm::{LdlmIntent, it};
 use coral_wire::mds::{MdtBody, MdtRecReint, ReintOp};
 use coral_wire::{Errno, opc};
@@ -88,19 +90,25 @@ impl Ctx {
         let Some(asking) = Asking::of(&self.rq) else {
             return Ok(());
         };
+        self.known = self.groups_of(&asking).await?;
+        Ok(())
+    }
+
+    /// All groups of who asks, as far as they matter. Errors are those of [`Ctx::identify`].
+    pub async fn groups_of(&self, asking: &Asking) -> MdtResult<Option<Arc<[u32]>>> {
         // what was acknowledged is done again, whatever has become of its user since
         let replay = self.rq.is_replay();
         if self.view.denies(asking.uid) && !replay {
             return Err(Errno::EACCES.into());
         }
-        let cred = self.ucred(&asking);
-        if !cred.has(cap::DAC_READ_SEARCH) {
-            self.known = match self.ops.identities.groups(cred.uid).await {
-                Err(_) if !replay => return Err(Errno::EACCES.into()),
-                groups => groups.unwrap_or_default(),
-            };
+        let cred = self.ucred(asking);
+        if cred.has(cap::DAC_READ_SEARCH) {
+            return Ok(None);
         }
-        Ok(())
+        match self.ops.identities.groups(cred.uid).await {
+            Err(_) if !replay => Err(Errno::EACCES.into()),
+            groups => Ok(groups.unwrap_or_default()),
+        }
     }
 
     /// The identity that counts here.

@@ -6,6 +6,7 @@
 //! power; what they keep is what the recorded ones had on disk.
 
 use super::adapt;
+use super::batch;
 use super::callbacks::Callback;
 use super::commits::Commits;
 use super::compare::{self, Difference};
@@ -48,6 +49,10 @@ struct Pending {
     _offers: Vec<GetOffer>,
     /// Cookie of the lock asked for, and the handle it was asked with.
     lock: Option<(u64, u64)>,
+    /// The same cookies of a batch.
+    batched: Vec<u64>,
+    /// The handle it was sent with.
+    sent_with: u64,
     /// The target a connect asks for.
     uuid: Option<String>,
 }
@@ -294,6 +299,11 @@ impl<'a> Player<'a> {
                 "",
             );
         }
+        if body.opc == opc::MDS_BATCH && batch::in_bulk(&theirs) {
+            self.counts.not_sent += 1;
+            let what = format!("{} not sent: its bulk was not recorded", format.name);
+            return self.differs(what, "", "");
+        }
         let mut ours = self.values.translate_message(&theirs);
         self.steer(&theirs, &mut ours, body.opc);
         let replay = body.flags & MSG_REPLAY != 0;
@@ -347,6 +357,7 @@ impl<'a> Player<'a> {
             .filter(|_| body.opc == opc::LDLM_ENQUEUE)
             .and_then(|_| LdlmRequest::decode(ours.buf(1)).ok())
             .map(|r| (r.handle(0), handle));
+        let batched = batch::cookies(body.opc, &ours);
         let early = theirs.flags & MSGHDR_AT_SUPPORT != 0;
         let uuid = is_connect(body.opc)
             .then(|| String::from_utf8_lossy(raw::c_str(theirs.buf(1))).into_owned());
@@ -356,12 +367,14 @@ impl<'a> Player<'a> {
                 format,
                 opcode: body.opc,
                 handle: body.handle,
+                sent_with: handle,
                 replay,
                 replies,
                 early,
                 bulk,
                 _offers: offers,
                 lock,
+                batched,
                 uuid,
             },
         );
@@ -468,6 +481,13 @@ impl<'a> Player<'a> {
         self.take_reply(&p, &theirs, ours).await;
         let theirs = self.values.translate_message(&theirs);
         let mut found = compare::replies(p.format, &theirs, ours, &mut self.counts.fields);
+        if p.opcode == opc::MDS_BATCH {
+            found.retain(|d| !d.what.starts_with("MDS_BATCH BUT_REPLY."));
+            for (t, o) in batch::answers(&theirs).iter().zip(batch::answers(ours)) {
+                let of_one = compare::replies(batch::FORMAT, t, &o, &mut self.counts.fields);
+                found.extend(of_one);
+            }
+        }
         for (bits, mut sink) in p.bulk {
             let got = sink
                 .try_recv()
@@ -497,6 +517,18 @@ impl<'a> Player<'a> {
     async fn take_reply(&mut self, p: &Pending, theirs: &Message, ours: &Message) {
         self.values.learn(p.format, p.opcode, theirs, ours);
         self.note_lock(p, ours);
+        if p.opcode == opc::MDS_BATCH {
+            let ours = batch::answers(ours);
+            for (t, o) in batch::answers(theirs).iter().zip(&ours) {
+                self.values.learn(batch::FORMAT, p.opcode, t, o);
+            }
+            for (cookie, o) in p.batched.iter().zip(&ours) {
+                let handle = o.get(1).map_or(0, |r: LdlmReply| r.handle);
+                if handle != 0 {
+                    self.locks.insert(*cookie, (handle, p.sent_with));
+                }
+            }
+        }
         let (Ok(t), Ok(o)) = (theirs.body(), ours.body()) else {
             return;
         };

@@ -1,5 +1,6 @@
 //! MDS structures and constants (`lustre_idl.h`, `lustre_user.h`): bodies, reint records, open flags, dispositions.
 
+pub mod batch;
 mod dirpage;
 mod rec;
 

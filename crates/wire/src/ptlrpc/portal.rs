@@ -75,8 +75,9 @@ portals! {
 /// The portal on which the reply to a request on `request` is awaited.
 pub fn reply_of(request: u32) -> Option<u32> {
     Some(match request {
-        OST_IO | OST_CREATE | OST_REQUEST | SEQ_DATA => OSC_REPLY,
-        MDS_REQUEST | MDS_IO | MDS_READPAGE | OUT | FLD_REQUEST | SEQ_METADATA | SEQ_CONTROLLER => {
+        // of an MDT's services, updates and batches alone are answered where an OST's are (`mds_start_ptlrpc_service`)
+        OST_IO | OST_CREATE | OST_REQUEST | SEQ_DATA | OUT => OSC_REPLY,
+        MDS_REQUEST | MDS_IO | MDS_READPAGE | FLD_REQUEST | SEQ_METADATA | SEQ_CONTROLLER => {
             MDC_REPLY
         }
         LDLM_CB_REQUEST => LDLM_CB_REPLY,

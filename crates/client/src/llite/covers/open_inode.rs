@@ -1,7 +1,7 @@
 //! What this client knows of a file while it is open.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use coral_wire::fid::Fid;
 use parking_lot::{Mutex, RwLock};
@@ -17,8 +17,8 @@ use crate::osc::Owner;
 pub(in crate::llite) struct OpenInode {
     pub fid: Fid,
     layout: RwLock<Arc<FileLayout>>,
-    /// The lock on the layout went: ask before the next I/O.
-    pub stale: AtomicBool,
+    /// When the lock on the layout went: ask before the next I/O.
+    pub layout_losses: Losses,
     /// Handles open for writing.
     pub writers: AtomicU32,
     /// Its pages in the kernel's cache.
@@ -44,7 +44,7 @@ impl OpenInode {
         Self {
             fid: md.attr.fid,
             layout: RwLock::new(md.layout.clone()),
-            stale: AtomicBool::new(false),
+            layout_losses: Losses::default(),
             writers: AtomicU32::new(0),
             gate,
             owner: Mutex::new(md.attr.owner()),
@@ -82,7 +82,7 @@ impl OpenInode {
 
     /// The lock on the layout is gone.
     pub fn layout_lost(&self) {
-        self.stale.store(true, Ordering::Release);
+        self.layout_losses.note();
     }
 
     /// Bytes up to `end` were written.
@@ -124,6 +124,32 @@ impl OpenInode {
     }
 }
 
+/// Counts how often something went that was known. It is unknown to all until an answer to a question of after the last loss is in.
+#[derive(Debug, Default)]
+pub(in crate::llite) struct Losses {
+    lost: AtomicU64,
+    /// The losses that the newest answer is of after.
+    made_good: AtomicU64,
+}
+
+impl Losses {
+    /// It went.
+    pub fn note(&self) {
+        self.lost.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What is known went since it was asked for: hand this to [`Self::made_good`] with the answer to a question that begins now.
+    pub fn open(&self) -> Option<u64> {
+        let lost = self.lost.load(Ordering::Acquire);
+        (self.made_good.load(Ordering::Acquire) < lost).then_some(lost)
+    }
+
+    /// What a question brought is known to all from here on.
+    pub fn made_good(&self, lost: u64) {
+        self.made_good.fetch_max(lost, Ordering::AcqRel);
+    }
+}
+
 /// Counts changes of a file's data by this client, so that what its objects were found to be is known to hold.
 #[derive(Debug, Default)]
 pub(in crate::llite) struct DataChanges {
@@ -151,5 +177,26 @@ pub(in crate::llite) struct DataChange<'a>(&'a DataChanges);
 impl Drop for DataChange<'_> {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_is_unknown_until_an_answer_of_after_it_is_in() {
+        let l = Losses::default();
+        assert_eq!(l.open(), None);
+        l.note();
+        let (one, other) = (l.open(), l.open());
+        assert!(one.is_some() && one == other, "until one has its answer");
+        l.note();
+        l.made_good(one.unwrap());
+        let again = l.open();
+        assert!(again > one, "lost once more while it was asked for");
+        l.made_good(again.unwrap());
+        l.made_good(other.unwrap());
+        assert_eq!(l.open(), None, "a late answer takes nothing back");
     }
 }
