@@ -94,6 +94,21 @@ impl Drop for Turn {
     }
 }
 
+/// What `ask` brings, and the generation it was asked for in. Of what was granted across an eviction that is not known, and it is asked for
+/// again: by the number from before, what is written under it would be taken for lost.
+async fn within_one<T, E, F: Future<Output = Result<T, E>>>(
+    generation: impl Fn() -> u64,
+    ask: impl Fn() -> F,
+) -> Result<(u64, T), E> {
+    loop {
+        let before = generation();
+        let got = ask().await?;
+        if generation() == before {
+            return Ok((before, got));
+        }
+    }
+}
+
 /// Keeps data of write(2) back, and hands on what may not be kept.
 pub(super) struct WriteBack {
     pub servers: Arc<Servers>,
@@ -436,8 +451,9 @@ impl WriteBack {
 
     /// Asks for what is wanted and not locked, in the order of the stripes, one lock of each object. Every client does so, and keeps what
     /// it was given until it has all; so who waits for a lock of an object holds new ones only of objects before it, and none
-    /// waits in a circle. What the cover had before is asked back and goes meanwhile, also where it lies within what is asked for: writing it out waits for no lock. `again`: of an object of
-    /// which something is not locked, all that is wanted is asked for.
+    /// waits in a circle. What the cover had before is asked back and goes meanwhile, also where it lies within what is
+    /// asked for: writing it out waits for no lock. `again`: of an object of which something is not locked, all that is wanted is
+    /// asked for.
     async fn ask(
         &self,
         w: &Dirty,
@@ -452,14 +468,9 @@ impl WriteBack {
             };
             let asked = if again { range.clone() } else { gap };
             w.replace(*i, &asked);
-            let (generation, lock) = loop {
-                let before = o.osc.import().generation();
-                let lock = o.osc.lock_range(&o.object, &asked, LdlmMode::PW).await?;
-                // granted across an eviction: by the number from before, what is written under it would be taken for lost
-                if o.osc.import().generation() == before {
-                    break (before, lock);
-                }
-            };
+            let generation = || o.osc.import().generation();
+            let ask = || o.osc.lock_range(&o.object, &asked, LdlmMode::PW);
+            let (generation, lock) = within_one(generation, ask).await?;
             locks.push((*i, generation, lock));
         }
         Ok(locks)
@@ -512,5 +523,25 @@ impl WriteBack {
         let got = lov.read(&cover.layout, fid, offset, len, &held).await?;
         // the end may be further than the OSTs know; up to there is a hole
         Ok(Some(pad(got, len.min(there as usize))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_granted_across_an_eviction_is_asked_for_again() {
+        let (generation, asked) = (Cell::new(7), Cell::new(0));
+        let ask = async || {
+            asked.set(asked.get() + 1);
+            // the client is evicted the first two times
+            generation.set(generation.get() + u64::from(asked.get() < 3));
+            Ok::<_, Error>(asked.get())
+        };
+        let got = within_one(|| generation.get(), &ask).await;
+        assert_eq!(got.expect("granted"), (9, 3));
     }
 }

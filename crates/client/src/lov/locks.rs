@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use crate::osc::{IoLock, ObjectRef};
 
 /// A lock of ours on one object, until it is given back.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct HeldLock(Arc<Mutex<Option<LockRef>>>);
 
 impl HeldLock {

@@ -29,7 +29,7 @@ pub(crate) use self::pieces::pad;
 use self::pieces::{assemble, before_gap, merge, sum};
 use crate::error::{Error, Refusal};
 use crate::lmv::Lmv;
-use crate::osc::{IoLock, ObjectAttr, ObjectRef, ObjectTimes, Osc, WriteAttr};
+use crate::osc::{IoLock, ObjectAttr, ObjectData, ObjectRef, ObjectTimes, Osc, WriteAttr};
 
 /// From so many bytes per stripe on, stripes are worked on by tasks of their own.
 const SPAWN_BYTES: u64 = 256 << 10;
@@ -261,9 +261,10 @@ impl Lov {
                 r.osc.read(&r.object, r.offset, len, lock).await?
             };
             // The end of what is stored is that of the file for who keeps all others from writing. Otherwise they may have written behind it
-            // under locks of their own, which the read leaves alone. Data on an MDT is locked as a whole.
-            let alone = lock.has_all() || r.osc.is_mdt();
-            if got.len() == len || alone && layout.is_one_object() {
+            // under locks of their own, which the read leaves alone; the OST may know that there are none. Data on an MDT is locked as a whole.
+            let ends = got.is_end || lock.has_all() || r.osc.is_mdt();
+            let got = got.data;
+            if got.len() == len || ends && layout.is_one_object() {
                 return Ok(got);
             }
             let total = self.end_within(layout, fid, offset, len, lock).await?;
@@ -272,7 +273,7 @@ impl Lov {
             }
             let (lock, _pin) = lock.of(&r.object);
             let got = r.osc.read(&r.object, r.offset, total, lock).await?;
-            return Ok(pad(got, total));
+            return Ok(pad(got.data, total));
         }
         let pieces = self.read_ranges(&ranges, lock).await?;
         let there = before_gap(&pieces);
@@ -339,7 +340,7 @@ impl Lov {
             try_join_all(jobs).await?
         };
         let mut out = Vec::new();
-        for (r, data) in ranges.iter().zip(datas) {
+        for (r, ObjectData { data, .. }) in ranges.iter().zip(datas) {
             let mut done = 0usize;
             for (at, len) in &r.pieces {
                 let n = (*len as usize).min(data.len().saturating_sub(done));

@@ -354,6 +354,51 @@ async fn large_writes_over_small_locks_end() {
     tokio::time::timeout(HANGS, all).await.expect("it hangs");
 }
 
+/// A writes over all of a range again and again, parts of which it has locked, while B writes small pieces within it: the writes of both end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_write_partly_over_its_own_locks_ends_beside_another_writer() {
+    const BLOCK: u64 = 4096;
+    const BLOCKS: u64 = 16;
+    let all = async {
+        for stripes in [1, 2] {
+            let c = Cluster::start(2, stripes, BLOCK as u32 * 4).await;
+            let users = users(&c, 2).await;
+            let open = opened(&users, "f").await;
+            let (ended, pieces) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let (fs, fh) = (users[1].fs.clone(), open[1].clone());
+            let (until, count) = (ended.clone(), pieces.clone());
+            let beside = tokio::spawn(async move {
+                let u = User::root(&fs);
+                let mut n = 0;
+                while until.load(Ordering::Relaxed) == 0 {
+                    n = (n + 5) % BLOCKS;
+                    let at = n * BLOCK + 100;
+                    u.write(&fh, at, &[2; 500]).await.unwrap();
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let (a, mut round) = (&users[0], 0);
+            // both go on, and neither waits for the other to end
+            while round < 100 || pieces.load(Ordering::Relaxed) < 100 {
+                round += 1;
+                let own = round % BLOCKS * BLOCK;
+                a.write(&open[0], own, &[1; BLOCK as usize]).await.unwrap();
+                let over = a.write(&open[0], 0, &[1; (BLOCKS * BLOCK) as usize]);
+                over.await.unwrap();
+            }
+            ended.store(1, Ordering::Relaxed);
+            beside.await.unwrap();
+            let data = users[1].get("f").await.unwrap();
+            assert_eq!(data.len() as u64, BLOCKS * BLOCK);
+            let piece = |i: usize| (100..600).contains(&(i as u64 % BLOCK));
+            let right = |i: usize| data[i] == 1 || data[i] == 2 && piece(i);
+            assert!((0..data.len()).all(right), "{stripes} stripes");
+            c.stop().await;
+        }
+    };
+    tokio::time::timeout(HANGS, all).await.expect("it hangs");
+}
+
 /// Several clients make a file longer at once, each with several locks on every object: nobody is told a size that is smaller than what
 /// was written before he asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

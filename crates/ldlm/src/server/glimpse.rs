@@ -111,24 +111,35 @@ impl LdlmServer {
     /// Of each client its write locks, those first that reach furthest. Only under those beyond `size` can the object have grown; of a client
     /// that has none such one is named all the same: it knows when it wrote last, and how much.
     fn writers(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<Vec<LockInfo>> {
-        let end = |l: &LockInfo| match l.policy {
-            Policy::Extent { end, .. } => end,
-            _ => u64::MAX,
+        let mut all = self.write_locks(res, ty);
+        all.sort_by_key(|l| (l.export, std::cmp::Reverse(last_byte(l))));
+        let of_each = all.chunk_by(|a, b| a.export == b.export);
+        let beyond = |of_one: &[LockInfo]| {
+            of_one
+                .iter()
+                .filter(|l| last_byte(l) >= size)
+                .count()
+                .max(1)
         };
+        of_each.map(|l| l[..beyond(l)].to_vec()).collect()
+    }
+
+    /// The locks of clients under which they write an object.
+    fn write_locks(&self, res: ResId, ty: LdlmType) -> Vec<LockInfo> {
         let writes = |l: &LockInfo| {
             [LdlmMode::PW, LdlmMode::EX, LdlmMode::CW, LdlmMode::GROUP].contains(&l.granted_mode)
         };
         let st = self.state.lock();
-        let mut all: Vec<LockInfo> = st
-            .ns
+        st.ns
             .granted(res, ty)
             .filter(|l| l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l))
-            .collect();
-        drop(st);
-        all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));
-        let of_each = all.chunk_by(|a, b| a.export == b.export);
-        let beyond = |of_one: &[LockInfo]| of_one.iter().filter(|l| end(l) >= size).count().max(1);
-        of_each.map(|l| l[..beyond(l)].to_vec()).collect()
+            .collect()
+    }
+
+    /// A client may have written, from byte `at` on, what is not stored yet.
+    pub fn may_be_written(&self, res: ResId, ty: LdlmType, at: u64) -> bool {
+        let locks = self.write_locks(res, ty);
+        locks.iter().any(|l| last_byte(l) >= at)
     }
 
     /// Asks one client, which has these locks. One that answers that it knows nothing of a lock may be just giving that one back, and is
@@ -150,6 +161,14 @@ impl LdlmServer {
             }
         }
         None
+    }
+}
+
+/// Where a lock ends.
+fn last_byte(lock: &LockInfo) -> u64 {
+    match lock.policy {
+        Policy::Extent { end, .. } => end,
+        _ => u64::MAX,
     }
 }
 

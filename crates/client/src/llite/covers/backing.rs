@@ -267,3 +267,51 @@ impl super::dirty::Inner {
         self.locks.iter().all(|locks| locks.cover(&EVERYTHING))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llite::covers::extents::ExtentLocks;
+    use crate::llite::covers::map::DirtyMap;
+
+    const PAGE: u64 = crate::grant::PAGE_BYTES;
+
+    /// Two dirty pages of one object, the first of them under a lock that was given back.
+    fn half_void() -> Dirty {
+        let mut map = DirtyMap::default();
+        map.insert(0, bytes::Bytes::from(vec![1; 2 * PAGE as usize]).into());
+        let mut locks = ExtentLocks::default();
+        let void = RangeLock {
+            held: HeldLock::default(),
+            generation: 0,
+        };
+        locks.add(1, 0..PAGE, void);
+        let all = Dirty::new(Vec::new());
+        {
+            let mut inner = all.inner.lock();
+            (inner.maps, inner.locks) = (vec![map], vec![locks]);
+        }
+        all
+    }
+
+    #[test]
+    fn a_loss_is_noted_while_nobody_can_see_that_the_data_is_gone() {
+        let all = half_void();
+        let mut noted = 0;
+        let note = |noted: &mut u32| {
+            assert!(all.inner.try_lock().is_none(), "others see it gone");
+            *noted += 1;
+        };
+        let gone = all.discard_void(0, &EVERYTHING, || note(&mut noted));
+        let ranges: Vec<_> = gone.into_iter().map(|(range, _)| range).collect();
+        assert_eq!(noted, 1);
+        assert!(ranges.iter().eq([&(0..PAGE)]), "{ranges:?}");
+        assert!(all.is_clean_at(0, &(0..PAGE)) && !all.is_clean_at(0, &(PAGE..2 * PAGE)));
+        // what was noted is not noted again
+        assert!(
+            all.discard_void(0, &EVERYTHING, || note(&mut noted))
+                .is_empty()
+        );
+        assert_eq!(noted, 1);
+    }
+}
