@@ -68,6 +68,19 @@ pub(crate) struct Asked<'a> {
     pub rows: Option<&'a str>,
 }
 
+/// The tables of whole mounts, by name.
+pub(crate) fn of_mounts(
+    what: &str,
+    dir: &Path,
+    beside: Option<&Path>,
+    only: Option<&str>,
+) -> Result<(), String> {
+    match what {
+        "peers" => peers::run(dir, beside, only),
+        _ => shared::run(dir, beside, only),
+    }
+}
+
 pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
     if asked.striped && asked.mdts < 2 {
         return Err(format!(

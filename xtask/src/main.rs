@@ -180,11 +180,7 @@ fn main() -> ExitCode {
             beside,
             ..
         } if matches!(&*what, "peers" | "shared") => {
-            let run = match &*what {
-                "peers" => bench::peers::run,
-                _ => bench::shared::run,
-            };
-            run(&dir, beside.as_deref(), rows.as_deref())
+            bench::of_mounts(&what, &dir, beside.as_deref(), rows.as_deref())
         }
         Command::Bench {
             what: Some(_),

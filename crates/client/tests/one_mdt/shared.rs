@@ -121,6 +121,33 @@ async fn writers_of_their_own_parts_come_to_rest() {
     }
 }
 
+/// Another client changes the mode of a file that is being written: the writer asks for its layout once more, and goes on as before.
+#[tokio::test(start_paused = true)]
+async fn a_layout_that_was_lost_is_asked_for_once() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let users = users(&c, 2).await;
+    let open = opened(&users, "f").await;
+    let (a, b) = (&users[0], &users[1]);
+    let mode = SetAttr {
+        mode: Some(0o600),
+        ..Default::default()
+    };
+    let changed = b.fs.setattr(&b.cred, open[1].fid(), mode, None).await;
+    changed.unwrap();
+    let (_, n) = rpcs(&a.fs, async {
+        for block in 0..100 {
+            a.write(&open[0], block * 4096, &[1; 4096]).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        a.fs.fsync(&open[0], true).await.unwrap();
+    })
+    .await;
+    let of = |name| n.iter().find(|(o, _)| o == name).map_or(0, |(_, c)| *c);
+    println!("{n:?}");
+    assert!(of("LDLM_ENQUEUE") <= 6 && of("OST_WRITE") <= 6, "{n:?}");
+    c.stop().await;
+}
+
 /// How one client of a model picks the places of its writes.
 #[derive(Clone, Copy)]
 enum How {
