@@ -11,6 +11,7 @@ pub(crate) mod peers;
 mod profile;
 mod rows;
 pub(crate) mod served;
+pub(crate) mod shared;
 mod work;
 
 use crate::{setup, step};
@@ -65,6 +66,19 @@ pub(crate) struct Asked<'a> {
     pub profile: bool,
     /// Only rows with one of these in their name.
     pub rows: Option<&'a str>,
+}
+
+/// The tables of whole mounts, by name.
+pub(crate) fn of_mounts(
+    what: &str,
+    dir: &Path,
+    beside: Option<&Path>,
+    only: Option<&str>,
+) -> Result<(), String> {
+    match what {
+        "peers" => peers::run(dir, beside, only),
+        _ => shared::run(dir, beside, only),
+    }
 }
 
 pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {

@@ -54,8 +54,8 @@ enum Command {
         /// and two file systems, with its throughput over time as tables and plots in DIR; `memory`: a client that walks 1,000,000
         /// names and streams 20 GiB; `originals`: the load generators beside the ior and mdtest on the PATH; `peers`: Coral over TCP
         /// beside GlusterFS, MooseFS, a FUSE passthrough and the directory (root); `scale`: many files: rates, starts, memory of the
-        /// servers, space.
-        #[arg(value_parser = ["lnet", "memory", "originals", "peers", "router", "scale"])]
+        /// servers, space; `shared`: two mounts that write and read one file, beside a file for each.
+        #[arg(value_parser = ["lnet", "memory", "originals", "peers", "router", "scale", "shared"])]
         what: Option<String>,
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
@@ -179,7 +179,9 @@ fn main() -> ExitCode {
             rows,
             beside,
             ..
-        } if what == "peers" => bench::peers::run(&dir, beside.as_deref(), rows.as_deref()),
+        } if matches!(&*what, "peers" | "shared") => {
+            bench::of_mounts(&what, &dir, beside.as_deref(), rows.as_deref())
+        }
         Command::Bench {
             what: Some(_),
             profile,

@@ -73,6 +73,10 @@ pub trait AstSender: Send + Sync + 'static {
         exp: ExportId,
         lock: &LockInfo,
     ) -> BoxFuture<'static, Result<Bytes, AstError>>;
+    /// The client answers a glimpse for the object, whichever of its locks is named: to ask about another brings nothing more.
+    fn answers_for_objects(&self, _exp: ExportId) -> bool {
+        false
+    }
     /// The client failed its duties: the target must evict it. It then calls [`crate::LdlmServer::export_gone`].
     fn evict(&self, exp: ExportId, why: EvictReason);
 }
@@ -92,6 +96,10 @@ pub struct AstPeer {
 pub trait AstPeers: Send + Sync + 'static {
     /// Address of the client behind `exp`, or `None` when the export is gone.
     fn peer(&self, exp: ExportId) -> Option<AstPeer>;
+    /// See [`AstSender::answers_for_objects`].
+    fn answers_for_objects(&self, _exp: ExportId) -> bool {
+        false
+    }
     /// See [`AstSender::evict`].
     fn evict(&self, exp: ExportId, why: EvictReason);
 }
@@ -284,6 +292,10 @@ impl<P: AstPeers> AstSender for PtlrpcAsts<P> {
             request(LdlmFlags(0), lock.desc(), [lock.remote_cookie, 0]),
             None,
         )
+    }
+
+    fn answers_for_objects(&self, exp: ExportId) -> bool {
+        self.peers.answers_for_objects(exp)
     }
 
     fn evict(&self, exp: ExportId, why: EvictReason) {

@@ -184,6 +184,66 @@ async fn a_glimpse_misses_nothing_of_a_writer_that_leaves() {
     drop(held);
 }
 
+/// A client with several locks on an object knows what it has written there, whichever of them the server names.
+#[tokio::test(start_paused = true)]
+async fn a_glimpse_misses_nothing_under_several_locks_of_a_client() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    bed.server.sizes.bytes.store(100, Ordering::Relaxed);
+    a.hook.size.store(3000, Ordering::Relaxed);
+    let held = |start, end| {
+        let (policy, exact) = (Policy::extent(start, end), LdlmFlags::NO_EXPANSION);
+        a.ns.enqueue(OBJECT, LdlmType::EXTENT, PW, policy, exact, 56)
+    };
+    let (near, _) = held(0, 4095).await.unwrap();
+    let (far, _) = held(1 << 20, (2 << 20) - 1).await.unwrap();
+    let cookie_of = |l: &LockRef| l.info().remote_cookie;
+    bed.server.callbacks();
+    // the client says that it has no such lock: it is asked about its other one
+    *bed.server.exports.unknown.lock() = vec![cookie_of(&far)];
+    assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 3000);
+    assert_eq!(bed.server.callbacks(), ["GL", "GL"]);
+    *bed.server.exports.unknown.lock() = vec![cookie_of(&far), cookie_of(&near)];
+    assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 100);
+    assert_eq!(bed.server.callbacks(), ["GL", "GL"]);
+    // one that answers for the object is asked once
+    bed.server.exports.whole.store(true, Ordering::Relaxed);
+    assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 100);
+    assert_eq!(bed.server.callbacks(), ["GL"]);
+    // a lock whose grant has not arrived at the client yet: it answers for the object
+    bed.server.exports.unknown.lock().clear();
+    let exp = bed.server.ldlm.locks()[0].export.unwrap();
+    let policy = Policy::extent(4 << 20, (5 << 20) - 1);
+    let desc = LockDesc::new(OBJECT, LdlmType::EXTENT, PW, &policy);
+    let rq = LdlmRequest::enqueue(LdlmFlags::NO_EXPANSION, desc, 1);
+    bed.server.ldlm.enqueue(exp, &rq).await.unwrap();
+    bed.server.callbacks();
+    assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 3000);
+    assert_eq!(bed.server.callbacks(), ["GL"]);
+}
+
+/// Also who can only have written below the end of the object is asked, once: it knows when it wrote.
+#[tokio::test(start_paused = true)]
+async fn a_glimpse_asks_writers_below_the_end_too() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    bed.server.sizes.bytes.store(1 << 30, Ordering::Relaxed);
+    let held = |start, end| {
+        let (policy, exact) = (Policy::extent(start, end), LdlmFlags::NO_EXPANSION);
+        a.ns.enqueue(OBJECT, LdlmType::EXTENT, PW, policy, exact, 56)
+    };
+    let _near = held(0, 4095).await.unwrap();
+    let (far, _) = held(1 << 20, (2 << 20) - 1).await.unwrap();
+    bed.server.callbacks();
+    *bed.server.exports.unknown.lock() = vec![far.info().remote_cookie];
+    assert_eq!(b.ns.glimpse(OBJECT).await.unwrap().0.size, 1 << 30);
+    assert_eq!(bed.server.callbacks(), ["GL"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_gives_up_its_own_lock_unless_it_may_keep_it() {
     let bed = Bed::new(1).await;

@@ -944,6 +944,74 @@ async fn a_glimpse_tells_size_and_times() {
     cl.stop(vec![c]).await;
 }
 
+/// A read that comes short says where the object ends, unless a client may have written behind it and not told yet. A client of Lustre
+/// is told nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_read_tells_the_end_unless_somebody_writes_behind_it() {
+    let cl = cluster(OsdMem::new()).await;
+    let (a, stock) = (cl.client(2, true).await, cl.client(3, false).await);
+    a.write_with(obdo(1, 0), &[(0, 5000)], &[3; 5000], 0)
+        .await
+        .unwrap();
+    let told = async |c: &Client, at, len| {
+        let read = c.read_with(obdo(1, 0), &[(at, len)], 0).await;
+        let oa = read.unwrap().1;
+        (oa.valid & md::FLSIZE != 0).then_some(oa.size)
+    };
+    assert_eq!(told(&a, 0, 5000).await, None, "nothing is missing");
+    for (at, len) in [(0, 8000), (4999, 100), (5000, 100), (1 << 20, 100)] {
+        assert_eq!(told(&a, at, len).await, Some(5000));
+        assert_eq!(told(&stock, at, len).await, None);
+    }
+    let policy = Policy::extent(1 << 20, EOF);
+    let desc = LockDesc::new(oi(1).res_id(), LdlmType::EXTENT, LdlmMode::PW, &policy);
+    let asked = LdlmRequest::enqueue(LdlmFlags::empty(), desc, 0x1234).to_bytes();
+    let rq = Request::new(portal::OST_REQUEST, opc::LDLM_ENQUEUE).push_bytes(asked);
+    let b = cl.client(4, true).await;
+    assert_eq!(b.call(rq).await.status, 0);
+    assert_eq!(told(&a, 0, 8000).await, None, "B writes behind it");
+    b.import.disconnect().await;
+    assert_eq!(told(&a, 0, 8000).await, Some(5000));
+    cl.stop(vec![a, stock]).await;
+}
+
+/// Clients with locks beside each other write out in any order. A time that was set does not stick.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_times_of_an_object_are_those_of_its_newest_write() {
+    let cl = cluster(OsdMem::new()).await;
+    let (a, b) = (cl.client(2, true).await, cl.client(3, true).await);
+    let time = |secs| coral_wire::coral::pack_time(secs, 5);
+    let at = |secs| Obdo {
+        mtime: time(secs),
+        ctime: time(secs),
+        ..obdo(1, md::FLMTIME | md::FLCTIME)
+    };
+    let times = async || {
+        let of = locked(1, 0);
+        let asked = a.op(portal::OST_REQUEST, opc::OST_GETATTR, &of);
+        let got = asked.await.unwrap();
+        (got.mtime, got.ctime)
+    };
+    b.write_with(at(2000), &[(8192, 4)], b"late", 0)
+        .await
+        .unwrap();
+    a.write_with(at(1000), &[(0, 5)], b"early", 0)
+        .await
+        .unwrap();
+    assert_eq!(times().await, (time(2000), time(2000)));
+    for set in [at(9000), at(500)] {
+        a.op(portal::OST_REQUEST, opc::OST_SETATTR, &set)
+            .await
+            .unwrap();
+        assert_eq!(times().await, (set.mtime, set.ctime));
+        b.write_with(at(3000), &[(8192, 4)], b"then", 0)
+            .await
+            .unwrap();
+        assert_eq!(times().await, (time(3000), time(3000)));
+    }
+    cl.stop(vec![a, b]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_come_back_when_a_client_leaves() {
     let cl = cluster(OsdMem::new()).await;

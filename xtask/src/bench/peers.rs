@@ -5,7 +5,8 @@
 //! was mounted anew and the kernel's caches were dropped. CPU seconds are those of the whole machine.
 //! A side whose mount is not what it claims to be is refused. A peer that cannot be had is left out, and that is said.
 //!
-//! Left out: rows of several mounts on one file, random writes with O_DIRECT, and JuiceFS, which is no Debian package.
+//! Left out: rows of several mounts on one file, which are in `cargo xtask bench shared`; random writes with O_DIRECT, and JuiceFS,
+//! which is no Debian package.
 
 mod kind;
 

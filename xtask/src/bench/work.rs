@@ -60,6 +60,7 @@ pub(crate) fn worker(
         "pack" => pack(scratch, amount),
         "untar" => run("tar", &["-xf", &tree(scratch).to_string_lossy(), "-C"], dir),
         "rmrf" => run("rm", &["-rf"], &dir.join("tree")),
+        shared if shared.starts_with("shared:") => blocks(shared, dir, job, amount),
         other => return Err(format!("no such work: {other}")),
     };
     done.map_err(|e| format!("{work} in {}: {e}", dir.display()))
@@ -79,6 +80,41 @@ fn write(
         file.write_all(&block)?;
     }
     file.sync_all()
+}
+
+/// Blocks of one file of two jobs, or of a file of this job's own: `shared:` and what, how and bytes, with colons between.
+fn blocks(what: &str, dir: &Path, job: u64, count: u64) -> std::io::Result<()> {
+    let bad = || std::io::Error::other(format!("{what} is no such work"));
+    let [_, what, how, size] = what.split(':').collect::<Vec<_>>()[..] else {
+        return Err(bad());
+    };
+    let size: u64 = size.parse().map_err(|_| bad())?;
+    let (name, place): (_, &dyn Fn(u64) -> u64) = match how {
+        "own" => (format!("own{job}"), &|i| i),
+        "segmented" => ("shared".to_owned(), &|i| job * count + i),
+        "strided" => ("shared".to_owned(), &|i| 2 * i + job),
+        _ => return Err(bad()),
+    };
+    let path = dir.join(name);
+    let mut block = vec![job as u8 + 1; size as usize];
+    if what == "write" {
+        let mut open = OpenOptions::new();
+        let file = open.write(true).create(true).truncate(false).open(path)?;
+        for i in 0..count {
+            file.write_all_at(&block, place(i) * size)?;
+        }
+        return file.sync_all();
+    }
+    let file = File::open(path)?;
+    for i in 0..count {
+        file.read_exact_at(&mut block, place(i) * size)?;
+        if block[0] != job as u8 + 1 || block[block.len() - 1] != job as u8 + 1 {
+            return Err(std::io::Error::other(format!(
+                "block {i} is not what was written"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A file that is there and was read.

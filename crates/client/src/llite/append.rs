@@ -1,6 +1,6 @@
 //! Writes with O_APPEND: to where the file ends when they are done, whoever else appends.
 //!
-//! Invariant: the end is found and written to under locks on every object: those of a cover for writes, or locks of its own
+//! Invariant: the end is found and written to under locks on every object: those of a cover for writes that has all of them, or locks of its own
 //! (`ll_file_io_generic` in `lustre/llite/file.c` does the latter).
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::finish::finish;
 use super::handle::{FileHandle, end_of};
 use super::layouts::Layouts;
 use super::servers::Servers;
-use super::writeback::{Kept, WriteBack};
+use super::writeback::{Kept, Need, WriteBack};
 use crate::error::Error;
 use crate::lov::{Form, Locks};
 use crate::osc::WriteAttr;
@@ -69,18 +69,24 @@ impl Appends {
             }
             match inode.gate.begin_write(true) {
                 Writing::Under(cover) => {
-                    let end = self.writeback.end_under(&cover, inode.fid).await?;
+                    let Some((end, since)) = self.writeback.end_under(&cover, inode.fid).await?
+                    else {
+                        return Ok(false);
+                    };
                     let after = end_of(end, data.len() as u64)?;
                     match self
                         .writeback
-                        .keep(cover, inode.fid, end, data, attr)
+                        .keep(cover, inode.fid, end, data, attr, Some(since))
                         .await?
                     {
                         Kept::All => {
+                            inode.gate.write_kept();
                             inode.wrote(after);
                             return Ok(true);
                         }
                         Kept::Again => inode.gate.may_write().await,
+                        Kept::Full(osc, bytes) => osc.grant().room(bytes).await,
+                        Kept::Uncovered => return Ok(false),
                         Kept::NoGrant(..) => {
                             // without grant it would be written under what the cover still has of its locks
                             inode.gate.contended();
@@ -88,7 +94,10 @@ impl Appends {
                         }
                     }
                 }
-                Writing::Acquire(turn) => self.writeback.acquire_turn(inode, turn).await,
+                Writing::Acquire(t) => {
+                    // what was got may be asked back at once: servers are asked for the end first
+                    drop(self.writeback.obtain(inode, t, Need::Whole).await);
+                }
                 Writing::Wait => inode.gate.may_write().await,
                 Writing::Drain | Writing::Sync(_) => return Ok(false),
             }

@@ -118,11 +118,9 @@ impl Attributes {
             return Ok(md.merged(&objects));
         }
         // what covers the pages covers these too; asked otherwise our own write lock would be called back
-        if let Some(cover) = self
-            .covers
-            .cover(fid)
-            .filter(|c| c.is_whole() && c.layout.generation == md.layout.generation)
-        {
+        let cover = self.covers.cover(fid);
+        let cover = cover.filter(|c| c.layout.generation == md.layout.generation);
+        if let Some(cover) = cover.as_ref().filter(|c| c.is_whole()) {
             // asked first: what lands meanwhile is counted twice, not missed
             let ahead = cover.writes.as_ref().and_then(|w| w.ahead(&cover.layout));
             let objects = self.servers.lov.getattr_locked(&cover.layout, fid).await?;
@@ -135,6 +133,12 @@ impl Attributes {
                     });
             }
             return Ok(md.merged(&objects));
+        }
+        if let Some(w) = cover.as_ref().and_then(|c| c.writes.as_ref()) {
+            // others may have what is not locked here: they are asked, and keep it
+            let ahead = w.ahead(&md.layout);
+            let (objects, _) = self.servers.lov.glimpse(&md.layout, fid).await?;
+            return Ok(md.merged(&ahead.map_or(objects, |a| a.complete(objects))));
         }
         let layout = self.layouts.settled(fid, md.layout.clone()).await?;
         // a lock that our own next write would call back is not worth having

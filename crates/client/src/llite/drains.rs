@@ -4,14 +4,40 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
-use super::covers::{Cover, Covers, Gate, ObjectKey, OpenInode};
+use super::covers::{Asked, Cover, Covers, Dirty, Gate, ObjectKey, OpenInode};
 use super::flusher::Flusher;
 use super::upcalls::Upcalls;
+
+/// A lock that is asked back while data is written under it all the time serves the writer for so long still, at most. It would ask
+/// for it again at once, and the file would be handed to and fro with every write.
+const TURN: Duration = Duration::from_millis(10);
+/// Who has written nothing for so long does not write all the time.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Waits until a lock that was asked back is to go. One that is void serves nobody.
+async fn linger(w: &Dirty, lock: &Asked) {
+    let began = Instant::now();
+    let Some((mut seen, last)) = w.puts(lock) else {
+        return;
+    };
+    if last.is_none_or(|l| l.elapsed() > PAUSE) {
+        return;
+    }
+    while began.elapsed() < TURN && !w.is_void(lock) {
+        tokio::time::sleep(PAUSE).await;
+        let now = w.puts(lock).map_or(seen, |(now, _)| now);
+        if std::mem::replace(&mut seen, now) == now {
+            return;
+        }
+    }
+}
 
 /// Drains covers.
 pub(super) struct Drains {
@@ -64,14 +90,51 @@ impl Drains {
 
     /// The lock `cookie` on an object goes or is asked back: what it covers must be dropped.
     pub fn lock_lost(self: &Arc<Self>, key: ObjectKey, cookie: u64) {
-        if let Some((fid, gate)) = self.covers.by_object(key)
-            && gate.begin_drain(Some(cookie))
-        {
-            if gate.writes().is_some() {
-                gate.contended();
+        let Some((fid, gate)) = self.covers.by_object(key) else {
+            return;
+        };
+        if let Some(cover) = gate.writes() {
+            let asked = cover.writes.as_ref();
+            if let Some(asked) = asked.and_then(|w| w.asked(key, cookie)) {
+                self.write_out_one(fid, gate, cover, asked);
             }
+        } else if gate.begin_drain(Some(cookie)) {
             self.spawn(fid, gate);
         }
+    }
+
+    /// New locks of a cover for writes were used, or will not be: those that were asked back meanwhile go.
+    pub fn used(self: &Arc<Self>, fid: Fid, gate: &Arc<Gate>, cover: &Arc<Cover>) {
+        let Some(w) = &cover.writes else { return };
+        for asked in w.used() {
+            self.write_out_one(fid, gate.clone(), cover.clone(), asked);
+        }
+    }
+
+    /// A cover for writes goes that has no lock.
+    pub fn drop_bare(self: &Arc<Self>, fid: Fid, gate: &Arc<Gate>) {
+        let bare = |c: Arc<Cover>| c.writes.as_ref().is_some_and(|w| w.is_bare());
+        if gate.writes().is_some_and(bare) && gate.begin_drain_bare() {
+            self.spawn(fid, gate.clone());
+        }
+    }
+
+    /// One lock of a cover for writes goes, after what lies under it was written out; the others stay.
+    fn write_out_one(self: &Arc<Self>, fid: Fid, gate: Arc<Gate>, cover: Arc<Cover>, lock: Asked) {
+        let me = self.clone();
+        self.runtime.spawn(async move {
+            let Some(w) = &cover.writes else { return };
+            if !w.is_replaced(&lock) {
+                linger(w, &lock).await;
+                gate.lock_lost();
+            }
+            if let Some(extent) = w.going(&lock) {
+                let out = me.flusher.write_range_out(fid, &cover, lock.place, &extent);
+                out.await;
+            }
+            w.gone(&lock);
+            me.drop_bare(fid, &gate);
+        });
     }
 
     /// A handle for writing was opened: pages may be dirtied from now on, so a cover for reading is not enough any more.

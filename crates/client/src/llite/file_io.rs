@@ -55,10 +55,11 @@ impl FileIo {
         fh.set_read();
         fh.still_open(self.servers.now()).await?;
         if let Some(cover) = fh.inode.gate.writes() {
-            return self
-                .writeback
-                .read(&cover, fh.fid(), offset, len_bytes as usize)
-                .await;
+            let len = len_bytes as usize;
+            let under = self.writeback.read(&cover, fh.fid(), offset, len).await?;
+            if let Some(data) = under {
+                return Ok(data);
+            }
         }
         let around = fh.flags() & libc::O_DIRECT as u32 != 0;
         if !around && let Some(data) = self.attributes.data_known(fh.fid(), offset, len_bytes) {
@@ -102,9 +103,13 @@ impl FileIo {
             true => len_bytes as usize,
             false => self.inside(fid, offset, len_bytes).await?,
         };
+        let locks = match fh.inode.gate.writes() {
+            Some(_) => Locks::beside(),
+            None => Locks::default(),
+        };
         self.servers
             .lov
-            .read(&layout, fid, offset, len_bytes, &Locks::default())
+            .read(&layout, fid, offset, len_bytes, &locks)
             .await
     }
 

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use coral_ldlm::LockRef;
 use coral_wire::fid::Fid;
 use futures_util::future::join_all;
 
-use super::covers::{Cover, Covers, Dirty, Flight, Gate, OpenFiles, OpenInode, Taken};
+use super::covers::{Cover, Covers, Dirty, EVERYTHING, Flight, Gate, OpenFiles, OpenInode, Taken};
 use crate::error::TargetError;
-use crate::osc::{BackedBy, IN_FLIGHT, ObjectRef, Osc};
+use crate::osc::{BackedBy, IN_FLIGHT, Osc};
 
 /// Dirty data is written out after this.
 const AGE: Duration = Duration::from_secs(1);
@@ -50,43 +51,62 @@ impl Flusher {
         }
     }
 
-    /// Carries one flight to its end.
+    /// Carries one flight to its end. What of it lay under a lock that is void is lost.
     async fn land(self: &Arc<Self>, fid: Fid, cover: &Cover, i: usize, f: Flight) {
         let Some(w) = &cover.writes else { return };
-        let (o, span, cost) = (&w.objects()[i], f.span(), f.cost());
-        let done = {
+        let (o, cost, id) = (&w.objects()[i], f.cost(), f.id);
+        {
             let _place = o.osc.write_backs().acquire().await;
             let attr = w.attr();
             // held: its object is not clean while this flies
-            match cover.lock(i).filter(|l| !l.is_dead()) {
-                None => Err(o.void()),
-                Some(l) => {
-                    let by = BackedBy {
-                        cookie: l.info().remote_cookie,
-                        generation: o.generation,
-                        granted: true,
+            let mut backed: Option<(LockRef, u64)> = None;
+            let mut parts = Vec::with_capacity(f.parts.len());
+            for (at, data) in f.parts {
+                let range = at..at + data.len() as u64;
+                for (piece, lives) in w.by_life(i, &range) {
+                    let found = w.backed_by(i, &piece).filter(|_| lives);
+                    let Some((lock, generation)) = found else {
+                        self.lost(fid, w, i, &piece, o.void());
+                        continue;
                     };
-                    o.osc.write_back(&o.object, &f.parts, &attr, by).await
+                    let oldest = backed.map_or(generation, |b| b.1.min(generation));
+                    backed = Some((lock, oldest));
+                    let of_data = (piece.start - at) as usize..(piece.end - at) as usize;
+                    parts.push((piece.start, data.slice(of_data)));
                 }
             }
-        };
-        o.osc.grant().used(cost);
-        if let Err(e) = done {
-            w.set_file_end(None);
-            self.lost(fid, &o.object, &span, e);
+            if let Some((lock, generation)) = backed {
+                let by = BackedBy {
+                    cookie: lock.info().remote_cookie,
+                    generation,
+                    granted: true,
+                };
+                let live = Flight { id, parts };
+                let done = o.osc.write_back(&o.object, &live.parts, &attr, by);
+                if let Err(e) = done.await {
+                    self.lost(fid, w, i, &live.span(), e);
+                }
+            }
         }
-        w.landed(i, f.id);
+        o.osc.grant().used(cost);
+        w.landed(i, id);
         // it was put off while much was on its way
         if o.osc.grant().is_wanted() {
             self.relieve(&o.osc);
         }
     }
 
-    fn lost(&self, fid: Fid, object: &ObjectRef, range: &Range<u64>, why: TargetError) {
-        tracing::error!(%fid, object = ?object.oi, start = range.start, end = range.end, error = %why, "written data could not be stored and is lost");
+    fn lost(&self, fid: Fid, w: &Dirty, i: usize, range: &Range<u64>, why: TargetError) {
+        Self::log_lost(fid, w, i, range, &why);
         if let Some(inode) = self.open.of(fid) {
             inode.lost.note(why.into());
         }
+    }
+
+    fn log_lost(fid: Fid, w: &Dirty, i: usize, range: &Range<u64>, why: &TargetError) {
+        w.forget_end();
+        let object = &w.objects()[i].object;
+        tracing::error!(%fid, object = ?object.oi, start = range.start, end = range.end, error = %why, "written data could not be stored and is lost");
     }
 
     /// Writes out dirty data in these ranges of the objects and waits until it has landed. What is written meanwhile is
@@ -107,27 +127,40 @@ impl Flusher {
         }
     }
 
-    /// The cover goes: of each object writes everything out, or drops it when its lock is void, and gives its lock back. None
+    /// The cover goes: of each object writes everything out, or drops it when its lock is void, and gives its locks back. None
     /// waits for another: their OSTs may be dead.
     pub async fn write_all_out(self: &Arc<Self>, fid: Fid, cover: &Arc<Cover>) {
         let Some(w) = &cover.writes else { return };
         w.close();
         join_all((0..w.objects().len()).map(|i| async move {
-            while !w.is_clean_at(i) {
-                if cover.is_dead(i) {
-                    self.discard(fid, w, i);
-                }
-                self.write_out(fid, cover, &w.one(i)).await;
-            }
-            cover.give_back(i);
+            self.write_range_out(fid, cover, i, &EVERYTHING).await;
+            w.all_gone(i);
         }))
         .await;
     }
 
-    fn discard(&self, fid: Fid, w: &Dirty, i: usize) {
-        if let Some((range, cost)) = w.discard(i) {
-            w.objects()[i].osc.grant().used(cost);
-            self.lost(fid, &w.objects()[i].object, &range, w.objects()[i].void());
+    /// Writes out what is dirty in a range of object `i`, or drops what lies under void locks, until nothing is left. Nothing new may
+    /// come there.
+    pub async fn write_range_out(
+        self: &Arc<Self>,
+        fid: Fid,
+        cover: &Arc<Cover>,
+        i: usize,
+        range: &Range<u64>,
+    ) {
+        let Some(w) = &cover.writes else { return };
+        while !w.is_clean_at(i, range) {
+            let (o, inode) = (&w.objects()[i], self.open.of(fid));
+            let lost = || {
+                if let Some(inode) = &inode {
+                    inode.lost.note(o.void().into());
+                }
+            };
+            for (void, cost) in w.discard_void(i, range, lost) {
+                o.osc.grant().used(cost);
+                Self::log_lost(fid, w, i, &void, &o.void());
+            }
+            self.write_out(fid, cover, &w.one(i, range)).await;
         }
     }
 

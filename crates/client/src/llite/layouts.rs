@@ -47,9 +47,9 @@ impl Layouts {
         let mdc = self.servers.lmv.of(fid).await?;
         let (raw, lock) = mdc.layout(fid, op, start, end).await?;
         // Kept, the lock tells when the layout changes; without one it must be asked for again. (A Coral server gives a file
-        // no other objects than it has.)
+        // no other objects than it has.) To give back one that would be kept is to lose it: the next I/O would ask once more.
         let kept = op == layout_intent::ACCESS && lock.as_ref().is_some_and(|l| !l.is_blocked());
-        if mdc.coral() || !kept {
+        if !kept {
             mdc.drop_lock(lock);
         }
         if !mdc.coral()

@@ -306,7 +306,7 @@ impl SetAttrs {
         // all objects are locked before the first is cut: an append of another client must not take an end from one that is not
         // cut yet. (`vvp_io_setattr_lock` in `lustre/llite/vvp_io.c`. The lock of data on an MDT is the MDT's to take.)
         let several = layout.stripes().filter(|s| s.part.end > from).count() > 1;
-        let own = match several && held.held.is_empty() && !layout.has_dom() {
+        let own = match several && held.is_empty() && !layout.has_dom() {
             true => Locks::of_objects(
                 self.servers
                     .lov
@@ -315,7 +315,7 @@ impl SetAttrs {
             ),
             false => Locks::default(),
         };
-        let held = if own.held.is_empty() { held } else { &own };
+        let held = if own.is_empty() { held } else { &own };
         let cut = self
             .servers
             .lov

@@ -1,13 +1,17 @@
 //! Write-back: data of write(2) stays dirty under extent locks and goes to the OSTs later, in large requests and several at
 //! once, while the writer goes on.
 //!
-//! Dirty data belongs to a [`super::covers::Cover`] of the file that serves nothing else: PW locks on the whole of every object. It is
-//! written out when a whole RPC is together, after a second at the latest, and before: a lock of the cover is given back,
-//! fsync, a read of the range, a change of size or times, another use of the cover, unmount.
+//! Dirty data belongs to a [`super::covers::Cover`] of the file that serves nothing else: PW locks on ranges of its objects. A write asks
+//! for what it needs and is given more where nobody else is: the whole object to who is alone, all up to the next lock to who is
+//! not. Dirty data is written out when a whole RPC is together, after a second at the latest, and before: the lock it is under is given
+//! back, fsync, a read of the range, a change of size or times, another use of the cover, unmount.
 //!
 //! Invariants:
-//! - data is dirty only while the cover's locks are held, and each lock goes when the last of its object's data has landed:
-//!   an OST that is not there keeps no lock of another;
+//! - data is dirty only while a lock on it is held, and each lock goes when the last data under it has landed, whatever becomes of
+//!   the others: an OST that is not there keeps no lock of another, and who wants one range takes no other;
+//! - a lock is asked for again while the last one is still being given back. So the server knows of all who write when it grants,
+//!   and gives each what is before the next: clients that write parts of their own of a file come to rest after a few callbacks;
+//! - where a file ends is known here only while all of it is locked. Otherwise whoever holds a lock is asked;
 //! - dirty data has room: its pages are taken from the OST's grant first ([`crate::grant`]); without grant the
 //!   write goes out at once and is told ENOSPC itself;
 //! - writing out waits for no lock and for no request that may wait for one; nobody waits for it with a lock in hand that
@@ -15,9 +19,11 @@
 //! - what could not be written out is lost, as in Lustre, and each open handle is told (`covers/lost.rs`). After an eviction by an
 //!   OST nothing is sent there any more (`flusher.rs`): others may have written there.
 //!
-//! Lustre: `lustre/osc/osc_cache.c`, `osc_io.c`, `vvp_io.c`. Absent: locks on parts of objects; the cache of clean data is the
-//! kernel's.
+//! Lustre: `lustre/osc/osc_cache.c`, `osc_io.c`, `vvp_io.c`. Absent: a cache of clean data, which is
+//! the kernel's; locks asked for ahead of a writer.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use coral_buffers::Payload;
@@ -27,7 +33,8 @@ use coral_wire::ldlm::LdlmMode;
 
 use super::cache::Cache;
 use super::covers::{
-    Acquiring, Cover, Covers, Dirty, Object, OpenInode, Piece, Put, Writing, coverable,
+    Acquiring, Cover, Covers, Dirty, EVERYTHING, Gate, Granted, Object, OpenInode, Piece, Put,
+    Writing, coverable,
 };
 use super::drains::Drains;
 use super::finish::finish;
@@ -36,8 +43,8 @@ use super::handle::{FileHandle, end_of};
 use super::layouts::Layouts;
 use super::servers::Servers;
 use crate::error::Error;
-use crate::lov::{FileLayout, pad};
-use crate::osc::{BackedBy, ObjectRef, Osc, WriteAttr};
+use crate::lov::{FileLayout, Locks, pad};
+use crate::osc::{BackedBy, Osc, WriteAttr};
 
 /// What became of a write that was to stay dirty.
 pub(super) enum Kept {
@@ -45,8 +52,61 @@ pub(super) enum Kept {
     All,
     /// It is to be decided anew how it goes.
     Again,
+    /// So many bytes at this OST have no room now.
+    Full(Arc<Osc>, u64),
+    /// Not all that must be is locked.
+    Uncovered,
     /// Not enough is granted: nothing of it is.
     NoGrant(Arc<Cover>, Vec<Piece>),
+}
+
+/// What of a file is to be locked for a write.
+#[derive(Debug, Clone)]
+pub(super) enum Need {
+    /// These bytes of the file.
+    Range(Range<u64>),
+    /// The same again: what was locked of them went before the rest had come. All that is needed of an object is asked for at once.
+    Again(Range<u64>),
+    /// All of it, for who must know where it ends.
+    Whole,
+}
+
+/// So often a write asks for locks that are not all there when it has them; then it goes to the OSTs.
+const ASKS: u32 = 2;
+
+/// The turn of one who asks for locks. What he got is not taken from him before this is dropped: he writes first.
+pub(super) struct Turn {
+    drains: Arc<Drains>,
+    fid: Fid,
+    gate: Arc<Gate>,
+    acquiring: Option<Acquiring>,
+    /// What got locks.
+    cover: Option<Arc<Cover>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(cover) = &self.cover {
+            self.drains.used(self.fid, &self.gate, cover);
+        }
+        drop(self.acquiring.take());
+        self.drains.drop_bare(self.fid, &self.gate);
+    }
+}
+
+/// What `ask` brings, and the generation it was asked for in. Of what was granted across an eviction that is not known, and it is asked for
+/// again: by the number from before, what is written under it would be taken for lost.
+async fn within_one<T, E, F: Future<Output = Result<T, E>>>(
+    generation: impl Fn() -> u64,
+    ask: impl Fn() -> F,
+) -> Result<(u64, T), E> {
+    loop {
+        let before = generation();
+        let got = ask().await?;
+        if generation() == before {
+            return Ok((before, got));
+        }
+    }
 }
 
 /// Keeps data of write(2) back, and hands on what may not be kept.
@@ -72,42 +132,73 @@ impl WriteBack {
         let end = end_of(offset, data.len() as u64)?;
         let _whole = inode.writes.lock(offset..end).await;
         let worth = fh.count_write() && !fh.is_sync();
+        let mut asks = 0;
+        let mut turn: Option<Turn> = None;
+        let mut layout = self.layouts.for_write(inode, offset, end).await?;
         loop {
-            let layout = self.layouts.for_write(inode, offset, end).await?;
-            match inode.gate.begin_write(worth && self.may_keep(&layout)) {
-                Writing::Under(cover) => {
-                    let done = match self.keep(cover, fid, offset, &data, attr).await? {
-                        Kept::All => true,
-                        Kept::Again => false,
-                        Kept::NoGrant(cover, pieces) => {
-                            self.write_now(fid, &cover, &pieces, attr).await?
-                        }
-                    };
-                    if done {
-                        return Ok(());
+            let mut way = inode.gate.begin_write(worth && self.may_keep(&layout));
+            if let Writing::Under(cover) = way {
+                let kept = self.keep(cover, fid, offset, &data, attr, None).await;
+                let uncovered = matches!(kept, Ok(Kept::Uncovered));
+                let wrote = match kept? {
+                    Kept::All => {
+                        inode.gate.write_kept();
+                        true
                     }
+                    Kept::NoGrant(cover, pieces) => {
+                        drop(turn.take());
+                        self.write_now(fid, &cover, &pieces, attr).await?
+                    }
+                    Kept::Full(osc, bytes) => {
+                        // nothing is kept from others while waiting
+                        drop(turn.take());
+                        osc.grant().room(bytes).await;
+                        false
+                    }
+                    Kept::Again | Kept::Uncovered => false,
+                };
+                if wrote {
+                    return Ok(());
+                }
+                drop(turn.take());
+                if uncovered && asks >= ASKS {
+                    // others take one part while we wait for another
+                    inode.gate.contended();
+                    asks = 0;
+                }
+                way = match uncovered {
+                    true => inode.gate.begin_more(),
+                    false => Writing::Wait,
+                };
+            }
+            match way {
+                Writing::Under(_) => {}
+                Writing::Acquire(t) => {
+                    let need = match asks {
+                        0 => Need::Range(offset..end),
+                        _ => Need::Again(offset..end),
+                    };
+                    asks += 1;
+                    turn = self.obtain(inode, t, need).await;
+                }
+                Writing::Wait => {
+                    drop(turn.take());
                     inode.gate.may_write().await;
                 }
-                Writing::Acquire(turn) => self.acquire_turn(inode, turn).await,
-                Writing::Wait => inode.gate.may_write().await,
                 Writing::Drain => self.drains.spawn(fid, inode.gate.clone()),
                 Writing::Sync(_write) => {
-                    let done = self
-                        .servers
-                        .lov
-                        .write(
-                            &layout,
-                            fid,
-                            offset,
-                            data.clone(),
-                            attr,
-                            &Default::default(),
-                        )
+                    let (lov, none) = (&self.servers.lov, Locks::default());
+                    let done = lov
+                        .write(&layout, fid, offset, data.clone(), attr, &none)
                         .await;
                     if !self.layouts.moved(inode, &layout, offset, end).await? {
                         return done;
                     }
                 }
+            }
+            if turn.is_none() {
+                // not with new locks in hand: who moves the data may want them
+                layout = self.layouts.for_write(inode, offset, end).await?;
             }
         }
     }
@@ -117,11 +208,15 @@ impl WriteBack {
         self.cache.enabled() && coverable(layout)
     }
 
-    /// Where a file ends that `cover` is for; the caller lets no write of this client come between.
-    pub async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<u64, Error> {
+    /// Where a file ends that `cover` is for, if it has all of it locked, and since when it has ([`Dirty::whole_since`]). The caller lets
+    /// no write of this client come between, and puts there only what may be put while all of it has been locked since.
+    pub async fn end_under(&self, cover: &Cover, fid: Fid) -> Result<Option<(u64, u64)>, Error> {
         let w = cover.writes.as_ref().ok_or(Error::LocksVoid)?;
+        let Some(since) = w.whole_since() else {
+            return Ok(None);
+        };
         if let Some(end) = w.file_end() {
-            return Ok(end);
+            return Ok(Some((end, since)));
         }
         // dirty data may land while the OSTs are asked: one of both tells of it
         let kept = w.ahead(&cover.layout).map_or(0, |a| a.size);
@@ -132,11 +227,12 @@ impl WriteBack {
             .await?
             .size;
         let end = stored.max(kept);
-        w.set_file_end(Some(end));
-        Ok(end)
+        w.found_end(end, since);
+        Ok(Some((end, since)))
     }
 
-    /// Keeps a write back under its cover, if there is room.
+    /// Keeps a write back under its cover, if it is locked and there is room. `whole`: only while all of the file has been locked since
+    /// then.
     pub async fn keep(
         self: &Arc<Self>,
         cover: Arc<Cover>,
@@ -144,6 +240,7 @@ impl WriteBack {
         offset: u64,
         data: &Payload,
         attr: &WriteAttr,
+        whole: Option<u64>,
     ) -> Result<Kept, Error> {
         let Some(w) = &cover.writes else {
             return Ok(Kept::Again);
@@ -157,7 +254,7 @@ impl WriteBack {
             .into_iter()
             .map(|(o, at, data)| w.place(&o).map(|i| (i, at, data)))
             .collect::<Result<_, _>>()?;
-        match w.put(&pieces, attr) {
+        match w.put(&pieces, attr, whole) {
             Put::Kept(out) => {
                 w.grew(offset + data.len() as u64);
                 self.flusher.fly(fid, &cover, out);
@@ -165,13 +262,11 @@ impl WriteBack {
                 Ok(Kept::All)
             }
             Put::Closed => Ok(Kept::Again),
+            Put::Uncovered => Ok(Kept::Uncovered),
             Put::Full(i, bytes) => {
                 let osc = w.objects()[i].osc.clone();
                 self.flusher.relieve(&osc);
-                // no lock is held while waiting
-                drop(cover);
-                osc.grant().room(bytes).await;
-                Ok(Kept::Again)
+                Ok(Kept::Full(osc, bytes))
             }
             Put::NoGrant => Ok(Kept::NoGrant(cover, pieces)),
         }
@@ -189,27 +284,34 @@ impl WriteBack {
         let Some(w) = &cover.writes else {
             return Ok(false);
         };
-        // how far it comes is seen when an append asks
-        w.set_file_end(None);
+        // where the file ends then is asked of the OSTs at the next append
+        w.forget_end();
         let mut within = vec![0..0; w.objects().len()];
         pieces
             .iter()
             .for_each(|(i, at, data)| within[*i] = *at..*at + data.len() as u64);
         self.flusher.write_out(fid, cover, &within).await;
         for (i, at, data) in pieces {
-            let Some(lock) = cover.lock(*i) else {
+            let range = *at..*at + data.len() as u64;
+            let o = &w.objects()[*i];
+            // pinned: others get none of them before this is there
+            let locks = w.locks_on(&[(*i, range.clone())]).unwrap_or_default();
+            let pins: Option<Vec<_>> = locks.iter().map(|(_, l)| l.pin()).collect();
+            let Some(pins) = pins.filter(|all| !all.is_empty()) else {
                 return Ok(false);
             };
-            let o = &w.objects()[*i];
+            let Some((lock, generation)) = w.backed_by(*i, &range) else {
+                return Ok(false);
+            };
             let (mut done, max) = (0, o.rpc_bytes() as usize);
             while done < data.len() {
                 let n = max.min(data.len() - done);
-                if lock.is_dead() {
+                if pins.iter().any(LockRef::is_dead) {
                     return Err(o.void().into());
                 }
                 let by = BackedBy {
                     cookie: lock.info().remote_cookie,
-                    generation: o.generation,
+                    generation,
                     granted: false,
                 };
                 o.osc
@@ -226,113 +328,220 @@ impl WriteBack {
         Ok(true)
     }
 
-    /// Gets a cover for writes, if it is to be had; done even when the caller gives up.
-    pub async fn acquire_turn(self: &Arc<Self>, inode: &Arc<OpenInode>, turn: Acquiring) {
+    /// Gets locks for a write, and a cover if there is none; done even when the caller gives up. `None`: there are none to be had.
+    pub async fn obtain(
+        self: &Arc<Self>,
+        inode: &Arc<OpenInode>,
+        acquiring: Acquiring,
+        need: Need,
+    ) -> Option<Turn> {
         let (me, inode) = (self.clone(), inode.clone());
-        finish(async move { me.acquire_writes(&inode, turn).await }).await;
-    }
-
-    async fn acquire_writes(self: &Arc<Self>, inode: &OpenInode, turn: Acquiring) {
-        let (fid, gate) = (inode.fid, &inode.gate);
-        gate.no_sync_write().await;
-        let cover = match self.cover_for_writes(inode).await {
-            Ok(Some(c)) if !c.is_blocked() => c,
-            _ => return gate.contended(),
-        };
-        self.drains.take_over(fid, &cover).await;
-        if !self
-            .covers
-            .enlist_if(fid, gate, &cover, || turn.install(&cover))
-        {
-            return;
-        }
-        // asked back before anybody could be told
-        if cover.is_blocked() && gate.begin_drain(None) {
-            gate.contended();
-            self.drains.spawn(fid, gate.clone());
-        }
-        self.drains.shrink();
-    }
-
-    async fn cover_for_writes(&self, inode: &OpenInode) -> Result<Option<Arc<Cover>>, Error> {
-        let layout = self.layouts.now(inode).await?;
-        if !coverable(&layout) {
-            return Ok(None);
-        }
-        let mut before = Vec::new();
-        for s in layout.stripes() {
-            let osc = self.servers.lov.osc(s.ost())?;
-            before.push((osc.import().generation(), osc));
-        }
-        let locks = self
-            .servers
-            .lov
-            .lock_objects(&layout, inode.fid, LdlmMode::PW)
-            .await?;
-        // who moved the data had these objects locked, and then gave the file others
-        if self.layouts.moved(inode, &layout, 0, u64::MAX).await? {
-            return Ok(None);
-        }
-        let object =
-            |((generation, osc), (_, object, _)): ((u64, Arc<Osc>), &(u32, ObjectRef, LockRef))| {
-                Object {
-                    osc,
-                    object: *object,
-                    generation,
+        finish(async move {
+            let mut turn = Turn {
+                drains: me.drains.clone(),
+                fid: inode.fid,
+                gate: inode.gate.clone(),
+                acquiring: Some(acquiring),
+                cover: None,
+            };
+            inode.gate.no_sync_write().await;
+            turn.cover = match me.locked(&inode, &turn, &need).await {
+                Ok(cover) => cover,
+                Err(_) => {
+                    inode.gate.contended();
+                    None
                 }
             };
-        let writes = Dirty::new(before.into_iter().zip(&locks).map(object).collect());
-        Ok(Some(Cover::for_writes(layout, locks, writes)))
+            turn.cover.is_some().then_some(turn)
+        })
+        .await
     }
 
-    /// Reads under the cover for writes.
+    /// The cover, with locks on what is needed. `None`: there can be none now.
+    async fn locked(
+        &self,
+        inode: &OpenInode,
+        turn: &Turn,
+        need: &Need,
+    ) -> Result<Option<Arc<Cover>>, Error> {
+        let (fid, gate) = (inode.fid, &inode.gate);
+        let present = gate.writes();
+        let first = present.is_none();
+        let cover = match present {
+            Some(cover) => cover,
+            None => {
+                let layout = self.layouts.now(inode).await?;
+                if !coverable(&layout) {
+                    gate.contended();
+                    return Ok(None);
+                }
+                self.bare_cover(layout, fid)?
+            }
+        };
+        let Some(w) = &cover.writes else {
+            return Ok(None);
+        };
+        let wanted = self.wanted(&cover, w, fid, need).await?;
+        let full = |(i, range): &(usize, Range<u64>)| w.is_full(*i) && w.gap(*i, range).is_some();
+        if wanted.iter().any(full) {
+            gate.contended();
+            return Ok(None);
+        }
+        let again = matches!(need, Need::Again(_));
+        let locks = self.ask(w, &wanted, again).await?;
+        // who moved the data had these objects locked, and then gave the file others
+        if self
+            .layouts
+            .moved(inode, &cover.layout, 0, u64::MAX)
+            .await?
+        {
+            gate.contended();
+            return Ok(None);
+        }
+        if first {
+            self.drains.take_over(fid, &cover).await;
+        }
+        if !w.adopt(locks, &wanted).await {
+            return Ok(None);
+        }
+        if first {
+            let install = || turn.acquiring.as_ref().is_some_and(|t| t.install(&cover));
+            if !self.covers.enlist_if(fid, gate, &cover, install) {
+                return Ok(None);
+            }
+            self.drains.shrink();
+        }
+        Ok(Some(cover))
+    }
+
+    /// A cover for writes without locks.
+    fn bare_cover(&self, layout: Arc<FileLayout>, fid: Fid) -> Result<Arc<Cover>, Error> {
+        let object = |s: crate::lov::Stripe<'_>| {
+            Ok::<_, Error>(Object {
+                osc: self.servers.lov.osc(s.ost())?,
+                object: s.object(fid),
+            })
+        };
+        let objects = layout.stripes().map(object).collect::<Result<_, _>>()?;
+        Ok(Cover::for_writes(layout, Dirty::new(objects)))
+    }
+
+    /// The ranges of objects that are needed, in the order of the stripes, one of each.
+    async fn wanted(
+        &self,
+        cover: &Cover,
+        w: &Dirty,
+        fid: Fid,
+        need: &Need,
+    ) -> Result<Vec<(usize, Range<u64>)>, Error> {
+        let (Need::Range(r) | Need::Again(r)) = need else {
+            return Ok((0..w.objects().len()).map(|i| (i, EVERYTHING)).collect());
+        };
+        let lov = &self.servers.lov;
+        let places = lov
+            .places(&cover.layout, fid, r.start, r.end - r.start)
+            .await?;
+        let mut of_each = BTreeMap::<usize, Range<u64>>::new();
+        for (object, range) in places {
+            let there = of_each.entry(w.place(&object)?).or_insert(range.clone());
+            *there = there.start.min(range.start)..there.end.max(range.end);
+        }
+        Ok(of_each.into_iter().collect())
+    }
+
+    /// Asks for what is wanted and not locked, in the order of the stripes, one lock of each object. Every client does so, and keeps what
+    /// it was given until it has all; so who waits for a lock of an object holds new ones only of objects before it, and none
+    /// waits in a circle. What the cover had before is asked back and goes meanwhile, also where it lies within what is
+    /// asked for: writing it out waits for no lock. `again`: of an object of which something is not locked, all that is wanted is
+    /// asked for.
+    async fn ask(
+        &self,
+        w: &Dirty,
+        wanted: &[(usize, Range<u64>)],
+        again: bool,
+    ) -> Result<Vec<Granted>, Error> {
+        let mut locks = Vec::new();
+        for (i, range) in wanted {
+            let o = &w.objects()[*i];
+            let Some(gap) = w.gap(*i, range) else {
+                continue;
+            };
+            let asked = if again { range.clone() } else { gap };
+            w.replace(*i, &asked);
+            let generation = || o.osc.import().generation();
+            let ask = || o.osc.lock_range(&o.object, &asked, LdlmMode::PW);
+            let (generation, lock) = within_one(generation, ask).await?;
+            locks.push((*i, generation, lock));
+        }
+        Ok(locks)
+    }
+
+    /// Reads under the cover for writes; `None`: not all of it is locked.
     pub async fn read(
         self: &Arc<Self>,
         cover: &Arc<Cover>,
         fid: Fid,
         offset: u64,
         len: usize,
-    ) -> Result<Payload, Error> {
+    ) -> Result<Option<Payload>, Error> {
         let Some(w) = &cover.writes else {
-            return Err(Error::LocksVoid);
+            return Ok(None);
         };
-        let places = self
-            .servers
-            .lov
+        let lov = &self.servers.lov;
+        let places = lov
             .places(&cover.layout, fid, offset, len as u64)
-            .await?;
-        if let [(object, range)] = &places[..]
-            && let Some(found) = w.read(w.place(object)?, range)
+            .await?
+            .into_iter()
+            .map(|(object, range)| Ok((w.place(&object)?, range)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        if let [(i, range)] = &places[..]
+            && let Some(found) = w.read(*i, range)
         {
-            return Ok(found);
+            return Ok(Some(found));
         }
+        let Some(locks) = w.locks_on(&places) else {
+            return Ok(None);
+        };
+        let held = locks.into_iter().map(|(i, l)| (w.objects()[i].object, l));
+        let held = Locks::of_ranges(held.collect(), w.is_whole());
         let ahead = w.ahead(&cover.layout);
         let mut within = vec![0..0; w.objects().len()];
-        for (object, range) in &places {
-            within[w.place(object)?] = range.clone();
+        for (i, range) in places {
+            within[i] = range;
         }
         self.flusher.write_out(fid, cover, &within).await;
         let there = ahead.map_or(0, |a| a.size.saturating_sub(offset));
-        let len = match self.servers.lov.tells_the_end() {
+        let len = match lov.tells_the_end() {
             true => len,
             // as [`super::file_io`] does, but under the cover's locks: it may be drained by now, and whoever waits for a lock of
             // another client with these in hand waits in a circle
             false => {
-                let size = self
-                    .servers
-                    .lov
-                    .getattr_locked(&cover.layout, fid)
-                    .await?
-                    .size;
+                let size = lov.end(&cover.layout, fid, &held).await?;
                 len.min(size.saturating_sub(offset).max(there) as usize)
             }
         };
-        let got = self
-            .servers
-            .lov
-            .read(&cover.layout, fid, offset, len, &cover.held())
-            .await?;
+        let got = lov.read(&cover.layout, fid, offset, len, &held).await?;
         // the end may be further than the OSTs know; up to there is a hole
-        Ok(pad(got, len.min(there as usize)))
+        Ok(Some(pad(got, len.min(there as usize))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_granted_across_an_eviction_is_asked_for_again() {
+        let (generation, asked) = (Cell::new(7), Cell::new(0));
+        let ask = async || {
+            asked.set(asked.get() + 1);
+            // the client is evicted the first two times
+            generation.set(generation.get() + u64::from(asked.get() < 3));
+            Ok::<_, Error>(asked.get())
+        };
+        let got = within_one(|| generation.get(), &ask).await;
+        assert_eq!(got.expect("granted"), (9, 3));
     }
 }

@@ -150,6 +150,11 @@ impl FileLayout {
         &self.parts
     }
 
+    /// All of the file is one object.
+    pub(super) fn is_one_object(&self) -> bool {
+        matches!(&self.parts[..], [p] if p.init && p.md.objects.len() == 1)
+    }
+
     /// Some of the data is on the MDT.
     pub fn has_dom(&self) -> bool {
         self.parts.iter().any(|p| p.md.is_dom())

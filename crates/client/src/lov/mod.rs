@@ -8,6 +8,7 @@
 mod layout;
 mod locks;
 mod pieces;
+mod seek;
 mod small;
 
 pub use layout::{DOM_OST, FileLayout, Form, Part, Stripe};
@@ -28,7 +29,7 @@ pub(crate) use self::pieces::pad;
 use self::pieces::{assemble, before_gap, merge, sum};
 use crate::error::{Error, Refusal};
 use crate::lmv::Lmv;
-use crate::osc::{IoLock, ObjectAttr, ObjectRef, ObjectTimes, Osc, WriteAttr};
+use crate::osc::{IoLock, ObjectAttr, ObjectData, ObjectRef, ObjectTimes, Osc, WriteAttr};
 
 /// From so many bytes per stripe on, stripes are worked on by tasks of their own.
 const SPAWN_BYTES: u64 = 256 << 10;
@@ -251,7 +252,7 @@ impl Lov {
             return Ok(Payload::new());
         }
         let ranges = self.ranges(layout, fid, offset, len as u64).await?;
-        // the common case: one object holds it all, and its end is the file's
+        // the common case: one object holds it all
         if let [r] = &ranges[..]
             && r.len == len as u64
         {
@@ -259,16 +260,20 @@ impl Lov {
                 let (lock, _pin) = lock.of(&r.object);
                 r.osc.read(&r.object, r.offset, len, lock).await?
             };
-            if got.len() == len || layout.stripes().count() == 1 && layout.parts().len() == 1 {
+            // The end of what is stored is that of the file for who keeps all others from writing. Otherwise they may have written behind it
+            // under locks of their own, which the read leaves alone; the OST may know that there are none. Data on an MDT is locked as a whole.
+            let ends = got.is_end || lock.has_all() || r.osc.is_mdt();
+            let got = got.data;
+            if got.len() == len || ends && layout.is_one_object() {
                 return Ok(got);
             }
             let total = self.end_within(layout, fid, offset, len, lock).await?;
-            if total <= got.len() || lock.whole() != IoLock::Server {
+            if total <= got.len() || lock.holds() {
                 return Ok(pad(got, total));
             }
             let (lock, _pin) = lock.of(&r.object);
             let got = r.osc.read(&r.object, r.offset, total, lock).await?;
-            return Ok(pad(got, total));
+            return Ok(pad(got.data, total));
         }
         let pieces = self.read_ranges(&ranges, lock).await?;
         let there = before_gap(&pieces);
@@ -276,12 +281,21 @@ impl Lov {
             return Ok(assemble(pieces, len));
         }
         let total = self.end_within(layout, fid, offset, len, lock).await?;
-        if total <= there || lock.whole() != IoLock::Server {
+        if total <= there || lock.holds() {
             return Ok(assemble(pieces, total));
         }
         let ranges = self.ranges(layout, fid, offset, total as u64).await?;
         let pieces = self.read_ranges(&ranges, lock).await?;
         Ok(assemble(pieces, total))
+    }
+
+    /// Where the file ends, bytes.
+    pub async fn end(&self, layout: &FileLayout, fid: Fid, lock: &Locks) -> Result<u64, Error> {
+        // of one object that is no dearer than to ask under a lock of the server's, and takes no lock from others
+        match lock.asks_the_end() || !lock.has_all() && layout.is_one_object() {
+            true => Ok(self.glimpse(layout, fid).await?.0.size),
+            false => Ok(self.collect(layout, fid, lock.whole()).await?.size),
+        }
     }
 
     /// How many of `len` bytes from `offset` on are before the end of the file. Asked after a read that came short: who reads up
@@ -295,7 +309,7 @@ impl Lov {
         len: usize,
         lock: &Locks,
     ) -> Result<usize, Error> {
-        let size = self.collect(layout, fid, lock.whole()).await?.size;
+        let size = self.end(layout, fid, lock).await?;
         Ok((len as u64).min(size.saturating_sub(offset)) as usize)
     }
 
@@ -326,7 +340,7 @@ impl Lov {
             try_join_all(jobs).await?
         };
         let mut out = Vec::new();
-        for (r, data) in ranges.iter().zip(datas) {
+        for (r, ObjectData { data, .. }) in ranges.iter().zip(datas) {
             let mut done = 0usize;
             for (at, len) in &r.pieces {
                 let n = (*len as usize).min(data.len().saturating_sub(done));
@@ -512,51 +526,6 @@ impl Lov {
                 Ok::<_, Error>(store.fallocate(&object, mode, from, to, attr).await?)
             });
         try_join_all(jobs).await.map(drop)
-    }
-
-    /// SEEK_DATA or SEEK_HOLE from `offset`; ENXIO at or behind the end, or when no data follows.
-    pub async fn seek(
-        &self,
-        layout: &FileLayout,
-        fid: Fid,
-        offset: u64,
-        hole: bool,
-    ) -> Result<u64, Error> {
-        let size = self.getattr(layout, fid).await?.size;
-        if offset >= size {
-            return Err(Refusal::NoData.into());
-        }
-        let mut best = if hole { Some(size) } else { None };
-        for part in layout.overlapping(offset, size) {
-            let from = offset.max(part.start);
-            if !part.init {
-                if hole {
-                    best = best.map(|b| b.min(from));
-                }
-                continue;
-            }
-            let found = try_join_all((0..part.md.objects.len()).map(|index| {
-                let s = Stripe { part, index };
-                async move {
-                    let at = s.object_size(from);
-                    let hit = self
-                        .store(&s, fid)
-                        .await?
-                        .seek(&s.object(fid), at, hole)
-                        .await?;
-                    // no hole found: the object ends before, all of it from here on is hole
-                    let hit = if hole { Some(hit.unwrap_or(at)) } else { hit };
-                    Ok::<_, Error>(hit.map(|h| s.file_offset(h)))
-                }
-            }))
-            .await?;
-            if let Some(f) = found.into_iter().flatten().filter(|f| *f < part.end).min() {
-                best = Some(best.map_or(f, |b| b.min(f)));
-                break;
-            }
-        }
-        best.filter(|b| hole || *b < size)
-            .ok_or(Refusal::NoData.into())
     }
 }
 

@@ -18,7 +18,7 @@ use coral_wire::{Errno, Wire};
 use futures_util::future::try_join_all;
 
 use super::device::{Osc, object_attr};
-use super::object::{BackedBy, IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, WriteAttr};
+use super::object::{BackedBy, IN_FLIGHT, IoLock, ObjectAttr, ObjectData, ObjectRef, WriteAttr};
 use crate::ask::{Answer, ask};
 use crate::error::TargetError;
 
@@ -54,20 +54,20 @@ impl Osc {
         len <= SHORT_IO_BYTES && self.target.granted().has(ConnectFlags::SHORTIO)
     }
 
-    /// Reads `len` bytes at `offset`; short when the object ends before.
+    /// Reads `len` bytes at `offset`; short when the object ends before, as far as the OST has it.
     pub async fn read(
         &self,
         obj: &ObjectRef,
         offset: u64,
         len: usize,
         lock: IoLock,
-    ) -> Result<Payload, TargetError> {
+    ) -> Result<ObjectData, TargetError> {
         let (lock, _held) = self.held(obj, LdlmMode::PR, lock);
         let max = self.rpc_bytes();
         if len <= max {
             return self.read_rpc(obj, offset, len, lock).await;
         }
-        let mut out = Payload::new();
+        let mut out = ObjectData::default();
         let mut at = 0;
         while at < len {
             let mut batch = Vec::new();
@@ -82,8 +82,9 @@ impl Osc {
                 .into_iter()
                 .zip(wanted)
             {
-                let short = part.len() < n;
-                out.append(part);
+                let short = part.data.len() < n;
+                out.data.append(part.data);
+                out.is_end = part.is_end;
                 if short {
                     return Ok(out);
                 }
@@ -238,7 +239,7 @@ impl Osc {
         offset: u64,
         len: usize,
         lock: IoLock,
-    ) -> Result<Payload, TargetError> {
+    ) -> Result<ObjectData, TargetError> {
         let mut o = Self::brw_obdo(obj, lock);
         let cksum = self.cksum();
         if let Some(c) = cksum {
@@ -275,7 +276,10 @@ impl Osc {
             let reply = ask(self.import(), rq.concerning(obj.parent)).await?;
             let data = read_data(&reply, short, len)?;
             match verify(&reply, cksum, &data)? {
-                true => return Ok(data),
+                true => {
+                    let is_end = self.coral() && is_end(&reply, offset, &data, len)?;
+                    return Ok(ObjectData { data, is_end });
+                }
                 false if attempt < CKSUM_RETRIES => {
                     tracing::warn!(oi = ?obj.oi, offset, len, "read checksum differs, reading again")
                 }
@@ -427,6 +431,21 @@ fn read_data(reply: &Answer<'_>, short: bool, wanted: usize) -> Result<Payload, 
     } else {
         all.slice(0..got)
     })
+}
+
+/// The reply says that the object ends with what was read, whatever other clients may have written and not stored yet.
+fn is_end(
+    reply: &Answer<'_>,
+    offset: u64,
+    data: &Payload,
+    wanted: usize,
+) -> Result<bool, TargetError> {
+    if data.len() == wanted {
+        return Ok(false);
+    }
+    let body = reply.get::<Obdo>(1)?;
+    // one that is longer was written behind this since it was read
+    Ok(body.valid & md::FLSIZE != 0 && body.size <= offset + data.len() as u64)
 }
 
 /// True when the checksum in the reply is right, absent or not wanted.

@@ -1,5 +1,6 @@
 //! The connection to one OST, and its small requests. Reads and writes are in `brw.rs`.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use coral_wire::ptlrpc::{opc, portal};
 use super::object::{IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, ObjectTimes, Owner, WriteAttr};
 use crate::ask::ask;
 use crate::error::TargetError;
-use crate::grant::Grant;
+use crate::grant::{Grant, PAGE_BYTES};
 use crate::stats::OscStats;
 use crate::target::{ClientObd, TargetHooks};
 use crate::time::Timespec;
@@ -93,7 +94,7 @@ impl Osc {
     }
 
     /// It holds the data of an MDT.
-    pub(super) fn is_mdt(&self) -> bool {
+    pub(crate) fn is_mdt(&self) -> bool {
         self.mdt
     }
 
@@ -130,7 +131,40 @@ impl Osc {
         obj: &ObjectRef,
         mode: LdlmMode,
     ) -> Result<LockRef, TargetError> {
-        let ((ty, policy), res) = (self.whole(), obj.oi.res_id());
+        let (ty, policy) = self.whole();
+        self.lock(obj, mode, ty, policy).await
+    }
+
+    /// The same on a range, whole pages of it; the server may give more. One that gives less is refused: who needs the rest would ask
+    /// for ever.
+    pub async fn lock_range(
+        &self,
+        obj: &ObjectRef,
+        range: &Range<u64>,
+        mode: LdlmMode,
+    ) -> Result<LockRef, TargetError> {
+        let end = range.end.checked_next_multiple_of(PAGE_BYTES);
+        let last = end.map_or(u64::MAX, |end| end - 1);
+        let first = range.start / PAGE_BYTES * PAGE_BYTES;
+        let policy = Policy::extent(first, last);
+        let lock = self.lock(obj, mode, LdlmType::EXTENT, policy).await?;
+        match lock.policy() {
+            Policy::Extent { start, end, .. } if start <= first && last <= end => Ok(lock),
+            other => Err(TargetError::BadReply {
+                what: format!("a lock on {other:?} for {first}..={last}"),
+                call: self.import().call_named(opc::LDLM_ENQUEUE, 0, obj.parent),
+            }),
+        }
+    }
+
+    async fn lock(
+        &self,
+        obj: &ObjectRef,
+        mode: LdlmMode,
+        ty: LdlmType,
+        policy: Policy,
+    ) -> Result<LockRef, TargetError> {
+        let res = obj.oi.res_id();
         if let Some(lock) = self
             .namespace()
             .match_lock(&res, ty, mode, &policy)

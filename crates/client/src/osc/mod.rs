@@ -19,7 +19,7 @@ pub use brw::SHORT_IO_BYTES;
 pub use device::{OBJECT_EOF, Osc};
 pub use kept::COPY_BELOW;
 pub use object::{
-    BackedBy, IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, ObjectTimes, Owner, WriteAttr,
+    BackedBy, IN_FLIGHT, IoLock, ObjectAttr, ObjectData, ObjectRef, ObjectTimes, Owner, WriteAttr,
 };
 
 pub(crate) use device::STATFS_LIMIT;

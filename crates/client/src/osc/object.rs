@@ -1,5 +1,6 @@
 //! Objects and what is said of them: the words of [`super::Osc`].
 
+use coral_buffers::Payload;
 use coral_wire::fid::{Fid, OstId};
 
 use crate::time::Timespec;
@@ -18,6 +19,15 @@ pub struct ObjectRef {
     pub parent: Fid,
     /// Its place in the layout.
     pub stripe_idx: u32,
+}
+
+/// What a read of an object brought.
+#[derive(Debug, Default)]
+pub struct ObjectData {
+    /// The bytes.
+    pub data: Payload,
+    /// The object ends with them or before, also with what clients have not written out yet. False: that is not known.
+    pub is_end: bool,
 }
 
 /// Who owns a file.

@@ -19,4 +19,5 @@ mod privileges;
 mod recovery;
 mod reopen;
 mod rpcs;
+mod shared;
 mod writeback;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 
 use super::table::Doomed;
 use super::{ClientNamespace, LdlmClient};
+use crate::core::LockInfo;
 
 /// Takes the requests of portal 15.
 pub(super) struct Callbacks {
@@ -138,14 +139,18 @@ impl ClientNamespace {
         (0, doomed)
     }
 
-    /// The server wants to know how big the object is, or what is kept back of its attributes.
+    /// The server wants to know how big the object is, or what is kept back of its attributes. An object may be written under several
+    /// locks of this client, and the server names one of them. So an object is answered for whatever became of that one: its grant
+    /// may not have arrived yet, or it may have been given back just now.
     async fn on_glimpse(&self, dlm: &LdlmRequest) -> (i32, Message) {
-        let info = self
+        let granted = self
             .locks
             .lock()
             .get(dlm.handle(0))
             .filter(|h| !h.dead && h.granted)
             .map(|h| h.info());
+        let of_object = (dlm.desc.ty() == LdlmType::EXTENT).then(|| as_told(dlm));
+        let info = granted.or(of_object);
         let lvb: Option<OstLvb> = match (info, self.hook()) {
             (Some(info), Some(hook)) => match hook.glimpse(&info) {
                 None if info.ty == LdlmType::IBITS => hook.told(&info).await.then(OstLvb::default),
@@ -161,5 +166,20 @@ impl ClientNamespace {
             }
             None => (-ELDLM_NO_LOCK_DATA, Message::default()),
         }
+    }
+}
+
+/// A lock as a callback describes it.
+fn as_told(dlm: &LdlmRequest) -> LockInfo {
+    LockInfo {
+        cookie: dlm.handle(0),
+        remote_cookie: dlm.handle(1),
+        export: None,
+        res: dlm.desc.res(),
+        ty: dlm.desc.ty(),
+        req_mode: dlm.desc.req_mode,
+        granted_mode: dlm.desc.granted_mode,
+        policy: dlm.desc.policy(),
+        flags: dlm.flags,
     }
 }

@@ -15,9 +15,13 @@ use crate::ExportId;
 use crate::ast::AstError;
 use crate::core::{LockInfo, Refused};
 
+/// Locks of one client of Lustre that it is asked about, one after the other, as long as it knows nothing of them: it is giving those
+/// back. One of Coral answers for the object, so that its first answer says all. Lustre: 1.
+const LOCKS_ASKED: usize = 4;
+
 impl LdlmServer {
     /// Glimpse: enqueue of an extent lock, or of the DOM bit, with `HAS_INTENT`. When nobody holds a conflicting lock it is granted (status 0);
-    /// else the holders of write locks beyond the known size are asked for theirs and there is no lock (status 301).
+    /// else the holders of write locks are asked for theirs and there is no lock (status 301).
     pub async fn glimpse(
         self: &Arc<Self>,
         exp: ExportId,
@@ -82,8 +86,8 @@ impl LdlmServer {
     /// Size and times of an object with what clients have not written yet: asks them; no lock is taken.
     pub async fn glimpse_local(self: &Arc<Self>, res: ResId, ty: LdlmType) -> OstLvb {
         let stored = self.stored_lvb(res).await;
-        let writers = self.writers_beyond(res, ty, stored.size);
-        let asked = writers.into_iter().map(|l| self.ask_size(l));
+        let writers = self.writers(res, ty, stored.size);
+        let asked = writers.into_iter().map(|of_one| self.ask_size(of_one));
         let answers = waits(Wait::Lock, futures_util::future::join_all(asked)).await;
         // Whoever is not asked, or had no answer, may have written its data and given its lock back since the stored value was read:
         // it is read again.
@@ -104,44 +108,67 @@ impl LdlmServer {
         }
     }
 
-    /// Of each client the write lock that reaches furthest, if it reaches beyond `size`: only under these can the object
-    /// have grown.
-    fn writers_beyond(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<LockInfo> {
-        let end = |l: &LockInfo| match l.policy {
-            Policy::Extent { end, .. } => end,
-            _ => u64::MAX,
+    /// Of each client its write locks, those first that reach furthest. Only under those beyond `size` can the object have grown; of a client
+    /// that has none such one is named all the same: it knows when it wrote last, and how much.
+    fn writers(&self, res: ResId, ty: LdlmType, size: u64) -> Vec<Vec<LockInfo>> {
+        let mut all = self.write_locks(res, ty);
+        all.sort_by_key(|l| (l.export, std::cmp::Reverse(last_byte(l))));
+        let of_each = all.chunk_by(|a, b| a.export == b.export);
+        let beyond = |of_one: &[LockInfo]| {
+            of_one
+                .iter()
+                .filter(|l| last_byte(l) >= size)
+                .count()
+                .max(1)
         };
+        of_each.map(|l| l[..beyond(l)].to_vec()).collect()
+    }
+
+    /// The locks of clients under which they write an object.
+    fn write_locks(&self, res: ResId, ty: LdlmType) -> Vec<LockInfo> {
         let writes = |l: &LockInfo| {
             [LdlmMode::PW, LdlmMode::EX, LdlmMode::CW, LdlmMode::GROUP].contains(&l.granted_mode)
         };
         let st = self.state.lock();
-        let mut all: Vec<LockInfo> = st
-            .ns
+        st.ns
             .granted(res, ty)
-            .filter(|l| {
-                l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l) && end(l) >= size
-            })
-            .collect();
-        drop(st);
-        all.sort_by_key(|l| (l.export, std::cmp::Reverse(end(l))));
-        all.dedup_by_key(|l| l.export);
-        all
+            .filter(|l| l.export.is_some() && super::has_lvb(ty, &l.policy) && writes(l))
+            .collect()
     }
 
-    async fn ask_size(self: &Arc<Self>, lock: LockInfo) -> Option<OstLvb> {
-        let exp = lock.export?;
-        let begun = Instant::now();
-        let answer = self.asts.glimpse(exp, &lock).await;
-        self.stats.glimpse.record_time(begun.elapsed());
-        match answer {
-            Ok(lvb) => OstLvb::decode_any(&lvb).ok(),
-            // It has the lock but nothing under it, or is just giving it back.
-            Err(AstError::NoLock) => None,
-            Err(e) => {
-                self.answered(exp, lock.cookie, "glimpse", Err(e));
-                None
+    /// A client may have written, from byte `at` on, what is not stored yet.
+    pub fn may_be_written(&self, res: ResId, ty: LdlmType, at: u64) -> bool {
+        let locks = self.write_locks(res, ty);
+        locks.iter().any(|l| last_byte(l) >= at)
+    }
+
+    /// Asks one client, which has these locks. One that answers that it knows nothing of a lock may be just giving that one back, and is
+    /// asked about the next.
+    async fn ask_size(self: &Arc<Self>, locks: Vec<LockInfo>) -> Option<OstLvb> {
+        for lock in locks.into_iter().take(LOCKS_ASKED) {
+            let exp = lock.export?;
+            let begun = Instant::now();
+            let answer = self.asts.glimpse(exp, &lock).await;
+            self.stats.glimpse.record_time(begun.elapsed());
+            match answer {
+                Ok(lvb) => return OstLvb::decode_any(&lvb).ok(),
+                Err(AstError::NoLock) if self.asts.answers_for_objects(exp) => return None,
+                Err(AstError::NoLock) => {}
+                Err(e) => {
+                    self.answered(exp, lock.cookie, "glimpse", Err(e));
+                    return None;
+                }
             }
         }
+        None
+    }
+}
+
+/// Where a lock ends.
+fn last_byte(lock: &LockInfo) -> u64 {
+    match lock.policy {
+        Policy::Extent { end, .. } => end,
+        _ => u64::MAX,
     }
 }
 

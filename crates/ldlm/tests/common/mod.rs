@@ -54,6 +54,10 @@ pub struct Exports {
     pub evicted: Mutex<Vec<(ExportId, EvictReason)>>,
     /// Callbacks by opcode, as (export, request).
     pub log: Mutex<Vec<(ExportId, &'static str, LockInfo, LdlmFlags)>>,
+    /// Locks of which clients say that they have none such when a glimpse names them.
+    pub unknown: Mutex<Vec<u64>>,
+    /// Clients answer for the object.
+    pub whole: std::sync::atomic::AtomicBool,
 }
 
 /// Notes every callback, then sends it.
@@ -109,7 +113,15 @@ impl AstSender for Noted {
             .log
             .lock()
             .push((exp, "GL", lock.clone(), NO_FLAGS));
+        if self.exports.unknown.lock().contains(&lock.cookie) {
+            return Box::pin(async { Err(AstError::NoLock) });
+        }
         self.real.glimpse(exp, lock)
+    }
+    fn answers_for_objects(&self, _exp: ExportId) -> bool {
+        self.exports
+            .whole
+            .load(std::sync::atomic::Ordering::Relaxed)
     }
     fn evict(&self, exp: ExportId, why: EvictReason) {
         self.real.evict(exp, why)

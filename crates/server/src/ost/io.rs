@@ -37,12 +37,15 @@ impl Ost {
         let stats = rq.target.stats();
         stats.read_io.record_time(begun.elapsed());
         let along = self.lock_along(rq, &b);
-        drop(lock);
         let nob: usize = data.iter().map(Payload::len).sum();
-        stats.read.record(nob as u64);
-
         let mut oa = b.oa;
         oa.valid = 0;
+        if let Some(size) = self.size_behind(rq, &b, nob) {
+            (oa.size, oa.valid) = (size, md::FLSIZE);
+        }
+        drop(lock);
+        stats.read.record(nob as u64);
+
         if let Some(cksum) = cksum {
             oa.valid |= md::FLCKSUM | md::FLFLAGS;
             oa.flags = cksum.flags();
@@ -97,6 +100,25 @@ impl Ost {
             lock.unwrap_or_default(),
             obdo::lvb(&attr.unwrap_or_default()),
         ))
+    }
+
+    /// For a Coral client whose read of one range brought `nob` bytes, less than it asked for: the size of the object, if no client can have
+    /// made it longer behind what was read. The caller holds the lock under which that was read. `None`: a glimpse tells.
+    fn size_behind(&self, rq: &TargetRequest, b: &Brw, nob: usize) -> Option<u64> {
+        let [e] = &b.extents[..] else { return None };
+        if nob >= e.len || !Ost::coral(&rq.exp) {
+            return None;
+        }
+        let (ty, _) = self.lock_on(0, u64::MAX);
+        if rq
+            .target
+            .ldlm()
+            .may_be_written(b.res, ty, e.off + nob as u64)
+        {
+            return None;
+        }
+        let attr = self.objects.attr(b.id).ok()?;
+        Some(attr.unwrap_or_default().size)
     }
 
     /// The data of a read, one payload per descriptor, up to the end of the object. One piece after the other: the file system
@@ -236,6 +258,8 @@ impl Ost {
             let now = self.objects.attr(b.id).map_err(OstError::from)?;
             (set.mtime, set.ctime) = (now.map(|a| a.mtime), now.map(|a| a.ctime));
             set.atime = None;
+        } else {
+            self.newest.lock().note(b.id, &set);
         }
         let begun = Instant::now();
         for (off, bufs) in b.cut(data.iter().cloned()) {
@@ -244,7 +268,17 @@ impl Ost {
         let stats = rq.target.stats();
         stats.write_io.record_time(begun.elapsed());
         stats.written.record(data.len() as u64);
-        stored(self.objects.set_attr(b.id, &set))
+        if overtaken {
+            return stored(self.objects.set_attr(b.id, &set));
+        }
+        self.newest.lock().raise(b.id, &mut set);
+        loop {
+            let attr = stored(self.objects.set_attr(b.id, &set))?;
+            // one that is newer may have been stored in between
+            if !self.newest.lock().raise(b.id, &mut set) {
+                return Ok(attr);
+            }
+        }
     }
 
     /// Books the space of a write: the grant the client gets in addition, and the space, held until the write is stored. A write

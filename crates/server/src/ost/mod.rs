@@ -4,7 +4,7 @@
 //! - `ops`: every other request on an object; `info`: statfs and keyed values.
 //! - `usage`: what owners have in use.
 //! - `grant`: space promised to clients; `connect`: what is agreed at connect.
-//! - `lvb`: size and times carried by extent locks, and glimpses.
+//! - `lvb`: size and times carried by extent locks, and glimpses; `newest`: times of writes that come in another order.
 //! - `obdo`: attributes on the wire.
 //!
 //! Invariants:
@@ -25,6 +25,7 @@ mod grant;
 mod info;
 mod io;
 mod lvb;
+mod newest;
 mod obdo;
 mod ops;
 mod shared;
@@ -66,6 +67,7 @@ pub struct Ost {
     files: Option<Arc<FileThere>>,
     grants: Mutex<Grants>,
     times_set: Mutex<TimesSet>,
+    newest: Mutex<newest::Newest>,
     /// Uncommitted changes.
     changes: Mutex<shared::Changes>,
     usage: Arc<OstUsage>,
@@ -103,6 +105,7 @@ impl Ost {
             files,
             grants: Mutex::default(),
             times_set: Mutex::default(),
+            newest: Mutex::default(),
             changes: Mutex::default(),
         })
     }
@@ -180,11 +183,17 @@ impl Ost {
         id: ObjectId,
         set: &SetAttr,
     ) -> Result<(), OstError> {
-        self.times_set.lock().note(rq.exp.cookie, id, rq.rq.xid);
+        self.note_times_set(rq, id);
         match self.objects.attr(id).map_err(OstError::from)? {
             Some(_) => self.set_attr(rq, id, set).await.map(drop),
             None => Ok(()),
         }
+    }
+
+    /// The client of `rq` sets the times of an object: no write from before it changes them any more.
+    fn note_times_set(&self, rq: &TargetRequest, id: ObjectId) {
+        self.times_set.lock().note(rq.exp.cookie, id, rq.rq.xid);
+        self.newest.lock().forget(id);
     }
 
     async fn set_attr(

@@ -128,7 +128,7 @@ impl Ost {
         let attr = self.set_attr(rq, n.id, &set).await?;
         drop(changing);
         if n.oa.valid & (md::FLMTIME | md::FLATIME | md::FLCTIME) != 0 {
-            self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+            self.note_times_set(rq, n.id);
         }
         let mut oa = n.out(md::FLGROUP);
         obdo::fill(&mut oa, &attr, Ost::times(rq));
@@ -212,12 +212,18 @@ impl Ost {
         n: &Named,
         done: Result<(), OstError>,
     ) -> Result<coral_osd::ObjAttr, OstError> {
-        let set = SetAttr {
+        let mut set = SetAttr {
             if_unowned: true,
             ..Ost::asked_attr(rq, &n.oa)
         };
         done?;
         self.times_set.lock().note(rq.exp.cookie, n.id, rq.rq.xid);
+        {
+            // other clients may have written behind it what they send later
+            let mut newest = self.newest.lock();
+            newest.note(n.id, &set);
+            newest.raise(n.id, &mut set);
+        }
         self.set_attr(rq, n.id, &set).await
     }
 

@@ -193,6 +193,11 @@ impl AstPeers for AstExports {
         })
     }
 
+    fn answers_for_objects(&self, exp: u64) -> bool {
+        let export = self.0.upgrade().and_then(|t| t.export(exp));
+        export.is_some_and(|e| e.connect().has2(coral_wire::connect::ConnectFlags2::CORAL))
+    }
+
     fn evict(&self, exp: u64, why: EvictReason) {
         if let Some(target) = self.0.upgrade() {
             target.evict(exp, &format!("{why:?}"));

@@ -11,7 +11,10 @@ use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::opc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use super::backing::RangeLock;
+use super::extents::ExtentLocks;
 use super::map::{DirtyMap, Flight, Wanted};
 use crate::error::{Error, TargetError};
 use crate::grant::{NoRoom, PAGE_BYTES, pages_bytes};
@@ -19,7 +22,8 @@ use crate::lov::FileLayout;
 use crate::osc::{ObjectAttr, ObjectRef, Osc, WriteAttr};
 use crate::time::Timespec;
 
-const EVERYTHING: Range<u64> = 0..u64::MAX;
+/// Of an object.
+pub(in crate::llite) const EVERYTHING: Range<u64> = 0..u64::MAX;
 
 /// An object by {OST index, resource}.
 pub(in crate::llite) type ObjectKey = (u32, ResId);
@@ -30,8 +34,6 @@ pub(in crate::llite) struct Object {
     pub osc: Arc<Osc>,
     /// The object.
     pub object: ObjectRef,
-    /// Of the import, from before the lock was asked for.
-    pub generation: u64,
 }
 
 impl Object {
@@ -48,24 +50,30 @@ impl Object {
 }
 
 #[derive(Default)]
-struct Inner {
+pub(super) struct Inner {
     /// One for each object.
-    maps: Vec<DirtyMap>,
+    pub(super) maps: Vec<DirtyMap>,
+    /// What is locked of each object.
+    pub(super) locks: Vec<ExtentLocks<RangeLock>>,
     /// Owner and newest time.
     attr: WriteAttr,
-    /// Where the file ends, once it was asked for (by an append).
+    /// Where the file ends, once it was asked for (by an append) and while all of it is locked.
     file_end: Option<u64>,
+    /// Times at which others may have begun to move it.
+    pub(super) losses: u64,
     /// Nothing is taken any more: it is being drained.
-    closed: bool,
+    pub(super) closed: bool,
 }
 
 /// Dirty data of one file.
 pub(in crate::llite) struct Dirty {
     /// In the order of the layout's stripes.
-    objects: Vec<Object>,
-    inner: Mutex<Inner>,
+    pub(super) objects: Vec<Object>,
+    pub(super) inner: Mutex<Inner>,
     /// Something landed.
     landed: Notify,
+    /// A lock has gone, or nothing is taken any more.
+    pub(super) changed: Notify,
 }
 
 impl std::fmt::Debug for Dirty {
@@ -94,6 +102,8 @@ pub(in crate::llite) enum Put {
     Kept(Vec<(usize, Flight)>),
     /// The cover goes.
     Closed,
+    /// Not all of it is locked.
+    Uncovered,
     /// This OST's limit is reached; bytes wanted.
     Full(usize, u64),
     /// Not enough is granted.
@@ -127,13 +137,16 @@ impl Dirty {
     /// Nothing yet.
     pub fn new(objects: Vec<Object>) -> Self {
         let maps = objects.iter().map(|_| DirtyMap::default()).collect();
+        let locks = objects.iter().map(|_| ExtentLocks::default()).collect();
         Self {
             objects,
             inner: Mutex::new(Inner {
                 maps,
+                locks,
                 ..Default::default()
             }),
             landed: Notify::new(),
+            changed: Notify::new(),
         }
     }
 
@@ -145,8 +158,13 @@ impl Dirty {
             .ok_or(Error::LocksVoid)
     }
 
-    /// Keeps a write back, all of it or nothing.
-    pub fn put(&self, pieces: &[Piece], attr: &WriteAttr) -> Put {
+    /// Keeps a write back, all of it or nothing. `whole`: only while every byte of the file has been locked since then
+    /// ([`Dirty::whole_since`]).
+    pub fn put(&self, pieces: &[Piece], attr: &WriteAttr, whole: Option<u64>) -> Put {
+        // who is not let in needs no room; asked again below, when there is room
+        if let Some(no) = self.inner.lock().refuses(pieces, whole) {
+            return no;
+        }
         let cost = |(_, at, data): &Piece| pages_bytes(*at, at + data.len() as u64);
         let give_back = |these: &[Piece]| {
             these
@@ -167,11 +185,12 @@ impl Dirty {
             }
         }
         let mut inner = self.inner.lock();
-        if inner.closed {
+        if let Some(no) = inner.refuses(pieces, whole) {
             drop(inner);
             give_back(pieces);
-            return Put::Closed;
+            return no;
         }
+        let now = Instant::now();
         inner.attr = WriteAttr {
             time: attr.time.max(inner.attr.time),
             ..*attr
@@ -184,6 +203,8 @@ impl Dirty {
             object.osc.grant().unreserve(cost(p) + before - map.cost());
             // a request may have become whole where this was written
             let range = p.1..p.1 + p.2.len() as u64;
+            inner.locks[p.0].put(&range, now);
+            let map = &mut inner.maps[p.0];
             while let Some(f) = map.take(&range, object.rpc_bytes(), Wanted::Whole) {
                 out.push((p.0, f));
             }
@@ -256,10 +277,10 @@ impl Dirty {
         vec![EVERYTHING; self.objects.len()]
     }
 
-    /// All of object `i`.
-    pub fn one(&self, i: usize) -> Vec<Range<u64>> {
+    /// A range of object `i`.
+    pub fn one(&self, i: usize, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut within = vec![0..0; self.objects.len()];
-        within[i] = EVERYTHING;
+        within[i] = range.clone();
         within
     }
 
@@ -315,19 +336,29 @@ impl Dirty {
         self.inner.lock().file_end
     }
 
-    /// The file ends there; `None`: that is not known any more.
-    pub fn set_file_end(&self, end: Option<u64>) {
-        self.inner.lock().file_end = end;
+    /// Where the file ends is not known any more.
+    pub fn forget_end(&self) {
+        self.inner.lock().forget_end();
+    }
+
+    /// The file ends there, if nothing was lost since ([`Dirty::whole_since`]).
+    pub fn found_end(&self, end: u64, since: u64) {
+        let mut inner = self.inner.lock();
+        if inner.losses == since {
+            inner.file_end = Some(end);
+        }
     }
 
     /// Takes nothing any more.
     pub fn close(&self) {
         self.inner.lock().closed = true;
+        self.changed.notify_waiters();
     }
 
-    /// Nothing is dirty of object `i`, nor on its way.
-    pub fn is_clean_at(&self, i: usize) -> bool {
-        self.inner.lock().maps[i].is_clean()
+    /// Nothing is dirty in `range` of object `i`, nor on its way.
+    pub fn is_clean_at(&self, i: usize, range: &Range<u64>) -> bool {
+        let map = &self.inner.lock().maps[i];
+        !map.has_dirty(range) && map.flights(range).is_empty()
     }
 
     /// The bytes in `range` of object `i`, if all of them are dirty.
@@ -340,12 +371,21 @@ impl Dirty {
         self.inner.lock().maps[i].landed(flight);
         self.landed.notify_waiters();
     }
+}
 
-    /// Drops dirty data of object `i` and not on its way: where that was, and what room it had.
-    pub fn discard(&self, i: usize) -> Option<(Range<u64>, u64)> {
-        let mut inner = self.inner.lock();
-        let map = &mut inner.maps[i];
-        map.has_dirty(&EVERYTHING)
-            .then(|| (0..map.end(), map.discard()))
+impl Inner {
+    pub(super) fn forget_end(&mut self) {
+        (self.file_end, self.losses) = (None, self.losses + 1);
+    }
+
+    /// Why these are not taken, if they are not.
+    fn refuses(&self, pieces: &[Piece], whole: Option<u64>) -> Option<Put> {
+        if self.closed {
+            return Some(Put::Closed);
+        }
+        let locked = |p: &Piece| self.locks[p.0].cover(&(p.1..p.1 + p.2.len() as u64));
+        let as_before = |since| self.losses == since && self.is_whole();
+        let taken = pieces.iter().all(locked) && whole.is_none_or(as_before);
+        (!taken).then_some(Put::Uncovered)
     }
 }

@@ -349,10 +349,12 @@ impl DirtyMap {
         }
     }
 
-    /// Drops everything that is dirty; the grant it was charged with. Flights go on.
-    pub fn discard(&mut self) -> u64 {
-        self.extents.clear();
-        std::mem::take(&mut self.cost)
+    /// Drops what is dirty in the pages of `range`; the grant it was charged with. Flights go on.
+    pub fn discard(&mut self, range: &Range<u64>) -> u64 {
+        let before = self.cost;
+        let end = range.end.checked_next_multiple_of(PAGE_BYTES);
+        self.cut(range.start / PAGE_BYTES * PAGE_BYTES..end.unwrap_or(u64::MAX));
+        before - self.cost
     }
 }
 

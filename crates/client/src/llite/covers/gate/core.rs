@@ -54,8 +54,10 @@ pub(super) struct Core<T> {
     pub(super) skip: u32,
     /// How many it was last time.
     pub(super) skipped: u32,
-    /// Writes taken by the present cover for writes.
+    /// Writes taken since a lock was last asked back.
     pub(super) kept: u32,
+    /// How often in a row a lock was asked back before it was worth it.
+    pub(super) losses: u32,
 }
 
 impl<T> Default for Core<T> {
@@ -77,6 +79,7 @@ impl<T> Default for Core<T> {
             skip: 0,
             skipped: 0,
             kept: 0,
+            losses: 0,
         }
     }
 }
@@ -238,7 +241,7 @@ mod tests {
 
     fn writes() -> Arc<Cover> {
         let layout = Arc::new(FileLayout::none());
-        Cover::for_writes(layout, Vec::new(), Dirty::new(Vec::new()))
+        Cover::for_writes(layout, Dirty::new(Vec::new()))
     }
 
     /// Every kind of state a gate can be in, by name, each reached by calls.
@@ -284,6 +287,20 @@ mod tests {
             ),
             ("dirty", made(&|g| written(g))),
             (
+                "asking for more",
+                made(&|g| {
+                    written(g);
+                    assert!(matches!(g.begin_more(), Way::Acquire));
+                }),
+            ),
+            (
+                "contended when dirty",
+                made(&|g| {
+                    written(g);
+                    g.contended();
+                }),
+            ),
+            (
                 "writing out",
                 made(&|g| {
                     written(g);
@@ -307,19 +324,21 @@ mod tests {
             Entered::Wait { acquire: true, .. } => "acquires",
             Entered::Wait { acquire: false, .. } => "waits",
         };
-        let way = |may_keep| match fresh().begin_write(may_keep) {
+        let named = |way| match way {
             Way::Under(_) => "kept",
             Way::Sync => "sync",
             Way::Acquire => "acquires",
             Way::Wait => "waits",
             Way::Drain => "drains",
         };
+        let way = |may_keep| named(fresh().begin_write(may_keep));
         let drains = |yes: bool| if yes { "drains" } else { "-" };
         let mode = fresh().may_acquire();
         vec![
             entered.to_owned(),
             way(true).to_owned(),
             way(false).to_owned(),
+            named(fresh().begin_more()).to_owned(),
             drains(fresh().begin_drain(None)).to_owned(),
             drains(fresh().begin_drain_writes()).to_owned(),
             drains(fresh().writer_opened()).to_owned(),
@@ -335,21 +354,23 @@ mod tests {
 
     #[test]
     fn every_state_answers_every_event() {
-        // a read of pages, a write that may stay dirty, one that may not, a lock asked back, a settle, a writer, who may ask
-        // for a cover of pages, what a truncate goes under
+        // a read of pages, a write that may stay dirty, one that may not, one that is not locked, a lock asked back, a settle, a
+        // writer, who may ask for a cover of pages, what a truncate goes under
         let table = [
-            "nothing: acquires acquires sync - - - PR -",
-            "reads wait: waits sync sync - - - PR -",
-            "read cover: in sync sync drains - drains - -",
-            "write cover: in sync sync drains - - - under",
-            "draining: acquires sync sync - - - - -",
-            "dropping: in sync sync - - - - -",
-            "asking for writes: acquires waits waits - - - - -",
-            "dirty: acquires kept drains drains drains - - -",
-            "writing out: acquires waits waits - - - - -",
-            "sync write: acquires acquires sync - - - PR -",
-            "contended: acquires sync sync - - - PR -",
-            "truncating: acquires sync sync - - - - -",
+            "nothing: acquires acquires sync waits - - - PR -",
+            "reads wait: waits sync sync waits - - - PR -",
+            "read cover: in sync sync waits drains - drains - -",
+            "write cover: in sync sync waits drains - - - under",
+            "draining: acquires sync sync waits - - - - -",
+            "dropping: in sync sync waits - - - - -",
+            "asking for writes: acquires waits waits waits - - - - -",
+            "dirty: acquires kept drains acquires drains drains - - -",
+            "asking for more: acquires kept drains waits drains drains - - -",
+            "contended when dirty: acquires kept drains sync drains drains - - -",
+            "writing out: acquires waits waits waits - - - - -",
+            "sync write: acquires acquires sync waits - - - PR -",
+            "contended: acquires sync sync waits - - - PR -",
+            "truncating: acquires sync sync waits - - - - -",
         ];
         let found: Vec<String> = states()
             .iter()

@@ -258,6 +258,21 @@ impl Gate {
     /// How a write(2) goes. `may_keep`: its data may stay dirty.
     pub fn begin_write(self: &Arc<Self>, may_keep: bool) -> Writing {
         let way = self.core.lock().begin_write(may_keep);
+        self.writing(way)
+    }
+
+    /// How a write goes that was let in under the cover, which has no lock for it.
+    pub fn begin_more(self: &Arc<Self>) -> Writing {
+        let way = self.core.lock().begin_more();
+        self.writing(way)
+    }
+
+    /// A write was taken under the cover for writes.
+    pub fn write_kept(&self) {
+        self.core.lock().write_kept();
+    }
+
+    fn writing(self: &Arc<Self>, way: Way) -> Writing {
         match way {
             Way::Under(cover) => Writing::Under(cover),
             Way::Sync => Writing::Sync(SyncWrite { gate: self.clone() }),
@@ -265,6 +280,16 @@ impl Gate {
             Way::Wait => Writing::Wait,
             Way::Drain => Writing::Drain,
         }
+    }
+
+    /// A lock of the cover for writes was asked back.
+    pub fn lock_lost(&self) {
+        self.core.lock().lock_lost();
+    }
+
+    /// The cover for writes has no lock any more. True: the caller drains it.
+    pub fn begin_drain_bare(&self) -> bool {
+        self.core.lock().begin_drain_bare()
     }
 
     /// Others want the file, or it cannot be covered: writes are synchronous for a while, longer each time unless the cover was
@@ -287,7 +312,7 @@ impl Gate {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
 mod tests {
-    use super::super::writes::SKIP_MIN;
+    use super::super::writes::{LOSSES, SKIP_MIN};
     use super::*;
     use crate::llite::covers::dirty::Dirty;
     use crate::lov::FileLayout;
@@ -408,11 +433,7 @@ mod tests {
     }
 
     fn for_writes() -> Arc<Cover> {
-        Cover::for_writes(
-            Arc::new(FileLayout::none()),
-            Vec::new(),
-            Dirty::new(Vec::new()),
-        )
+        Cover::for_writes(Arc::new(FileLayout::none()), Dirty::new(Vec::new()))
     }
 
     fn acquire(g: &Arc<Gate>) -> Acquiring {
@@ -508,9 +529,39 @@ mod tests {
         drop(turn);
         for _ in 0..100 * SKIP_MIN {
             assert!(matches!(g.begin_write(true), Writing::Under(_)));
+            g.write_kept();
         }
         assert!(g.begin_drain(None) && g.end_drain().is_some());
         g.contended();
         assert_eq!(synchronous(&g), SKIP_MIN, "it was worth it");
+    }
+
+    #[test]
+    fn one_event_is_one_loss_however_many_locks_it_takes() {
+        let g = Arc::<Gate>::default();
+        let turn = acquire(&g);
+        assert!(turn.install(&for_writes()));
+        drop(turn);
+        let more = |g: &Arc<Gate>| matches!(g.begin_more(), Writing::Acquire(_));
+        let event = |g: &Arc<Gate>| {
+            assert!(matches!(g.begin_write(true), Writing::Under(_)));
+            g.write_kept();
+            (0..16).for_each(|_| g.lock_lost());
+        };
+        for _ in 1..LOSSES {
+            event(&g);
+            assert!(more(&g));
+        }
+        event(&g);
+        let mut synchronous = 0;
+        while !more(&g) {
+            synchronous += 1;
+        }
+        assert_eq!(synchronous, SKIP_MIN);
+        // it takes as many again before the file is contended once more
+        for _ in 1..LOSSES {
+            event(&g);
+            assert!(more(&g));
+        }
     }
 }
