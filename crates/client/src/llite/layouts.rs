@@ -33,6 +33,12 @@ impl Layouts {
         if layout.form == Form::None || !layout.needs_init(0, u64::MAX) {
             return Ok(layout);
         }
+        if let Some(open) = self.open.of(fid)
+            && open.layout_losses.open().is_none()
+            && self.servers.lmv.of(fid).await?.holds_layout(fid)
+        {
+            return Ok(open.layout());
+        }
         self.fetch(fid, layout_intent::ACCESS, 0, 0).await
     }
 
@@ -46,16 +52,12 @@ impl Layouts {
     ) -> Result<Arc<FileLayout>, Error> {
         let mdc = self.servers.lmv.of(fid).await?;
         let (raw, lock) = mdc.layout(fid, op, start, end).await?;
-        // Kept, the lock tells when the layout changes; without one it must be asked for again. (A Coral server gives a file
-        // no other objects than it has.) To give back one that would be kept is to lose it: the next I/O would ask once more.
+        // Kept, the lock tells when the layout changes; without one it must be asked for again. To give back one that would be kept is to lose it: the next I/O would ask once more.
         let kept = op == layout_intent::ACCESS && lock.as_ref().is_some_and(|l| !l.is_blocked());
         if !kept {
             mdc.drop_lock(lock);
         }
-        if !mdc.coral()
-            && !kept
-            && let Some(open) = self.open.of(fid)
-        {
+        if !kept && let Some(open) = self.open.of(fid) {
             open.layout_lost();
         }
         let layout = FileLayout::decode(&raw);

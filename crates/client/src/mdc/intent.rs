@@ -378,6 +378,14 @@ impl Mdc {
         }
     }
 
+    /// Whether a lock is held that tells when the layout of a file changes.
+    pub fn holds_layout(&self, fid: Fid) -> bool {
+        let bits = Policy::ibits(Ibits::LAYOUT);
+        let (res, ty) = (fid.res_id(), LdlmType::IBITS);
+        let held = self.namespace().match_lock(&res, ty, LdlmMode::CR, &bits);
+        held.is_some()
+    }
+
     /// The layout of a file, after instantiating `start..end` when `intent_op` says write or truncate
     /// (`coral_wire::mds::layout_intent`). The lock, if given, covers it.
     pub async fn layout(
