@@ -646,7 +646,8 @@ mod tests {
         let target = dir.path().join("ost0001");
         // half formatted, never served: made anew
         std::fs::remove_file(target.join("CORAL")).unwrap();
-        formatted(&up(dir.path()), dir.path()).unwrap();
+        assert!(is_to_be_made(&config, &target).unwrap());
+        OsdFs::format(&target, &label_of(&config, &target)).unwrap();
         drop(OsdFs::open(&target).unwrap());
         std::fs::remove_file(target.join("CORAL")).unwrap();
         std::fs::write(target.join("objects/precious"), "data").unwrap();
@@ -661,7 +662,7 @@ mod tests {
             targets: BTreeMap::new(),
             ..config.clone()
         };
-        let why = format_target(&unknown, &target).unwrap_err();
+        let why = is_to_be_made(&unknown, &target).unwrap_err();
         assert!(why.contains("lost its label"), "{why}");
         let why = OsdFs::format(&target, &label_of(&config, &target))
             .unwrap_err()

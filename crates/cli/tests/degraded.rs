@@ -303,10 +303,17 @@ fn older_copies_are_served_only_when_that_is_wanted() {
             running.stop();
         };
         new_files("on1");
-        // an older MGS with it knows of nothing
+        // an older MGS with it knows of nothing, but the others have been served since
         for target in ["mgs", "mdt0001"] {
             copy(&older.join(target), &data.join(target));
         }
+        let (_, code, told) = Served::start(&data, &port);
+        let refused = "the MGS at 127.0.0.1@tcp was put back from an older copy";
+        assert!(code == Some(1) && told.contains(refused), "{told}");
+        let (code, told) = checked(&data, &[]);
+        let found = "the MGS was put back from an older copy: it knows of";
+        assert!(code == Some(1) && told.contains(found), "{told}");
+        checked(&data, &["--repair"]);
         new_files("on1");
     });
 }
@@ -321,7 +328,7 @@ fn an_mdt_that_is_refused_is_not_added() {
         let elsewhere = place.path("elsewhere");
         let mut format = coral();
         format.args(["format", "--mdt", "4", "--fsname", "coral"]);
-        ok(format.args(["--mgs", "127.0.0.1@tcp"]).arg(&elsewhere));
+        ok(format.args(["--mgsnode", "127.0.0.1@tcp"]).arg(&elsewhere));
         let serving = place.path("serving");
         let args = ["serve", "--port", &port, "--nid", "127.0.0.2@tcp"];
         let args = [&args[..], &[elsewhere.to_str().unwrap()]].concat();

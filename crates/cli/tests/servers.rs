@@ -72,9 +72,17 @@ fn an_index_in_use_is_refused_to_another_ost_and_not_to_its_own() {
     serve(&place, &first, "127.0.0.2@tcp").stop();
     assert!(!first.join("FRESH").exists());
     serve(&place, &first, "127.0.0.4@tcp").stop();
-    // a directory of before there was the mark counts as registered
+    // one that is not new is another one all the same
     std::fs::remove_file(second.join("FRESH")).unwrap();
-    serve(&place, &second, "127.0.0.3@tcp").stop();
+    let (_, said) = fails(coral().arg("serve").arg(&second).args([
+        "--nid",
+        "127.0.0.3@tcp",
+        "--port",
+        &place.port.to_string(),
+        "--foreground",
+    ]));
+    let another = "a-OST0000 is not the one that has this name at 127.0.0.4@tcp";
+    assert!(said.contains(another), "{said}");
     mds.stop();
 }
 
