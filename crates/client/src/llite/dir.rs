@@ -361,6 +361,12 @@ impl Directories {
         if md.needs_osts() && !all_up {
             return None;
         }
+        let shards = md.striped.iter().flat_map(|lmv| &lmv.stripe_fids);
+        for shard in shards.filter(|f| !f.is_zero()) {
+            if self.mdt_is_away(*shard).await {
+                return None;
+            }
+        }
         Some(self.attributes.entry(self.attributes.full(&md).await.ok()?))
     }
 
