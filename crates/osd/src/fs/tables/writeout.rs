@@ -37,13 +37,10 @@ impl WriteOut {
             }
             under_way.store(false, Ordering::Release);
         };
-        let begun = std::thread::Builder::new()
-            .name("journal".into())
-            .spawn(write);
-        if let Err(error) = begun {
-            // the next sync does it
-            tracing::debug!(%error, "no thread to write out the journal");
-            self.under_way.store(false, Ordering::Release);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(write)),
+            // a command that changes a target at rest: its sync does it
+            Err(_) => self.under_way.store(false, Ordering::Release),
         }
     }
 }
