@@ -14,6 +14,7 @@ use crate::up;
 use coral_node::target_dir;
 use coral_osd::{Inspection, Kv, Label, ObjectId, OpenError, OsdError, OsdFs, TargetKind};
 use coral_server::mdt;
+use coral_server::mgs::Known;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,6 +33,9 @@ struct Found {
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<String>,
     problems: Vec<String>,
+    /// Some of them are objects that no file has.
+    #[serde(skip)]
+    has_orphans: bool,
     /// What `--repair` did, before this was found.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     repaired: Vec<String>,
@@ -48,14 +52,18 @@ impl Found {
             dir,
             missing: None,
             problems: Vec::new(),
+            has_orphans: false,
             repaired: Vec::new(),
             items: 0,
             note: String::new(),
         }
     }
 
-    fn has_orphans(&self) -> bool {
-        self.problems.iter().any(|p| p.contains("no file has it"))
+    fn orphans(&mut self, what: &str, ids: &[ObjectId]) {
+        self.has_orphans |= !ids.is_empty();
+        let told =
+            |id: &ObjectId| format!("orphan {what} {:#x}:{:#x}: no file has it", id.seq, id.oid);
+        self.problems.extend(ids.iter().map(told));
     }
 
     fn missing(target: String, dir: PathBuf, why: String) -> Found {
@@ -197,7 +205,7 @@ fn verdict(found: &[Found], repaired: bool) -> Result<ExitCode, String> {
             Ok(ExitCode::from(absent::EXIT_CODE))
         }
         0 => Ok(ExitCode::SUCCESS),
-        n if repaired && found.iter().any(Found::has_orphans) => Err(format!(
+        n if repaired && found.iter().any(|f| f.has_orphans) => Err(format!(
             "{n} problems are left; `--remove-objects` with `--repair` removes objects that no file has"
         )),
         n if repaired => Err(format!("{n} problems are left")),
@@ -257,6 +265,8 @@ struct Reports<'a> {
     sound: BTreeMap<&'a str, mdt::check::Report>,
     /// Why those of these file systems cannot be read, and the MDTs whose tables are damaged.
     broken: BTreeMap<&'a str, Broken>,
+    /// What the MGS knows, if it was given.
+    known: Option<Vec<Known>>,
 }
 
 struct Broken {
@@ -283,7 +293,12 @@ impl<'a> Reports<'a> {
                 }
             }
         }
-        Reports { sound, broken }
+        let known = older::known(targets);
+        Reports {
+            sound,
+            broken,
+            known,
+        }
     }
 
     /// MDTs that the others know and that are neither there nor known to be missing.
@@ -320,7 +335,9 @@ impl<'a> Reports<'a> {
             }
         }
         found.problems.extend(twins(t, all));
-        found.problems.extend(older::problem(t, all));
+        found
+            .problems
+            .extend(older::problem(t, self.known.as_deref()));
         found
     }
 }
@@ -450,10 +467,7 @@ pub(crate) fn nobodys(
 /// Data on the MDT of files that are not there.
 fn check_data(osd: &Inspection, label: &Label, report: &mdt::check::Report, found: &mut Found) {
     match nobodys(osd, label, report) {
-        Ok(ids) => found.problems.extend(
-            ids.iter()
-                .map(|id| format!("orphan data {:#x}:{:#x}: no file has it", id.seq, id.oid)),
-        ),
+        Ok(ids) => found.orphans("data", &ids),
         Err(e) => found.problems.push(format!("data on the MDT: {e}")),
     }
 }
@@ -471,10 +485,7 @@ fn check_objects(
     let counted = osd.iterate(&mut count);
     let orphans = counted.and_then(|()| mdt.map_or(Ok(Vec::new()), |r| nobodys(osd, label, r)));
     match orphans {
-        Ok(ids) => found.problems.extend(
-            ids.iter()
-                .map(|id| format!("orphan object {:#x}:{:#x}: no file has it", id.seq, id.oid)),
-        ),
+        Ok(ids) => found.orphans("object", &ids),
         Err(e) => found.problems.push(format!("objects: {e}")),
     }
     found.note = if mdt.is_some() {

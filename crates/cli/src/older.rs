@@ -23,7 +23,8 @@ enum Wrong {
     Ahead(u32, u32),
 }
 
-fn known(targets: &[CheckedTarget]) -> Option<Vec<Known>> {
+/// What the MGS among `targets`, if there is one, knows.
+pub(crate) fn known(targets: &[CheckedTarget]) -> Option<Vec<Known>> {
     let opened = targets.iter().filter_map(|t| t.opened.as_ref().ok());
     let mgs = opened.filter(|(_, label)| label.kind == TargetKind::Mgs);
     // what cannot be read is told by the check of its tables
@@ -56,10 +57,10 @@ fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, 
     Ok(older.then_some(Wrong::Older(served, known.0)))
 }
 
-/// What the MGS, if it is among `all`, finds wrong with `t`.
-pub(crate) fn problem(t: &CheckedTarget, all: &[CheckedTarget]) -> Option<String> {
+/// What is wrong with `t` for an MGS that knows `known`.
+pub(crate) fn problem(t: &CheckedTarget, known: Option<&[Known]>) -> Option<String> {
     let (osd, label) = t.opened.as_ref().ok()?;
-    let wrong = wrong(&**osd, label, &known(all)?).ok()??;
+    let wrong = wrong(&**osd, label, known?).ok()??;
     let name = label.target_name();
     Some(match wrong {
         Wrong::Older(had, known) => format!(
@@ -87,7 +88,11 @@ pub(crate) fn another(all: &[CheckedTarget]) -> Option<String> {
         matches!(wrong(&**osd, label, &known), Ok(Some(Wrong::Another)))
     };
     let t = all.iter().find(is_another)?;
-    Some(format!("'{}': {}", t.dir.display(), problem(t, all)?))
+    Some(format!(
+        "'{}': {}",
+        t.dir.display(),
+        problem(t, Some(&known))?
+    ))
 }
 
 /// A target that the MGS is to take as it is, with the registration that the MGS knows.

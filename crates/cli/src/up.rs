@@ -113,6 +113,8 @@ struct Plan {
     config: UpConfig,
     /// What was formatted and is not there.
     absent: Vec<Absent>,
+    /// The directories of targets that have yet to be formatted.
+    new: Vec<PathBuf>,
 }
 
 /// Says what is to be served, or why it cannot be. Nothing is written.
@@ -124,8 +126,12 @@ fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
     };
     config.check()?;
     let absent = absent::all(&config, dir).map_err(|e| e.to_string())?;
+    let mut new = Vec::new();
     for target in present(&config, dir, &absent) {
-        is_to_be_made(&config, &target).map_err(|why| format!("{why}; nothing was changed"))?;
+        let made = is_to_be_made(&config, &target);
+        if made.map_err(|why| format!("{why}; nothing was changed"))? {
+            new.push(target);
+        }
     }
     if let Some(a) = absent.iter().find(|a| a.is_needed()) {
         return Err(format!(
@@ -138,6 +144,7 @@ fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
         kept,
         config,
         absent,
+        new,
     })
 }
 
@@ -147,6 +154,7 @@ fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>, Option<A
         kept,
         mut config,
         absent,
+        new,
     } = plan;
     let mut stored = config.placed_as(kept.as_ref());
     if kept.as_ref() != Some(&stored) {
@@ -156,7 +164,7 @@ fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>, Option<A
     let mut targets = config.targets.clone();
     let mut made = Vec::new();
     for target in present(&config, dir, &absent) {
-        if is_to_be_made(&config, &target)? {
+        if new.contains(&target) {
             if target.symlink_metadata().is_err() {
                 made.push(target.clone());
             }

@@ -48,14 +48,15 @@ fn an_index_in_use_is_refused_to_another_ost_and_not_to_its_own() {
     let ost = serve(&place, &first, "127.0.0.2@tcp");
     assert!(!first.join("FRESH").exists() && second.join("FRESH").exists());
 
+    let port = place.port.to_string();
+    let refused = || {
+        let mut serve = coral();
+        serve.arg("serve").arg(&second);
+        serve.args(["--nid", "127.0.0.3@tcp", "--port", &port]);
+        fails(serve.arg("--foreground"))
+    };
     for _ in 0..2 {
-        let (code, said) = fails(coral().arg("serve").arg(&second).args([
-            "--nid",
-            "127.0.0.3@tcp",
-            "--port",
-            &place.port.to_string(),
-            "--foreground",
-        ]));
+        let (code, said) = refused();
         assert_eq!(code, 1, "{said}");
         for part in [
             "a-OST0000",
@@ -74,13 +75,7 @@ fn an_index_in_use_is_refused_to_another_ost_and_not_to_its_own() {
     serve(&place, &first, "127.0.0.4@tcp").stop();
     // one that is not new is another one all the same
     std::fs::remove_file(second.join("FRESH")).unwrap();
-    let (_, said) = fails(coral().arg("serve").arg(&second).args([
-        "--nid",
-        "127.0.0.3@tcp",
-        "--port",
-        &place.port.to_string(),
-        "--foreground",
-    ]));
+    let (_, said) = refused();
     let another = "a-OST0000 is not the one that has this name at 127.0.0.4@tcp";
     assert!(said.contains(another), "{said}");
     mds.stop();

@@ -190,6 +190,14 @@ impl<'a> Registering<'a> {
     /// Asks whether the target may be served: nobody must come upon one that may not. With `accept_older` one that goes back to an
     /// older state is made ready for that.
     pub async fn may_serve(&mut self, accept_older: bool) -> Result<(), RegisterError> {
+        let done = self.ask(accept_older).await;
+        if done.is_err() {
+            self.import.disconnect().await;
+        }
+        done
+    }
+
+    async fn ask(&mut self, accept_older: bool) -> Result<(), RegisterError> {
         // an MGS of Lustre's knows of no such question
         if !self.import.granted().has2(ConnectFlags2::CORAL) {
             return Ok(());
@@ -215,9 +223,9 @@ impl<'a> Registering<'a> {
     /// Registers the target, whose start number is `instance`. Done at every start: NIDs may have changed.
     pub async fn register(mut self, instance: u32) -> Result<(), RegisterError> {
         self.info.instance = instance;
-        let reply = self.call(false).await?;
+        let reply = self.call(false).await;
         self.import.disconnect().await;
-        let number = reply.map_or(0, |info| info.config_ver);
+        let number = reply?.map_or(0, |info| info.config_ver);
         let accepted = Registration {
             number: number.max(self.registration.number),
             accepted: true,

@@ -25,19 +25,37 @@ type Call = BoxFuture<'static, Result<Reply, RpcError>>;
 /// what it brought is given back; dropped while the lock waits at the server, it is withdrawn there.
 struct Enqueue {
     pending: Option<PendingLock>,
-    call: Option<Call>,
-    started: bool,
+    call: Asking,
     /// A server cookie is known, the lock is not ours yet.
     waiting: bool,
 }
 
-impl Enqueue {
+/// A call that is made once.
+struct Asking {
+    call: Option<Call>,
+    started: bool,
+}
+
+impl Asking {
+    fn of(ns: &ClientNamespace, rpc: Request) -> Asking {
+        let import = ns.import.clone();
+        Asking {
+            call: Some(Box::pin(async move { import.call(rpc).await })),
+            started: false,
+        }
+    }
+
     async fn reply(&mut self) -> Result<Reply, RpcError> {
         self.started = true;
         let call = self.call.as_mut().expect("a call is made once");
         let reply = std::future::poll_fn(|cx| call.poll_unpin(cx)).await;
         self.call = None;
         reply
+    }
+
+    /// The call, if it is under way.
+    fn take(&mut self) -> Option<Call> {
+        self.call.take().filter(|_| self.started)
     }
 }
 
@@ -49,7 +67,7 @@ impl Drop for Enqueue {
         let ns = pending.ns.clone();
         let aftermath = Aftermath::of_drop(&ns.aftermaths, &pending.request.desc);
         match self.call.take() {
-            Some(call) if self.started => ns.clone().spawn(Box::pin(async move {
+            Some(call) => ns.clone().spawn(Box::pin(async move {
                 if let Ok(reply) = call.await {
                     ns.abandon(pending, &reply).await;
                 }
@@ -70,24 +88,13 @@ impl Drop for Enqueue {
 /// A request that asks for several locks, with the promises of [`Enqueue`].
 struct Enqueues {
     pending: Vec<PendingLock>,
-    call: Option<Call>,
-    started: bool,
+    call: Asking,
     replies: fn(&Reply) -> Vec<Option<LdlmReply>>,
-}
-
-impl Enqueues {
-    async fn reply(&mut self) -> Result<Reply, RpcError> {
-        self.started = true;
-        let call = self.call.as_mut().expect("a call is made once");
-        let reply = std::future::poll_fn(|cx| call.poll_unpin(cx)).await;
-        self.call = None;
-        reply
-    }
 }
 
 impl Drop for Enqueues {
     fn drop(&mut self) {
-        let Some(call) = self.call.take().filter(|_| self.started) else {
+        let Some(call) = self.call.take() else {
             return;
         };
         let Some(ns) = self.pending.first().map(|p| p.ns.clone()) else {
@@ -179,7 +186,7 @@ impl ClientNamespace {
         pending: PendingLock,
     ) -> Result<(Reply, PendingLock), RpcError> {
         let mut enq = self.start_with(rpc, pending);
-        let reply = enq.reply().await?;
+        let reply = enq.call.reply().await?;
         Ok((reply, enq.pending.take().expect("the lock is pending")))
     }
 
@@ -191,15 +198,12 @@ impl ClientNamespace {
         pending: Vec<PendingLock>,
         replies: fn(&Reply) -> Vec<Option<LdlmReply>>,
     ) -> Result<(Reply, Vec<PendingLock>), RpcError> {
-        let import = self.import.clone();
-        let call: Call = Box::pin(async move { import.call(rpc).await });
         let mut enq = Enqueues {
             pending,
-            call: Some(call),
-            started: false,
+            call: Asking::of(self, rpc),
             replies,
         };
-        let reply = enq.reply().await?;
+        let reply = enq.call.reply().await?;
         Ok((reply, std::mem::take(&mut enq.pending)))
     }
 
@@ -212,12 +216,9 @@ impl ClientNamespace {
     }
 
     fn start_with(&self, rpc: Request, pending: PendingLock) -> Enqueue {
-        let import = self.import.clone();
-        let call: Call = Box::pin(async move { import.call(rpc).await });
         Enqueue {
             pending: Some(pending),
-            call: Some(call),
-            started: false,
+            call: Asking::of(self, rpc),
             waiting: false,
         }
     }
@@ -235,7 +236,7 @@ impl ClientNamespace {
     ) -> Result<(LockRef, Bytes), LockError> {
         let begun = Instant::now();
         let mut enq = self.start(self.prepare(res, ty, mode, policy, flags));
-        let reply = enq.reply().await?;
+        let reply = enq.call.reply().await?;
         let rep = checked(&reply)?;
         let lock = self.granted(&mut enq, &rep).await?;
         self.stats.enqueue.record_time(begun.elapsed());
@@ -377,7 +378,7 @@ impl ClientNamespace {
     ) -> Result<(OstLvb, Option<LockRef>), LockError> {
         let pending = self.prepare(res, ty, LdlmMode::PR, policy, LdlmFlags::HAS_INTENT);
         let mut enq = self.start(pending);
-        let reply = enq.reply().await?;
+        let reply = enq.call.reply().await?;
         if let Some(e) = Errno::from_status(reply.status) {
             return Err(refused(e, reply.xid));
         }
@@ -419,6 +420,6 @@ pub(super) async fn ask(
     pending: PendingLock,
 ) -> Result<LdlmReply, LockError> {
     let mut enq = ns.start(pending);
-    let reply = enq.reply().await?;
+    let reply = enq.call.reply().await?;
     checked(&reply)
 }

@@ -1,6 +1,7 @@
 //! The running servers of one node: what `coral up` and `coral serve` run, and what a [`crate::Cluster`] is made of.
 //!
-//! A target is opened, started, made reachable, and registered with its MGS, which may run here. An MDT follows the
+//! A target is opened; its MGS, which may run here, is asked whether it may be served; then it is started, made reachable, and
+//! registered. An MDT follows the
 //! configuration for its OSTs and the other MDTs, the node follows the nodemaps of the MGS. Lustre does the same in
 //! `lustre/obdclass/obd_mount_server.c` (`server_start_targets`) and `lustre/mgc/mgc_request.c`.
 //!

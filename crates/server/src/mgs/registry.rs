@@ -217,7 +217,8 @@ impl Registry {
     }
 
     /// Takes a registration at `now` (seconds). The batch is what must be stored; it is empty when nothing stored changes.
-    /// EADDRINUSE: another target has the index. ESTALE: an older copy of the target was put back.
+    /// EADDRINUSE: another target has the index. ESTALE, ENOENT and EREMOTEIO: the target and the MGS do not know the same of each
+    /// other (`Fs::check_count`).
     pub fn register<'a>(
         &mut self,
         info: &MgsTargetInfo,

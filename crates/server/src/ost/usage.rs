@@ -118,8 +118,8 @@ pub(crate) enum ToCount {
 impl ToCount {
     /// Found out before the target starts, which makes its number another.
     pub(crate) fn before_start(kv: &Device) -> Result<ToCount, OsdError> {
-        let counted = table::counted_by(&**kv)?;
-        Ok(match counted == Some(stored_instance(&**kv)?) {
+        let last = stored_instance(&**kv)?;
+        Ok(match table::holds_all(&**kv, last)? {
             true => ToCount::Groups,
             false => ToCount::All,
         })

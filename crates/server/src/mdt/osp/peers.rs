@@ -287,7 +287,7 @@ impl Osp {
 async fn last_id(import: &Arc<Import>, ost: u32, first: u64) -> Option<u64> {
     let asked = OstId::group0(first).to_fid(ost);
     let rq = Request::new(portal::OST_REQUEST, opc::OST_GET_INFO)
-        .push_bytes(b"last_fid\0".to_vec())
+        .push_str_nul(b"last_fid")
         .push(&asked);
     let reply = tokio::time::timeout(STATFS_INTERVAL, import.call(rq)).await;
     let reply = reply.ok()?.ok()?;

@@ -100,7 +100,8 @@ pub(super) fn put_counted_by(batch: &mut Batch, instance: u32) {
     batch.put(META, COUNTED, instance.to_le_bytes().to_vec());
 }
 
-/// Whether every object is counted in these tables, or is of one of their groups; `instance` is this start of the target.
+/// Whether every object is counted in these tables, or is of one of their groups; `instance` is the last start of the
+/// target.
 pub(super) fn holds_all(kv: &dyn Kv, instance: u32) -> Result<bool, OsdError> {
     Ok(counted_by(kv)? == Some(instance))
 }
