@@ -235,7 +235,14 @@ fn is_to_be_made(config: &UpConfig, target: &Path) -> Result<bool, String> {
             target.display()
         ));
     }
-    match OsdFs::foreign_content(target).map_err(unreadable)? {
+    let leads_nowhere = |e: std::io::Error| match target.is_symlink() {
+        true => format!(
+            "'{}' is a symbolic link that cannot be followed ({e}): mount what it leads to, or remove it",
+            target.display()
+        ),
+        false => unreadable(e),
+    };
+    match OsdFs::foreign_content(target).map_err(leads_nowhere)? {
         None => Ok(true),
         Some(why) => Err(format!(
             "'{}': {why}; move it away, {} is to be made there",
