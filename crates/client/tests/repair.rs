@@ -216,9 +216,10 @@ async fn an_older_copy_of_an_mdt_is_mended_by_one_repair() {
         fs.umount().await;
         w.c.stop().await;
         let h = w.with_older(mdt);
-        let (kvs, disks) = (h.kvs(), h.disks.clone());
-        let done = mended(&kvs).unwrap_or_else(|why| panic!("MDT{mdt:04x}: {why}"));
+        let done = mended(&h.kvs()).unwrap_or_else(|why| panic!("MDT{mdt:04x}: {why}"));
         assert!(!done.is_empty(), "nothing is told of MDT{mdt:04x}");
+        h.accept(mdt).await;
+        let (kvs, disks) = (h.kvs(), h.disks.clone());
         let fs = w.serve(disks).await.expect("servers");
         let u = User::root(&fs);
         for on in 0..3 {

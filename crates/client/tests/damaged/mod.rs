@@ -8,9 +8,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_client::Llite;
 use coral_node::{Cluster, Disks};
-use coral_osd::{Batch, DiskModel, Kv, OsdSim, Table};
+use coral_osd::{Batch, DiskModel, Kv, OsdSim, Table, TargetKind};
 use coral_server::mdt::record::Inode;
 use coral_server::mdt::table;
+use coral_server::{mgs, older_copy};
 use coral_wire::Fid;
 use coral_wire::layout::LmvMd;
 
@@ -203,6 +204,17 @@ impl Hurt<'_> {
     pub fn kvs(&self) -> Vec<OsdSim> {
         let all = 0..self.disks.mdt_count();
         all.map(|i| self.disks.mdt_number(i).clone()).collect()
+    }
+
+    /// The MGS takes an MDT as it is, an older copy.
+    pub async fn accept(&self, mdt: u32) {
+        let name = format!("{FSNAME}-MDT{mdt:04x}");
+        let known = mgs::known(&self.disks.mgs).unwrap();
+        let known = known.iter().find(|k| k.name == name).expect("registered");
+        let kv = self.disks.mdt_number(mdt);
+        let batch = older_copy::accept(kv, TargetKind::Mdt, known.registration).unwrap();
+        kv.commit(batch).await.unwrap();
+        kv.sync().await.unwrap();
     }
 
     pub fn fid(&self, path: &str) -> Fid {
