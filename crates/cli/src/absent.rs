@@ -21,6 +21,8 @@ enum Instead {
     NoLabel,
     /// Another target.
     Other(Label),
+    /// The target, damaged so that it cannot be served.
+    Damaged(String),
 }
 
 /// A target that is not where it was formatted.
@@ -33,13 +35,27 @@ pub(crate) struct Absent {
     instead: Instead,
 }
 
-/// The targets of `config` in `dir` that were formatted and are not there.
+/// The targets of `config` in `dir` that were formatted and are not there, or have a damaged label.
 pub(crate) fn all(config: &UpConfig, dir: &Path) -> Result<Vec<Absent>, OpenError> {
     let mut absent = Vec::new();
     for target in config.target_dirs(dir) {
-        absent.extend(look(config, &target)?);
+        match look(config, &target) {
+            Err(why) if why.is_damage() && config.is_formatted(&target) => {
+                absent.push(Absent::damaged(config, &target, &why));
+            }
+            looked => absent.extend(looked?),
+        }
     }
     Ok(absent)
+}
+
+/// Nothing can be served without it: it has the configuration or the root directory.
+pub(crate) fn is_needed(target: &Label) -> bool {
+    match target.kind {
+        TargetKind::Mgs => true,
+        TargetKind::Mdt => target.index == 0,
+        TargetKind::Ost => false,
+    }
 }
 
 /// The target in this directory, if it was formatted there and is not there. A label that cannot be read is an error.
@@ -81,12 +97,12 @@ impl Absent {
         self.wanted.target_name()
     }
 
-    /// Nothing can be served without it: it has the configuration or the root directory.
-    pub(crate) fn is_needed(&self) -> bool {
-        match self.wanted.kind {
-            TargetKind::Mgs => true,
-            TargetKind::Mdt => self.wanted.index == 0,
-            TargetKind::Ost => false,
+    /// The target of this directory, which is damaged.
+    pub(crate) fn damaged(config: &UpConfig, dir: &Path, why: &OpenError) -> Absent {
+        Absent {
+            wanted: crate::up::label_of(config, dir),
+            dir: dir.to_owned(),
+            instead: Instead::Damaged(why.to_string()),
         }
     }
 
@@ -107,6 +123,7 @@ impl Absent {
                 "'{dir}' holds {}: put the right directory back",
                 self.described(label)
             ),
+            Instead::Damaged(why) => why.clone(),
         }
     }
 
@@ -118,7 +135,7 @@ impl Absent {
             format!("{name}, another target")
         } else {
             format!(
-                "another {name} ({}) than the one that was formatted there ({})",
+                "another {name} ({}) than the one that was formatted there ({}, says coral.json; where that line is what is damaged, correct it)",
                 found.uuid, wanted.uuid
             )
         }
@@ -212,7 +229,7 @@ mod tests {
         let needed: Vec<bool> = all(&config(), tmp.path())
             .unwrap()
             .iter()
-            .map(Absent::is_needed)
+            .map(|a| is_needed(&a.wanted))
             .collect();
         assert_eq!(needed, [true, true, false, false, false]);
     }

@@ -113,7 +113,11 @@ fn main() -> ExitCode {
         // What these make is their user's alone: tables of targets, sockets, logs.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
-    start_log();
+    // a check tells itself what is wrong with a store, file by file
+    start_log(match cli.command {
+        Command::Check(_) => "info,fjall=off,lsm_tree=off",
+        _ => LOGGED,
+    });
     if let Err(e) = descriptors::raise_limit() {
         tracing::warn!(error = %e, "the limit of open files stays as it is");
     }
@@ -160,10 +164,13 @@ fn generate(name: &str, words: Vec<OsString>) -> ExitCode {
     load::main(name, args.collect())
 }
 
-/// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`).
-pub(crate) fn start_log() {
+/// What is logged where nobody says anything else.
+pub(crate) const LOGGED: &str = "info,fjall=warn,lsm_tree=warn";
+
+/// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`), and `otherwise` without it.
+pub(crate) fn start_log(otherwise: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("CORAL_LOG")
-        .unwrap_or_else(|_| "info,fjall=warn,lsm_tree=warn".into());
+        .unwrap_or_else(|_| otherwise.into());
     let log = std::sync::Arc::new(log::Log::new(std::io::stderr()));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -133,7 +133,7 @@ fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
             new.push(target);
         }
     }
-    if let Some(a) = absent.iter().find(|a| a.is_needed()) {
+    if let Some(a) = absent.iter().find(|a| absent::is_needed(&a.wanted)) {
         return Err(format!(
             "{} is missing, and nothing is served without it: {}; nothing was changed",
             a.name(),
@@ -162,13 +162,18 @@ fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>, Option<A
         write_config(dir, &stored)?;
     }
     let mut targets = config.targets.clone();
-    let mut made = Vec::new();
+    let (mut made, mut fresh) = (Vec::new(), Vec::new());
     for target in present(&config, dir, &absent) {
+        let label = label_of(&config, &target);
         if new.contains(&target) {
             if target.symlink_metadata().is_err() {
                 made.push(target.clone());
             }
-            OsdFs::format(&target, &label_of(&config, &target)).map_err(|e| e.to_string())?;
+            OsdFs::format(&target, &label).map_err(|e| e.to_string())?;
+        }
+        // also what an earlier start formatted that did not get so far
+        if !absent::is_needed(&label) && matches!(OsdFs::fresh(&target), Ok(Some(_))) {
+            fresh.push(target.clone());
         }
         targets.insert(
             name_of(&target),
@@ -180,9 +185,10 @@ fn format_new(plan: Plan, dir: &Path) -> Result<(UpConfig, Vec<Absent>, Option<A
         stored.targets = targets;
         write_config(dir, &stored)?;
     }
-    let added = kept.filter(|_| !made.is_empty()).map(|kept| Added {
+    let added = kept.filter(|_| !fresh.is_empty()).map(|kept| Added {
         kept,
         config: config.clone(),
+        fresh,
         made,
     });
     Ok((config, absent, added))
@@ -252,26 +258,29 @@ fn is_to_be_made(config: &UpConfig, target: &Path) -> Result<bool, String> {
     }
 }
 
-/// What this start added to a file system.
+/// What is added to a file system.
 struct Added {
     kept: UpConfig,
     config: UpConfig,
-    /// The directories that were made for it.
+    /// The directories of targets that no MGS has accepted yet.
+    fresh: Vec<PathBuf>,
+    /// Those of them that were made for it.
     made: Vec<PathBuf>,
 }
 
 impl Added {
     /// Takes back targets that the MGS did not accept: nothing was ever served from them. Returns what to say of it.
     fn take_back(&self, dir: &Path) -> Result<String, String> {
-        let accepted = |target: &PathBuf| matches!(OsdFs::fresh(target), Ok(None));
-        let (stay, go): (Vec<_>, Vec<_>) = self.made.iter().cloned().partition(accepted);
-        let left = self
-            .config
-            .placed_as(Some(&self.kept))
-            .without(&go, &stay, &self.kept);
+        let mut go = self.fresh.clone();
+        go.retain(|target| matches!(OsdFs::fresh(target), Ok(Some(_))));
+        let left = self.config.placed_as(Some(&self.kept)).without(&go, dir);
         write_config(dir, &left)?;
         for target in &go {
-            std::fs::remove_dir_all(target).map_err(|e| format!("'{}': {e}", target.display()))?;
+            let emptied = match self.made.contains(target) {
+                true => std::fs::remove_dir_all(target),
+                false => empty(target),
+            };
+            emptied.map_err(|e| format!("'{}': {e}", target.display()))?;
         }
         Ok(format!(
             "'{0}' has {1} MDTs and {2} OSTs now. `coral up` gives new targets the next indices: to have the other one in '{0}' too, stop it, move its directory there under the name that goes with its index (such as mdt0003), and add targets again",
@@ -280,6 +289,19 @@ impl Added {
             left.osts
         ))
     }
+}
+
+/// Removes what is in a directory.
+fn empty(dir: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true if entry.file_name() == "lost+found" => {}
+            true => std::fs::remove_dir_all(entry.path())?,
+            false => std::fs::remove_file(entry.path())?,
+        }
+    }
+    Ok(())
 }
 
 /// A new label of the target in this directory.
@@ -317,17 +339,17 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     let mem = MemNet::new();
     // before anything is formatted: an address that is taken leaves nothing behind
     let node = net::start(&net, Some(mem.clone())).await?;
-    let (config, absent, added) = format_new(plan, dir)?;
+    let (config, mut absent, added) = format_new(plan, dir)?;
     let defaults = Defaults {
         stripe_count: config.stripe_count,
         stripe_size: config.stripe_size,
     };
-    let targets = servers::config(
-        &present(&config, dir, &absent),
-        Some(defaults),
-        up.claim.claim_version,
-        &up.recovery,
-    );
+    let dirs = present(&config, dir, &absent);
+    let claim = up.claim.claim_version;
+    let mut targets = servers::config(&dirs, Some(defaults), claim, &up.recovery);
+    for (target, dir) in targets.targets.iter_mut().zip(&dirs) {
+        target.dispensable = !absent::is_needed(&label_of(&config, dir));
+    }
     let servers = match Servers::start(node, targets).await {
         Ok(servers) => servers,
         Err(why) => {
@@ -343,6 +365,8 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
             return Err(format!("{why}{}", more.unwrap_or_default()));
         }
     };
+    let left_out = servers.left_out().iter();
+    absent.extend(left_out.map(|(target, why)| Absent::damaged(&config, target, why)));
     let agent = Agent::new(servers.node());
     let mut asked = control::serve(dir, agent.clone())
         .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;

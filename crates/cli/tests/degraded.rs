@@ -201,6 +201,55 @@ fn what_is_in_the_place_of_an_mdt_is_left_alone() {
     });
 }
 
+/// A target that is damaged keeps nobody from the rest.
+#[test]
+fn beside_a_damaged_target_the_rest_is_served() {
+    in_namespace("beside_a_damaged_target_the_rest_is_served", || {
+        let place = Place::new();
+        let (data, port) = (filled(&place), place.port.to_string());
+        let away = place.path("away");
+        for (target, part, name, why) in [
+            ("mdt0002", "CORAL", "coral-MDT0002", "damaged label"),
+            ("mdt0001", "kv", "coral-MDT0001", "the tables are damaged"),
+            (
+                "mdt0003",
+                "objects",
+                "coral-MDT0003",
+                "the directory is gone",
+            ),
+            (
+                "ost0001",
+                "objects",
+                "coral-OST0001",
+                "the directory is gone",
+            ),
+        ] {
+            let hurt = data.join(target).join(part);
+            std::fs::rename(&hurt, &away).unwrap();
+            if part == "CORAL" {
+                std::fs::write(&hurt, "{").unwrap();
+            }
+            let (served, code, told) = Served::start(&data, &port);
+            assert_eq!(code, WITHOUT, "{told}");
+            let line = format!("missing: {name}: ");
+            let said = told.lines().find(|l| l.starts_with(&line));
+            assert!(said.is_some_and(|l| l.contains(why)), "{told}");
+            let at_part = hurt.to_str().unwrap();
+            assert!(said.is_some_and(|l| l.contains(at_part)), "{told}");
+            served.down();
+            let (code, told) = checked(&data, &[]);
+            assert!(code == Some(1) && told.contains(why), "{told}");
+            let _ = std::fs::remove_file(&hurt);
+            assert!(!hurt.exists(), "nothing is made in its place");
+            std::fs::rename(&away, &hurt).unwrap();
+        }
+        let (served, code, told) = Served::start(&data, &port);
+        assert_eq!(code, Some(0), "{told}");
+        served.down();
+        assert_eq!(checked(&data, &[]).0, Some(0));
+    });
+}
+
 /// What an OST holds that is gone does not read as holes.
 #[test]
 fn files_of_an_ost_that_is_gone_wait_or_give_errors() {
@@ -343,6 +392,18 @@ fn an_mdt_that_is_refused_is_not_added() {
         );
         assert!(told.contains("has 4 MDTs and 2 OSTs now"), "{told}");
         assert!(!data.join("mdt0004").exists());
+        // as a crash leaves it between that and its taking back
+        let new = data.join("mdt0004");
+        ok(coral()
+            .args(["format", "--mdt", "4", "--fsname", "coral"])
+            .arg(&new));
+        let config = data.join("coral.json");
+        let kept = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, kept.replace("\"mdts\": 4", "\"mdts\": 5")).unwrap();
+        let (_, told) = fails(coral().arg("up").arg(&data).args(["--port", &port]));
+        assert!(told.contains("has 4 MDTs and 2 OSTs now"), "{told}");
+        assert_eq!(std::fs::read_to_string(&config).unwrap(), kept);
+        assert!(std::fs::read_dir(&new).unwrap().next().is_none());
         other.stop();
         let (served, code, told) = Served::start(&data, &port);
         assert!(code == Some(0) && told.contains("4 MDTs"), "{told}");
@@ -432,6 +493,21 @@ fn a_directory_lies_on_no_more_mdts_than_there_are() {
         assert_eq!(shown(&["-D", "-X"], &default), "3");
         std::fs::create_dir(default.join("below")).unwrap();
         assert_eq!(shown(&["-c"], &default.join("below")), "4");
+        let on2 = mnt.join("on2");
+        ok(lfs().args(["mkdir", "-i", "2"]).arg(&on2));
+        std::fs::write(on2.join("f"), "").unwrap();
+        let found = |args: &[&str]| {
+            let text = ok(lfs().arg("find").arg(&mnt).args(args));
+            let names = text
+                .lines()
+                .map(|l| l.rsplit('/').next().unwrap().to_owned());
+            let mut names: Vec<String> = names.collect();
+            names.sort();
+            names
+        };
+        assert_eq!(found(&["-mdt", "coral-MDT0002"]), ["f", "on2"]);
+        assert_eq!(found(&["--mdt", "1,2", "-type", "f"]), ["f"]);
+        assert_eq!(found(&["-mdt-count", "+1"]), ["below", "wide"]);
         running.stop();
     });
 }

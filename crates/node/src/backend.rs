@@ -36,6 +36,8 @@ pub struct TargetSpec {
     pub backend: Backend,
     /// Nodes that serve it when this one does not, one NID each; a directory names some besides ([`crate::target_dir`]).
     pub failover: Vec<Nid>,
+    /// Others are served without it where what it lies on is damaged ([`crate::Servers::left_out`]).
+    pub dispensable: bool,
     /// Of an MDT: OSTs it knows before it has read the configuration.
     pub osts: Vec<OstTarget>,
 }
@@ -46,6 +48,7 @@ impl TargetSpec {
         TargetSpec {
             backend,
             failover: Vec::new(),
+            dispensable: false,
             osts: Vec::new(),
         }
     }

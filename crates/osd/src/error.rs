@@ -120,6 +120,14 @@ pub enum OpenError {
         /// The store's own words.
         why: String,
     },
+    /// The directory of the objects is not there.
+    #[error(
+        "{dir}: the directory is gone, and with it the data of the files that had objects there; restore it from a copy, or make an empty one to serve the rest: what is lost reads as holes then"
+    )]
+    NoObjects {
+        /// That directory.
+        dir: PathBuf,
+    },
     /// The operating system refused.
     #[error("{what}: {source}")]
     Io {
@@ -128,6 +136,16 @@ pub enum OpenError {
         /// The operating system's answer.
         source: io::Error,
     },
+}
+
+impl OpenError {
+    /// What was stored is damaged or gone, and other targets are not concerned.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            OpenError::BadLabel { .. } | OpenError::BadKv { .. } | OpenError::NoObjects { .. }
+        )
+    }
 }
 
 impl From<&OsdError> for coral_wire::Errno {

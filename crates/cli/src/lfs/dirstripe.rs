@@ -429,7 +429,7 @@ fn named(fields: &[Field], l: &LmvUserMd, yaml: bool) -> String {
 }
 
 /// The MDT layout, or the default for new directories.
-fn read(path: &Path, default: bool) -> Result<LmvUserMd, Errno> {
+pub(super) fn read(path: &Path, default: bool) -> Result<LmvUserMd, Errno> {
     if !std::fs::metadata(path)?.is_dir() {
         return Err(Errno::ENOTDIR);
     }

@@ -2,7 +2,7 @@
 //!
 //! Every test stands for itself and all must hold, as in Lustre: there is no `-o`.
 
-use super::{Failure, parse_size, show, xattr};
+use super::{Failure, dirstripe, getstripe, parse_size, show, xattr};
 use coral_wire::layout::Layout;
 use lexopt::prelude::*;
 use std::cmp::Ordering;
@@ -43,6 +43,8 @@ enum Test {
     Age(Stamp, Compare),
     Gid(u32),
     Links(Compare),
+    Mdt(Vec<u32>),
+    MdtCount(Compare),
     Name(String),
     Ost(Vec<u32>),
     Size(Compare),
@@ -120,7 +122,13 @@ pub(crate) fn find(mut p: lexopt::Parser) -> Result<(), Failure> {
                     parse_size(t).map(|v| (v as i128, 1))
                 })?)
             }
-            Long("ost") | Short('O') => Test::Ost(ost_list(&p.value()?.string()?)?),
+            Long("ost") | Short('O') => Test::Ost(targets(&p.value()?.string()?, "-OST")?),
+            Long("mdt" | "mdt-index" | "mdt_index") | Short('m') => {
+                Test::Mdt(targets(&p.value()?.string()?, "-MDT")?)
+            }
+            Long("mdt-count") | Short('T') => {
+                Test::MdtCount(compare(&p.value()?.string()?, plain_number)?)
+            }
             Long("uid" | "user") | Short('u' | 'U') => {
                 Test::Uid(id(&p.value()?.string()?, "/etc/passwd")?)
             }
@@ -206,11 +214,12 @@ fn file_type(t: &str) -> Result<char, Failure> {
     }
 }
 
-fn ost_list(t: &str) -> Result<Vec<u32>, Failure> {
+/// Indices, or names with `kind` before the index, such as `-OST`, separated by commas.
+fn targets(t: &str, kind: &str) -> Result<Vec<u32>, Failure> {
     t.split(',')
         .map(|item| {
             let index = item
-                .rsplit_once("-OST")
+                .rsplit_once(kind)
                 .map(|(_, hex)| u32::from_str_radix(hex.trim_end_matches("_UUID"), 16));
             index.unwrap_or_else(|| item.parse()).map_err(|_| bad(item))
         })
@@ -270,6 +279,11 @@ impl Search {
             }
             Test::Gid(g) => meta.gid() == *g,
             Test::Links(c) => c.holds(meta.nlink() as i128),
+            Test::Mdt(list) => getstripe::mdt_index(at).is_ok_and(|i| list.contains(&u32::from(i))),
+            Test::MdtCount(c) => {
+                let shards = || dirstripe::read(at, false).ok().map(|l| l.head.stripe_count);
+                meta.is_dir() && shards().is_some_and(|n| c.holds(i128::from(n)))
+            }
             Test::Name(pattern) => at
                 .file_name()
                 .is_some_and(|n| glob(pattern.as_bytes(), n.as_encoded_bytes())),

@@ -170,7 +170,7 @@ fn field(path: &Path, l: &Layout, f: Field) -> String {
 }
 
 /// The MDT that a file or a directory lies on.
-fn mdt_index(path: &Path) -> Result<u16, Errno> {
+pub(super) fn mdt_index(path: &Path) -> Result<u16, Errno> {
     let raw = xattr(path, "lustre.mdt")?;
     String::from_utf8_lossy(&raw)
         .parse()

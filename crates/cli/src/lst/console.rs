@@ -181,7 +181,7 @@ fn wall_time() -> (u64, u32) {
 /// The background process.
 pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
     let mut reporter = Reporter::from_env();
-    crate::start_log();
+    crate::start_log(crate::LOGGED);
     let done = Wanted::parse(&args).and_then(|w| {
         crate::runtime()
             .map_err(Failed)?

@@ -31,7 +31,7 @@ pub(crate) fn run(args: Vec<String>) -> Result<(), Failed> {
         .parse()
         .map_err(|_| Failed(format!("--nid '{text}' is no NID")))?;
     let ways = Ways::of(&g, coral_node::net::DEFAULT_PORT)?;
-    crate::start_log();
+    crate::start_log(crate::LOGGED);
     crate::runtime().map_err(Failed)?.block_on(serve(nid, ways))
 }
 

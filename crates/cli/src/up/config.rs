@@ -155,19 +155,26 @@ impl UpConfig {
             .transpose()
     }
 
-    /// Without the targets that `go`, of those that were added to `kept`; the others of these `stay`.
-    pub(super) fn without(&self, go: &[PathBuf], stay: &[PathBuf], kept: &UpConfig) -> UpConfig {
+    /// Whether the target of this directory was formatted.
+    pub(crate) fn is_formatted(&self, target: &Path) -> bool {
+        self.targets.contains_key(&super::name_of(target))
+    }
+
+    /// Without the targets in `go`, directories in `dir`.
+    pub(super) fn without(&self, go: &[PathBuf], dir: &Path) -> UpConfig {
         let mut left = self.clone();
         for target in go {
             left.targets.remove(&super::name_of(target));
         }
-        let count = |kind: TargetKind, before: u32| {
+        let mut stay = self.target_dirs(dir);
+        stay.retain(|t| !go.contains(t));
+        let count = |kind: TargetKind| {
             let labels = stay.iter().map(|t| super::label_of(self, t));
             let of_kind = labels.filter(|l| l.kind == kind);
-            of_kind.map(|l| l.index + 1).fold(before, u32::max)
+            of_kind.map(|l| l.index + 1).max().unwrap_or(0)
         };
-        left.mdts = count(TargetKind::Mdt, kept.mdts);
-        left.osts = count(TargetKind::Ost, kept.osts);
+        left.mdts = count(TargetKind::Mdt);
+        left.osts = count(TargetKind::Ost);
         left
     }
 

@@ -34,7 +34,7 @@ use coral_wire::connect::CLAIMED;
 use coral_wire::nid::Nid;
 use tokio::task::JoinHandle;
 
-use crate::backend::{Disks, Opened, TargetSpec};
+use crate::backend::{Backend, Disks, Opened, TargetSpec};
 use crate::target_dir;
 
 pub use nodemaps::NodemapError;
@@ -104,9 +104,19 @@ pub enum ServersError {
         /// What the label says.
         text: String,
     },
-    /// The MGS cannot be asked, or has not told what is needed.
+    /// The MGS has not told what is needed.
     #[error(transparent)]
     Mgs(#[from] MgcError),
+    /// The MGS of a target cannot be reached.
+    #[error(
+        "{target}: {source}. Its label names this MGS: start it first, or serve the directory where it is reached"
+    )]
+    NoMgs {
+        /// Name of the target.
+        target: String,
+        /// What was tried.
+        source: MgcError,
+    },
     /// The MGS does not take a target.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -141,6 +151,8 @@ pub struct Servers {
     configs: Vec<Arc<Mgc>>,
     /// The connection that tells of the nodemaps of an MGS elsewhere.
     nodemaps: Option<Arc<Mgc>>,
+    /// Targets that are not served: their directories, and what is damaged.
+    left_out: Vec<(PathBuf, OpenError)>,
     /// What hands on changes of both.
     followers: Vec<JoinHandle<()>>,
 }
@@ -178,6 +190,7 @@ impl Servers {
             follows_own_mgs: false,
             configs: Vec::new(),
             nodemaps: None,
+            left_out: Vec::new(),
             followers: Vec::new(),
         }
     }
@@ -220,7 +233,13 @@ impl Servers {
         &mut self,
         spec: TargetSpec,
     ) -> Result<Option<(Arc<Mdt>, Label)>, ServersError> {
-        let opened = self.disks.open(&spec.backend)?;
+        let opened = match (self.disks.open(&spec.backend), &spec.backend) {
+            (Err(why), Backend::Dir(dir)) if spec.dispensable && why.is_damage() => {
+                self.left_out.push((dir.clone(), why));
+                return Ok(None);
+            }
+            (opened, _) => opened?,
+        };
         let (label, fresh, dir) = (opened.label.clone(), opened.fresh, opened.dir.clone());
         if label.kind == TargetKind::Mgs {
             self.start_target(opened, spec.osts)?;
@@ -228,7 +247,7 @@ impl Servers {
         }
         let mgs = self.mgs_nids(&label)?;
         // before a client comes: its ids are believed as far as the nodemaps say, and no further
-        self.follow_nodemaps(&mgs).await?;
+        self.follow_nodemaps(&label).await?;
         let mut failover = match &dir {
             Some((dir, _)) => target_dir::read_failover(dir)?,
             None => Vec::new(),
@@ -318,7 +337,7 @@ impl Servers {
 
     /// Keeps an MDT's list of OSTs as the MGS has it.
     async fn follow_config(&mut self, mdt: Arc<Mdt>, label: &Label) -> Result<(), ServersError> {
-        let mgc = self.connect_mgs(&self.mgs_nids(label)?).await?;
+        let mgc = self.connect_mgs(label).await?;
         let mut config = mgc.watch_config(&label.fsname).await?;
         set_targets(&mdt, &config.borrow_and_update());
         let mdt = Arc::downgrade(&mdt);
@@ -335,16 +354,14 @@ impl Servers {
     }
 
     /// A connection to the MGS with locks of its own: what it watches is told apart from what others watch.
-    async fn connect_mgs(&self, nids: &[Nid]) -> Result<Arc<Mgc>, MgcError> {
+    async fn connect_mgs(&self, label: &Label) -> Result<Arc<Mgc>, ServersError> {
         let release = self.config.claim.unwrap_or(CLAIMED);
-        Mgc::connect(
-            self.node.clone(),
-            self.ldlm.clone(),
-            nids,
-            release,
-            MGS_LIMIT,
-        )
-        .await
+        let (node, ldlm, nids) = (self.node.clone(), self.ldlm.clone(), self.mgs_nids(label)?);
+        let connected = Mgc::connect(node, ldlm, &nids, release, MGS_LIMIT).await;
+        connected.map_err(|source| ServersError::NoMgs {
+            target: label.target_name(),
+            source,
+        })
     }
 
     /// The MGS of a target: what its label says, else this node.
@@ -374,6 +391,11 @@ impl Servers {
     /// The targets in the order in which they were started.
     pub fn targets(&self) -> impl Iterator<Item = &Arc<LuTarget>> {
         self.targets.iter().map(|t| &t.target)
+    }
+
+    /// The targets that are not served because what they lie on is damaged, each with its directory.
+    pub fn left_out(&self) -> &[(PathBuf, OpenError)] {
+        &self.left_out
     }
 
     /// The MDTs.

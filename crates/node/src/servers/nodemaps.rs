@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Weak};
 
+use coral_osd::Label;
 use coral_server::nodemap::Command;
 use coral_server::nodemap::store::decode_membership;
 use coral_server::{Membership, ServerNode};
 use coral_wire::Errno;
-use coral_wire::nid::Nid;
 
 use super::{Servers, ServersError};
 
@@ -36,7 +36,7 @@ impl Servers {
     }
 
     /// Keeps the nodemaps of this node's targets as the MGS has them.
-    pub(super) async fn follow_nodemaps(&mut self, mgs: &[Nid]) -> Result<(), ServersError> {
+    pub(super) async fn follow_nodemaps(&mut self, label: &Label) -> Result<(), ServersError> {
         if self.nodemaps.is_some() {
             return Ok(());
         }
@@ -59,7 +59,7 @@ impl Servers {
             }));
             return Ok(());
         }
-        let mgc = self.connect_mgs(mgs).await?;
+        let mgc = self.connect_mgs(label).await?;
         let Some(mut text) = mgc.watch_nodemaps().await? else {
             tracing::warn!(
                 "the MGS is not Coral's: nodemaps that it has do not count for the targets of this node"

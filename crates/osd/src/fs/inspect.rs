@@ -16,7 +16,7 @@ use super::objects::FsObjects;
 use super::space::SpaceGate;
 use super::synced::SyncedFile;
 use super::tables::{Limits, TABLES_DIR, Tables};
-use super::{OsdFs, OsdFsOptions, journal, largest, lock, manifest, private};
+use super::{OsdFs, OsdFsOptions, journal, largest, lock, manifest, objects_dir, private};
 use crate::{Batch, Io, Kv, Label, ObjAttr, ObjectId, OpenError, OsdError, StatFs, Table};
 
 /// Tries to find a name for the shadow that is not taken.
@@ -45,7 +45,7 @@ impl Inspection {
             what: format!("{what} {}", dir.display()),
             source,
         };
-        let kv = dir.join(TABLES_DIR);
+        let (kv, objects_dir) = (dir.join(TABLES_DIR), objects_dir(dir)?);
         if !kv.is_dir() {
             let why = "the directory is missing".to_owned();
             return Err(OpenError::BadKv { dir: kv, why });
@@ -76,7 +76,7 @@ impl Inspection {
         };
         let tables = Arc::new(Tables::open(&shadow.0, limits, space.clone()).map_err(bad)?);
         let objects = FsObjects::look(
-            &dir.join("objects"),
+            &objects_dir,
             options.open_files,
             space.clone(),
             &tables,

@@ -36,7 +36,7 @@ mod synced;
 mod tables;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -56,6 +56,9 @@ use crate::{
 
 /// Blocks of 512 bytes of an object that is removed at once: freeing takes the file system below a while when there are more.
 const QUICK_DESTROY_BLOCKS: u64 = 16 << 11;
+
+/// Name of the objects' directory in a target directory.
+const OBJECTS_DIR: &str = "objects";
 
 /// Limits of an [`OsdFs`].
 #[derive(Clone, Debug)]
@@ -122,7 +125,7 @@ impl OsdFs {
         }
         let lock = DirLock::acquire(dir)?;
         private::tighten(dir);
-        private::make_dir(&dir.join("objects")).map_err(|e| fail("create objects in", e))?;
+        private::make_dir(&dir.join(OBJECTS_DIR)).map_err(|e| fail("create objects in", e))?;
         private::make_dir(&dir.join(tables::TABLES_DIR))
             .map_err(|e| fail("create tables in", e))?;
         tables::write_in_place(&dir.join(tables::TABLES_DIR));
@@ -187,13 +190,14 @@ impl OsdFs {
             what: format!("open objects of {}", dir.display()),
             source,
         };
+        let objects_dir = objects_dir(dir)?;
         let space = Arc::new(SpaceGate::open(dir, options.disk.clone(), true).map_err(fail)?);
         let tables = open_tables(dir, &options, label.kind, space.clone())?;
         let tables = Arc::new(tables);
         let note = NoteFile::open(dir).map_err(fail)?;
         let largest = largest::largest(note.file());
         let objects = FsObjects::open(
-            &dir.join("objects"),
+            &objects_dir,
             options.open_files,
             space.clone(),
             &tables,
@@ -265,6 +269,15 @@ impl Drop for OsdFs {
     }
 }
 
+/// The objects' directory of the target in `dir`.
+fn objects_dir(dir: &Path) -> Result<PathBuf, OpenError> {
+    let dir = dir.join(OBJECTS_DIR);
+    match dir.metadata() {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(OpenError::NoObjects { dir }),
+        _ => Ok(dir),
+    }
+}
+
 /// Why `dir` may not be formatted, if so. What an interrupted format left is ours to take.
 fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
     if OsdFs::has_served(dir)? {
@@ -279,7 +292,7 @@ fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
             "LOCK",
             "SYNCED",
             tables::TABLES_DIR,
-            "objects",
+            OBJECTS_DIR,
             "CORAL.new",
             fresh::FILE,
             stock::RESERVE_FILE,
