@@ -394,9 +394,9 @@ fn an_mdt_that_is_refused_is_not_added() {
         assert!(!data.join("mdt0004").exists());
         // as a crash leaves it between that and its taking back
         let new = data.join("mdt0004");
-        ok(coral()
-            .args(["format", "--mdt", "4", "--fsname", "coral"])
-            .arg(&new));
+        let mut format = coral();
+        format.args(["format", "--mdt", "4", "--fsname", "coral"]);
+        ok(format.args(["--mgsnode", "127.0.0.1@tcp"]).arg(&new));
         let config = data.join("coral.json");
         let kept = std::fs::read_to_string(&config).unwrap();
         std::fs::write(&config, kept.replace("\"mdts\": 4", "\"mdts\": 5")).unwrap();
