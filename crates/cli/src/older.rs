@@ -64,13 +64,13 @@ pub(crate) fn problem(t: &CheckedTarget, known: Option<&[Known]>) -> Option<Stri
     let name = label.target_name();
     Some(match wrong {
         Wrong::Older(had, known) => format!(
-            "an older copy of {name} was put back: it was served {had} times, and the MGS knows of {known} times. Put the newer copy back; or `--repair` makes the MGS take this one, without what was done since it was made"
+            "an older copy of {name} was put back: it was registered {had} times, and the MGS knows of {known} times. Put the newer copy back; or `--repair` makes the MGS take this one, without what was done since it was made"
         ),
         Wrong::Ahead(had, known) => format!(
-            "the MGS was put back from an older copy: it knows of {known} times that {name} was served, and there were {had}. Put the newer copy back; or `--repair` makes it take {name}. It cannot tell whether targets are older that were put back with it"
+            "the MGS was put back from an older copy: it knows of {known} times that {name} was registered, and there were {had}. Put the newer copy back; or `--repair` makes it take {name}. It cannot tell whether targets are older that were put back with it"
         ),
         Wrong::Unknown => format!(
-            "{name} was served, and the MGS does not know it: one of them belongs to another file system, or the MGS is an older copy; `--repair` makes the MGS take it"
+            "{name} was registered before, and the MGS does not know it: one of them belongs to another file system, or the MGS is an older copy; `--repair` makes the MGS take it"
         ),
         Wrong::Another => format!(
             "this is not the {name} that the MGS knows: it is of another file system, or was formatted anew. Serve the directory that belongs there"

@@ -16,6 +16,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// How often the MGS is told that a target goes on: a copy that is older than that is refused.
+const COUNTS_EVERY: Duration = Duration::from_secs(300);
+
 /// What servers of these directories are started with, as the command line has it.
 pub(crate) fn config(
     dirs: &[PathBuf],
@@ -31,6 +34,7 @@ pub(crate) fn config(
         recovery_soft: given(recovery.recovery_time_soft),
         recovery_hard: given(recovery.recovery_time_hard),
         accept_older: false,
+        counts_every: Some(COUNTS_EVERY),
         abort_recovery: recovery.abort_recovery,
         names: Some(Arc::new(System)),
         sync_interval: None,

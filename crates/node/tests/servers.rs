@@ -11,7 +11,8 @@ use coral_node::backend::simulated_label;
 use coral_node::servers::{NodemapError, ParamError};
 use coral_node::target_dir::label;
 use coral_node::{Client, Servers, ServersConfig, TargetSpec};
-use coral_osd::{OsdFs, OsdMem, TargetKind};
+use coral_osd::{DiskModel, OsdFs, OsdMem, OsdSim, TargetKind};
+use coral_server::mgs;
 use coral_server::nodemap::Command;
 use coral_wire::Errno;
 
@@ -245,5 +246,68 @@ async fn servers_end_while_their_mgs_is_away() -> TestResult {
     let ost = start(ost_nid, 2, TargetKind::Ost).await?;
     mgs.kill().await;
     tokio::time::timeout(Duration::from_secs(60), ost.stop()).await?;
+    Ok(())
+}
+
+/// A copy that was made while the target was served is as old as what was done since.
+#[tokio::test(start_paused = true)]
+async fn a_copy_made_since_the_start_is_refused() -> TestResult {
+    let net = MemNet::alone();
+    let server: Nid = "10.0.0.1@tcp".parse()?;
+    let disk = || OsdSim::new(Default::default(), DiskModel::INSTANT, 1);
+    let (mgs, mdt, ost) = (disk(), disk(), disk());
+    let serve = async |seed, mdt: &OsdSim| {
+        let node = NodeConfig::in_memory(server, seed);
+        let node = Node::start(node, Some(net.clone())).await?;
+        let of = |kind, on| {
+            let at = [server];
+            let at = if kind == TargetKind::Mgs {
+                &[][..]
+            } else {
+                &at
+            };
+            TargetSpec::memory(simulated_label(kind, "a", 0, at), on)
+        };
+        let config = ServersConfig {
+            targets: vec![
+                of(TargetKind::Mgs, &mgs),
+                of(TargetKind::Ost, &ost),
+                of(TargetKind::Mdt, mdt),
+            ],
+            counts_every: Some(Duration::from_secs(300)),
+            ..ServersConfig::default()
+        };
+        Ok::<_, Box<dyn std::error::Error>>(Servers::start(node, config).await?)
+    };
+    let number = || {
+        let known = mgs::known(&mgs).expect("readable");
+        let mdt = known.iter().find(|k| k.name == "a-MDT0000");
+        mdt.and_then(|k| k.registration).expect("counted").0
+    };
+    let servers = serve(1, &mdt).await?;
+    let node = NodeConfig::in_memory("10.0.0.9@tcp".parse()?, 2);
+    let node = Node::start(node, Some(net.clone())).await?;
+    let fs = Client::mount(node, MountOptions::new("a", vec![server])).await?;
+    put(&fs, b"f", b"before the copy").await?;
+    tokio::time::sleep(Duration::from_secs(301)).await;
+    let counted = number();
+    tokio::time::sleep(Duration::from_secs(1000)).await;
+    assert_eq!(number(), counted, "nothing was changed meanwhile");
+    let copy = OsdSim::new(mdt.copy(), DiskModel::INSTANT, 1);
+    put(&fs, b"g", b"since").await?;
+    tokio::time::sleep(Duration::from_secs(301)).await;
+    assert_eq!(number(), counted + 1);
+    fs.umount().await;
+    servers.stop().await;
+    let Err(why) = serve(3, &copy).await else {
+        return Err("served".into());
+    };
+    let why = why.to_string();
+    assert!(
+        why.contains("a-MDT0000 was put back from an older copy"),
+        "{why}"
+    );
+    let servers = serve(4, &mdt).await?;
+    servers.stop().await;
     Ok(())
 }

@@ -64,7 +64,7 @@ pub enum RegisterError {
     },
     /// The target is in an older state than when it was served last.
     #[error(
-        "{target} was put back from an older copy: it was served {served} times before, and the MGS at {mgs} knows of a later time. Put the newer copy back. To go on with this one, and lose what was done since it was made, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` takes it as it is"
+        "{target} was put back from an older copy: it was registered {served} times before, and the MGS at {mgs} knows of a later time. Put the newer copy back. To go on with this one, and lose what was done since it was made, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` takes it as it is"
     )]
     OlderCopy {
         /// Target's name.
@@ -76,7 +76,7 @@ pub enum RegisterError {
     },
     /// The target was served before, and not with this MGS.
     #[error(
-        "{target} was served {served} times, and the MGS at {mgs} does not know it: it belongs to another one. If that MGS was lost, or put back from an older copy, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` makes the MGS take it"
+        "{target} was registered {served} times, and the MGS at {mgs} does not know it: it belongs to another one. If that MGS was lost, or put back from an older copy, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` makes the MGS take it"
     )]
     Unknown {
         /// Target's name.
@@ -88,7 +88,7 @@ pub enum RegisterError {
     },
     /// The MGS is in an older state than when it accepted the target last.
     #[error(
-        "the MGS at {mgs} was put back from an older copy: it does not know of the last times that {target} was served, which are {served}. Put the newer copy of the MGS back. To go on with this one, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` makes the MGS take the target"
+        "the MGS at {mgs} was put back from an older copy: it does not know of the last times that {target} was registered, which are {served}. Put the newer copy of the MGS back. To go on with this one, stop all servers and run `coral check --repair` on the directories of all targets and the MGS; where these are on several machines, `coral serve --accept-older` makes the MGS take the target"
     )]
     OlderMgs {
         /// Target's name.

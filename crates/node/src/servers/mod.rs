@@ -11,6 +11,7 @@
 //! - A target that is not the MGS is reachable only when the nodemaps are known: ids are believed as far as they say.
 //! - [`Servers::kill`] leaves what a killed process leaves: nothing is synced, nobody is told.
 
+mod counting;
 mod nodemaps;
 mod params;
 mod status;
@@ -34,6 +35,7 @@ use coral_wire::connect::CLAIMED;
 use coral_wire::nid::Nid;
 use tokio::task::JoinHandle;
 
+use self::counting::Counting;
 use crate::backend::{Backend, Disks, Opened, TargetSpec};
 use crate::target_dir;
 
@@ -63,6 +65,9 @@ pub struct ServersConfig {
     pub recovery_hard: Option<Duration>,
     /// Serve targets that their MGS takes for older copies, or does not know.
     pub accept_older: bool,
+    /// How often the MGS is told that a target goes on, where something was changed; a copy that was made before is refused as older
+    /// from then on. None: only starts are told.
+    pub counts_every: Option<Duration>,
     /// Wait for none of the clients of before.
     pub abort_recovery: bool,
     /// Who knows the groups of users; None: nobody is asked.
@@ -263,6 +268,17 @@ impl Servers {
         registering.may_serve(self.config.accept_older).await?;
         let (target, mdt) = self.start_target(opened, spec.osts)?;
         registering.register(target.instance()).await?;
+        if let Some(every) = self.config.counts_every {
+            let counting = Counting {
+                node: Arc::downgrade(&self.node),
+                mgs,
+                kv: Arc::downgrade(&kv),
+                target: Arc::downgrade(&target),
+                claimed,
+                label: label.clone(),
+            };
+            self.followers.push(tokio::spawn(counting.run(every)));
+        }
         if let (Some(_), Some((dir, _))) = (fresh, &dir) {
             OsdFs::set_registered(dir)?;
         }
