@@ -421,6 +421,7 @@ pub fn dumps<'a>(nodes: impl IntoIterator<Item = (&'a Stopwatch, &'a [Nid])>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wait;
 
     #[tokio::test(start_paused = true)]
     async fn the_last_records_of_several_nodes_are_kept_together() {

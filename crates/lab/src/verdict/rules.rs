@@ -111,7 +111,9 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     out.extend(window(f).or_else(|| far_window(f)));
     out.extend(fixed_concurrency(f));
     out.extend(lock_ping_pong(f).or_else(|| shared_file(f)));
-    out.extend(hosts(f));
+    let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
+    let links: Vec<String> = links.map(|c| c.subject.clone()).collect();
+    out.extend(hosts(f, &links));
     out.extend(router_buffers(f));
     out.extend(grants(f));
     out.extend(cold_cache(f));
@@ -306,9 +308,12 @@ fn far_window(f: &Facts) -> Option<Cause> {
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "{in_flight:.1} RPCs of {:.0} KiB in flight to {} OSTs, {max} may be to each; {} an RPC, of which twice there and back {}",
+            "{in_flight:.1} RPCs of {:.0} KiB in flight to {}, {max} may be to each; {} an RPC, of which twice there and back {}",
             size / 1024.0,
-            bulk.len(),
+            match bulk.len() {
+                1 => "one OST".to_owned(),
+                n => format!("{n} OSTs"),
+            },
             ms(mean),
             ms(way)
         ),
@@ -429,17 +434,19 @@ fn of_processors(f: &Facts) -> f64 {
     all - sending.min(delayed.sum::<f64>() / f.op_s().max(1e-12))
 }
 
-/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first.
-fn unread(f: &Facts) -> f64 {
+/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first. Where a link is
+/// slow, it is that which takes the time.
+fn unread(f: &Facts, slow_links: &[String]) -> f64 {
     let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
-    f.paths.iter().map(beyond).sum::<f64>() / f.op_s().max(1e-12)
+    let paths = f.paths.iter().filter(|p| !slow_links.contains(&p.target));
+    paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12)
 }
 
-fn hosts(f: &Facts) -> Vec<Cause> {
+fn hosts(f: &Facts, slow_links: &[String]) -> Vec<Cause> {
     // What is on the way waits for a processor at most as long as anybody does.
     let waited = (f.hosts.iter()).map(|h| h.cpu_wait).fold(0.0, f64::max);
     let unread = match waited >= CPU_WAIT {
-        true => unread(f) * waited.min(1.0),
+        true => unread(f, slow_links) * waited.min(1.0),
         false => 0.0,
     };
     let share = of_processors(f) + unread;
@@ -476,7 +483,7 @@ fn busy_core(f: &Facts, h: &Host, share: f64) -> Option<Cause> {
         h.cpu_wait
     );
     let other = match &h.other {
-        Some(name) => format!("other programs, most of all '{name}'"),
+        Some(name) => format!("other programs, most of all '{name}',"),
         None => "other programs".to_owned(),
     };
     let taken = match h.others >= OTHERS_LEAST {
@@ -691,7 +698,7 @@ mod tests {
         );
         let c = busy(0.24, 1.76, 0.5, Some("rustc")).unwrap();
         assert_eq!(c.subject, "this machine, by other programs");
-        let told = "other programs, most of all 'rustc' take 1.76 cores, Coral and its load 0.24";
+        let told = "other programs, most of all 'rustc', take 1.76 cores, Coral and its load 0.24";
         assert!(c.figure.ends_with(told), "{}", c.figure);
         assert_eq!(c.change, "measure again without 'rustc' on this machine");
         assert_eq!(c.ceiling, None);
@@ -707,5 +714,43 @@ mod tests {
         let c = busy(0.0, 0.0, 0.0, None).unwrap();
         assert_eq!(c.subject, "this machine");
         assert!(!c.figure.contains("other programs"), "{}", c.figure);
+    }
+
+    /// As `explain` saw a far server while other programs kept both cores busy.
+    #[test]
+    fn the_way_of_a_slow_link_is_no_wait_for_a_processor() {
+        let near = || path("fs-MDT0000", 0, 0.001, 0.000_1);
+        let far = path("fs-OST0001", 1 << 16, 0.09, 0.06);
+        let op_s = 0.1 + 9.0;
+        let mut f = Facts {
+            window_s: 2.0,
+            ops: vec![OpKind {
+                op: "WRITE".into(),
+                count: 100,
+                seconds: op_s,
+            }],
+            seconds: [
+                ((Segment::Network, far.target.clone()), 6.8),
+                ((Segment::NotPlaced, "client".to_owned()), 2.2),
+            ]
+            .into(),
+            paths: vec![near(), far],
+            ..Facts::default()
+        };
+        f.hosts = vec![Host {
+            name: "this machine".to_owned(),
+            busiest_core: 1.0,
+            cores: 1.0,
+            core_count: 2,
+            cpu_wait: 1.5,
+            ours: 0.3,
+            others: 1.7,
+            other: Some("rustc".to_owned()),
+            ..Host::default()
+        }];
+        let mut causes = causes(&f);
+        causes.sort_by(|a, b| b.share.total_cmp(&a.share));
+        let named: Vec<_> = causes.iter().map(|c| c.subject.as_str()).collect();
+        assert_eq!(named, ["fs-OST0001", "this machine, by other programs"]);
     }
 }
