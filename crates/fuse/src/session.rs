@@ -9,6 +9,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -174,45 +175,47 @@ fn request<F: FileSystem>(
         }
         Started::Future(mut fut) => {
             let watch = shared.fs.stopwatch().and_then(|s| s.begin());
-            match poll_once(&mut fut, watch.as_ref(), begun) {
-                Poll::Ready((r, polled)) => {
-                    answer(shared, dev, &h, &r);
-                    let ended = shared.stats.done_inline(h.opcode, begun);
-                    keep(shared, watch.as_ref(), &h, (begun, polled, ended));
-                }
+            let done = |r| {
+                answer(shared, dev, &h, &r);
+                shared.stats.done_inline(h.opcode, begun)
+            };
+            match poll_once(&mut fut, watch.as_ref(), begun, done) {
+                Poll::Ready(ended) => keep(shared, watch.as_ref(), &h, (begun, ended)),
                 Poll::Pending => wait(shared, dev, &h, (fut, watch), (begun, ends)),
             }
         }
     }
 }
 
-/// Where the time of an answered request went: it began, its last poll ended, it was answered.
+/// Where the time of an answered request went: it began, it was answered.
 fn keep<F: FileSystem>(
     shared: &Shared<F>,
     watch: Option<&Arc<Watch>>,
     h: &InHeader,
-    (begun, polled, ended): (Instant, Instant, Instant),
+    span: (Instant, Instant),
 ) {
     if let (Some(watch), Some(stopwatch)) = (watch, shared.fs.stopwatch()) {
         let fid = || shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
-        watch.ran(ended - polled);
-        stopwatch.operation_ended(watch, op::name(h.opcode), fid, (begun, ended));
+        stopwatch.operation_ended(watch, op::name(h.opcode), fid, span);
     }
 }
 
-/// One poll on this stack. A panic in the file system is EIO to the caller, not the end of the mount.
+/// One poll on this stack; `done` answers, and tells when that was. A panic in the file system is EIO to the caller, not the end
+/// of the mount.
 fn poll_once(
     fut: &mut BoxFuture<'static, reply::Reply>,
     watch: Option<&Arc<Watch>>,
     begun: Instant,
-) -> Poll<(reply::Reply, Instant)> {
+    done: impl FnOnce(reply::Reply) -> Instant,
+) -> Poll<Instant> {
     let cx = &mut Context::from_waker(Waker::noop());
-    let poll = || match watch {
-        Some(watch) => coral_stopwatch::first_poll(watch, begun, fut.as_mut(), cx),
-        None => fut.as_mut().poll(cx).map(|r| (r, begun)),
-    };
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(poll))
-        .unwrap_or_else(|_| Poll::Ready((Err(OpError::Panicked), begun)))
+    let mut fut = std::panic::AssertUnwindSafe(fut).catch_unwind();
+    let fut = Pin::new(&mut fut);
+    let done = |r: std::thread::Result<_>| done(r.unwrap_or(Err(OpError::Panicked)));
+    match watch {
+        Some(watch) => coral_stopwatch::poll_and(watch, begun, fut, cx, done),
+        None => fut.poll(cx).map(done),
+    }
 }
 
 /// Lets a request that has to wait go on in the runtime, when it is woken.
@@ -231,15 +234,15 @@ fn wait<F: FileSystem>(
         let cut_off = || shared.fs.is_cut_off();
         let driven = interrupt::drive(fut, interrupted, ends, h.pid, cut_off);
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind();
-        let r = match &watch {
-            Some(watch) => coral_stopwatch::watched(watch.clone(), r).await,
-            None => r.await,
-        };
+        let r = coral_stopwatch::watched(watch.clone(), r).await;
         let polled = Instant::now();
         shared.waiting.done(h.unique);
         answer(&shared, &dev, &h, &r.unwrap_or(Err(OpError::Panicked)));
         let ended = shared.stats.done(h.opcode, begun);
-        keep(&shared, watch.as_ref(), &h, (begun, polled, ended));
+        if let Some(watch) = &watch {
+            watch.ran(polled, ended);
+        }
+        keep(&shared, watch.as_ref(), &h, (begun, ended));
     };
     exec::wait(&waits, Box::pin(request));
 }

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 type TestResult = Result<(), Box<dyn std::error::Error>>;
 
+const O_RDONLY: u32 = 0;
 const O_RDWR: u32 = 2;
 const OSTS: u32 = 3;
 /// Writes of a task between two syncs, and their size.
@@ -32,7 +33,10 @@ const WRITES: u64 = 8;
 const WRITE_BYTES: usize = 65_536;
 
 /// Kinds of [`Plant`].
-const KINDS: u32 = 11;
+const KINDS: u32 = 12;
+/// Bytes of a file that is read in large blocks, and of a block.
+const LARGE_BYTES: u64 = 32 << 20;
+const BLOCK_BYTES: u64 = 256 << 10;
 
 /// What is made slow.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +54,8 @@ enum Plant {
     Writers,
     /// 4 KiB at a time, one program, so far there and back.
     Distance(Duration),
+    /// A file is read in large blocks, so far there and back, as in study S2.
+    FarFile(Duration),
     /// The disk of the MDT.
     MdtSync(Duration),
     /// In the facts: a core so busy.
@@ -71,6 +77,7 @@ impl Plant {
             Plant::InFlight => Some((CauseKind::Window, "coral-OST".into())),
             Plant::PingPong | Plant::Writers => Some((CauseKind::LockPingPong, "[0x".into())),
             Plant::Distance(_) => Some((CauseKind::FixedConcurrency, "the programs".into())),
+            Plant::FarFile(_) => Some((CauseKind::Window, "the OSTs".into())),
             Plant::MdtSync(_) => Some((CauseKind::SlowStorage, "coral-MDT0000".into())),
             Plant::Core(_) => Some((CauseKind::BusyCore, "oss1".into())),
             Plant::Router(_) => Some((CauseKind::RouterBuffers, "10.9.0.1@tcp".into())),
@@ -106,6 +113,7 @@ impl Plant {
             7 => Plant::Core(rng.random_range(0.95..1.0)),
             8 => Plant::Router(rng.random_range(1..4)),
             9 => Plant::Writers,
+            10 => Plant::FarFile(ms),
             _ => Plant::Swap(rng.random_range(200.0..20_000.0)),
         }
     }
@@ -208,6 +216,19 @@ async fn shared_writes(fs: Arc<Llite>, part: u64, rounds: u64) -> TestResult {
     Ok(fs.release(&file).await?)
 }
 
+/// Reads a file that another client has written, in blocks of 256 KiB.
+async fn streamed(fs: Arc<Llite>) -> TestResult {
+    let (me, node) = (Cred::root(), fs.node().clone());
+    let w = node.stopwatch();
+    let fid = fs.lookup(&me, fs.root(), b"large").await?.attr.fid;
+    let file = fs.open(&me, fid, O_RDONLY).await?;
+    for i in 0..LARGE_BYTES / BLOCK_BYTES {
+        let read = fs.read(&file, i * BLOCK_BYTES, BLOCK_BYTES as u32);
+        w.operation("read", fid, read).await?;
+    }
+    Ok(fs.release(&file).await?)
+}
+
 async fn load(plant: Plant, clients: &[Client]) -> TestResult {
     let mut programs = tokio::task::JoinSet::new();
     let failed = |e: Box<dyn std::error::Error>| e.to_string();
@@ -215,6 +236,15 @@ async fn load(plant: Plant, clients: &[Client]) -> TestResult {
         Plant::Distance(_) => {
             let fs = clients[0].llite().clone();
             programs.spawn(async move { small(fs, "small".into(), 40).await.map_err(failed) });
+        }
+        Plant::FarFile(_) => {
+            let (me, fs) = (Cred::root(), &clients[0]);
+            let (_, file) = fs.create(&me, fs.root(), b"large", 0o644, O_RDWR).await?;
+            let data = Bytes::from(vec![7; LARGE_BYTES as usize]);
+            fs.write(&me, &file, 0, data.into()).await?;
+            fs.release(&file).await?;
+            let fs = clients[1].llite().clone();
+            programs.spawn(async move { streamed(fs).await.map_err(failed) });
         }
         Plant::PingPong | Plant::Writers => {
             let (me, fs) = (Cred::root(), &clients[0]);
@@ -268,8 +298,7 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
         busiest_core: 0.4,
         cores: 0.3,
         core_count: 8,
-        swap_in_per_s: 0.0,
-        cpu_wait: 0.0,
+        ..Host::default()
     };
     f.hosts = ["client0", "client1", "mds", "oss0", "oss1"]
         .map(quiet)
@@ -327,7 +356,7 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
     for c in &clients {
         for s in 0..=OSTS {
             let delay = match plant {
-                Plant::Distance(ms) => ms / 2,
+                Plant::Distance(ms) | Plant::FarFile(ms) => ms / 2,
                 Plant::Link(i, ms) if i + 1 == s => ms,
                 _ => usual,
             };
@@ -385,6 +414,7 @@ async fn what_is_planted_is_named_first() -> TestResult {
         (Plant::PingPong, "", 3.0, 1.0),
         (Plant::Writers, "", 3.0, 1.0),
         (Plant::Distance(ms(20)), "there and back", 20.0, 1.1),
+        (Plant::FarFile(ms(19)), "twice there and back", 38.0, 1.1),
         (Plant::MdtSync(ms(30)), "storage takes", 30.0, 2.0),
         (Plant::Core(0.99), "busiest core", 99.0, 1.0),
         (Plant::Router(2), "all of its", 2.0, 1.0),

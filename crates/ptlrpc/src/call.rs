@@ -84,13 +84,11 @@ impl Import {
     /// The call, with its stopwatch.
     async fn run(self: &Arc<Self>, rq: Request, progress: &Progress) -> Result<Reply, RpcError> {
         let begun = Instant::now();
-        let Some(watch) = self.node.stopwatch().part() else {
-            return self.run_from(begun, None, rq, progress).await;
-        };
+        let watch = self.node.stopwatch().part();
         // A server that asks another one waits for it.
-        let handled = stopwatch::current().filter(|w| w.id() == 0);
-        let done = self.run_from(begun, Some(&watch), rq, progress);
-        let done = stopwatch::watched_since(watch.clone(), begun, done).await;
+        let handled = watch.as_ref().and_then(|_| stopwatch::handled());
+        let call = std::pin::pin!(self.run_from(begun, watch.as_ref(), rq, progress));
+        let done = stopwatch::watched_since(watch.clone(), begun, call).await;
         if let Some(handled) = handled {
             handled.waited(Wait::Server, begun, Instant::now());
         }
@@ -361,7 +359,7 @@ impl Import {
         let got: u64 = r.bulk.iter().map(|d| d.len() as u64).sum();
         RpcEnd {
             peer: nid.0,
-            target: self.target.clone(),
+            target: self.name,
             xid: r.xid,
             reply_mbits: r.stamps.mbits,
             opc: rq.opc,

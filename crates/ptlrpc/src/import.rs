@@ -72,6 +72,8 @@ pub struct Import {
     pub(crate) cfg: ImportConfig,
     /// Target uuid, for errors.
     pub(crate) target: Arc<str>,
+    /// The same, for the stopwatch.
+    pub(crate) name: coral_stopwatch::Name,
     /// Our handle, which the server puts into every AST.
     pub(crate) cookie: u64,
     pub(crate) xids: Arc<XidSource>,
@@ -185,6 +187,7 @@ impl Import {
             last_used_ms: AtomicU64::new(0),
             idle_timeout_ms: AtomicU64::new(cfg.idle_timeout.as_millis() as u64),
             target: cfg.target_uuid.as_str().into(),
+            name: node.stopwatch().name(&cfg.target_uuid),
             node,
             cfg,
         })

@@ -359,7 +359,7 @@ impl ServerRequest {
                 client: self.from.0,
                 xid: self.xid,
                 opc: self.body.opc,
-                service: self.service.name().clone(),
+                service: self.service.name(),
                 arrived: self.arrived,
                 begun: self.arrived + self.waited,
                 replying: now,

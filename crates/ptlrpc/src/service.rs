@@ -87,7 +87,7 @@ pub struct Service {
     idle: tokio::sync::Notify,
     pub(crate) stats: Arc<ServiceStats>,
     estimate: Mutex<Estimate>,
-    name: Arc<str>,
+    name: stopwatch::Name,
 }
 
 /// Requests that wait for no others but those of their lane.
@@ -151,7 +151,7 @@ impl Service {
             idle: tokio::sync::Notify::new(),
             stats: Arc::default(),
             estimate: Mutex::default(),
-            name: cfg.name.as_str().into(),
+            name: node.stopwatch().name(&cfg.name),
             cfg,
         });
         svc.show();
@@ -187,8 +187,8 @@ impl Service {
     }
 
     /// Its name, for records.
-    pub(crate) fn name(&self) -> &Arc<str> {
-        &self.name
+    pub(crate) fn name(&self) -> stopwatch::Name {
+        self.name
     }
 
     /// Counters.

@@ -20,7 +20,8 @@ mod watch;
 
 pub use record::{Dump, Kind, Op, Passage, Rpc, Served, Wait, Waited, Waits};
 pub use ring::KEPT;
-pub use stopwatch::{Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
+pub use stopwatch::{Name, Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
 pub use watch::{
-    Ran, WAITS_KEPT, Watch, carried, current, first_poll, waits, watched, watched_since,
+    Ran, WAITS_KEPT, Watch, carried, current, first_poll, handled, poll_and, waits, watched,
+    watched_since,
 };

@@ -7,31 +7,66 @@ use std::time::Duration;
 
 use coral_wire::fid::Fid;
 use coral_wire::nid::Nid;
-use futures_util::FutureExt;
-use futures_util::future::Either;
-use smallvec::SmallVec;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Wait, Waits};
-use crate::ring::Ring;
-use crate::watch::{Interval, Ran, Watch, current, timed};
+use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Waits};
+use crate::ring::{Ring, Span};
+use crate::watch::{Interval, Operation, Ran, Watch, sends_for};
 
 /// An operation that took longer is kept, whatever it needed.
 const BRIEF: Duration = Duration::from_micros(100);
 
+/// Names that records of a node can refer to; all others are told as [`OTHER`]. Targets and services, which are far fewer.
+const NAMES_MAX: usize = 65_536;
+/// The name of what has none.
+const OTHER: &str = "another";
+
 /// A moment in a ring: nanoseconds since the node's start.
 type Ns = u64;
-/// Waits as they are kept: most have none or one.
-type Kept = SmallVec<[(Wait, Ns, Ns); 1]>;
 
-#[derive(Clone, Debug)]
+/// A name that records refer to: see [`Stopwatch::name`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name(u32);
+
+#[derive(Clone, Copy, Debug)]
 struct KeptOp {
     id: u64,
     op: &'static str,
     fid: Fid,
     span: (Ns, Ns),
     run_ns: u64,
-    waits: Kept,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KeptRpc {
+    op: u64,
+    peer: u64,
+    xid: u64,
+    reply_mbits: u64,
+    bulk_bytes: u64,
+    span: (Ns, Ns),
+    sending: Ns,
+    sent: Ns,
+    reply: Ns,
+    fid: Fid,
+    target: Name,
+    opc: u32,
+    attempts: u32,
+    in_flight: (u32, u32),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KeptServed {
+    client: u64,
+    xid: u64,
+    arrived: Ns,
+    begun: Ns,
+    replying: Ns,
+    replied: Ns,
+    run_ns: u64,
+    opc: u32,
+    service: Name,
 }
 
 /// What is known of an RPC when its reply is there.
@@ -40,7 +75,7 @@ pub struct RpcEnd {
     /// NID of the server.
     pub peer: u64,
     /// The target.
-    pub target: Arc<str>,
+    pub target: Name,
     /// Its xid.
     pub xid: u64,
     /// Match bits of the reply.
@@ -77,7 +112,7 @@ pub struct ServedEnd {
     /// Opcode.
     pub opc: u32,
     /// The service.
-    pub service: Arc<str>,
+    pub service: Name,
     /// It was here.
     pub arrived: Instant,
     /// It left the queue.
@@ -89,7 +124,7 @@ pub struct ServedEnd {
 }
 
 /// A message on its way through a router.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Passing {
     /// From this NID.
     pub from: u64,
@@ -119,9 +154,10 @@ pub struct Stopwatch {
     last_op: AtomicU64,
     /// Operations that needed no RPC and waited for nothing.
     brief: AtomicU64,
+    names: Mutex<Vec<Arc<str>>>,
     ops: Ring<KeptOp>,
-    rpcs: Ring<(u64, RpcEnd, Kept)>,
-    served: Ring<(ServedEnd, u64, Kept)>,
+    rpcs: Ring<KeptRpc>,
+    served: Ring<KeptServed>,
     passages: Ring<(Passing, Instant)>,
 }
 
@@ -132,6 +168,7 @@ impl Default for Stopwatch {
             on: AtomicBool::new(true),
             last_op: AtomicU64::new(0),
             brief: AtomicU64::new(0),
+            names: Mutex::default(),
             ops: Ring::default(),
             rpcs: Ring::default(),
             served: Ring::default(),
@@ -151,6 +188,19 @@ impl Stopwatch {
         self.on.store(on, Ordering::Relaxed);
     }
 
+    /// A name for records, to be asked for once by whatever has it: it is looked for among all of them.
+    pub fn name(&self, of: &str) -> Name {
+        let mut names = self.names.lock();
+        let at = names.iter().position(|n| &**n == of).unwrap_or_else(|| {
+            if names.len() < NAMES_MAX {
+                names.push(of.into());
+                return names.len() - 1;
+            }
+            NAMES_MAX
+        });
+        Name(at as u32)
+    }
+
     /// The watch of an operation that begins now; None: it is off.
     pub fn begin(&self) -> Option<Arc<Watch>> {
         self.is_on()
@@ -159,13 +209,7 @@ impl Stopwatch {
 
     /// The watch of an RPC, part of the operation that is current; None: it is off.
     pub fn part(&self) -> Option<Arc<Watch>> {
-        self.is_on().then(|| {
-            let parent = current().map_or(0, |w| {
-                w.sends();
-                w.id()
-            });
-            Watch::new(0, parent)
-        })
+        self.is_on().then(|| Watch::new(0, sends_for()))
     }
 
     /// The watch of a request being handled; None: it is off.
@@ -173,22 +217,15 @@ impl Stopwatch {
         self.is_on().then(|| Watch::new(0, 0))
     }
 
-    /// Runs an operation of a client.
+    /// Runs an operation of a client, which begins now.
+    #[inline]
     pub fn operation<F: Future>(
         &self,
         op: &'static str,
         fid: Fid,
         fut: F,
     ) -> impl Future<Output = F::Output> {
-        let Some(watch) = self.begin() else {
-            return Either::Left(fut);
-        };
-        let begun = Instant::now();
-        let done = timed(watch.clone(), Some(begun), fut);
-        Either::Right(done.map(move |(out, ended)| {
-            self.operation_ended(&watch, op, || fid, (begun, ended));
-            out
-        }))
+        Operation::new(self, op, fid, fut)
     }
 
     /// An operation has ended. One that needed no RPC and waited for nothing is counted only: there is nothing to take apart.
@@ -204,32 +241,60 @@ impl Stopwatch {
             return;
         }
         let Ran { run_ns, waits } = watch.take();
-        self.ops.push(KeptOp {
+        let kept = KeptOp {
             id: watch.id(),
             op,
             fid: fid(),
             span: (self.ns(begun), self.ns(ended)),
             run_ns,
-            waits: self.kept(waits),
-        });
+        };
+        self.ops.push(kept, self.spans(&waits));
     }
 
-    /// An RPC was answered.
+    /// An RPC was answered, and its watch's poll ends with this.
+    #[inline]
     pub fn rpc_ended(&self, watch: &Watch, end: RpcEnd) {
-        let waits = self.kept(watch.take().waits);
-        self.rpcs.push((watch.parent(), end, waits));
+        watch.ends(end.ended);
+        let kept = KeptRpc {
+            op: watch.parent(),
+            peer: end.peer,
+            xid: end.xid,
+            reply_mbits: end.reply_mbits,
+            bulk_bytes: end.bulk_bytes,
+            span: (self.ns(end.begun), self.ns(end.ended)),
+            sending: self.ns(end.sending),
+            sent: self.ns(end.sent),
+            reply: self.ns(end.reply),
+            fid: end.fid,
+            target: end.target,
+            opc: end.opc,
+            attempts: end.attempts,
+            in_flight: end.in_flight,
+        };
+        self.rpcs.push(kept, self.spans(&watch.take().waits));
     }
 
     /// A request was answered. `ran`: up to its reply.
     pub fn served(&self, ran: Ran, end: ServedEnd) {
-        let waits = self.kept(ran.waits);
-        self.served.push((end, ran.run_ns, waits));
+        let kept = KeptServed {
+            client: end.client,
+            xid: end.xid,
+            arrived: self.ns(end.arrived),
+            begun: self.ns(end.begun),
+            replying: self.ns(end.replying),
+            replied: self.ns(end.replied),
+            run_ns: ran.run_ns,
+            opc: end.opc,
+            service: end.service,
+        };
+        self.served.push(kept, self.spans(&ran.waits));
     }
 
     /// A message was written to its next hop.
     pub fn passed(&self, message: Passing) {
         if self.is_on() {
-            self.passages.push((message, Instant::now()));
+            let passed = Instant::now();
+            self.passages.push((message, passed), std::iter::empty());
         }
     }
 
@@ -237,10 +302,9 @@ impl Stopwatch {
         at.saturating_duration_since(self.epoch).as_nanos() as Ns
     }
 
-    fn kept(&self, waits: Vec<Interval>) -> Kept {
-        let kept = waits.iter();
-        kept.map(|(w, a, b)| (*w, self.ns(*a), self.ns(*b)))
-            .collect()
+    fn spans<'a>(&'a self, waits: &'a [Interval]) -> impl Iterator<Item = Span> + 'a {
+        let spans = waits.iter();
+        spans.map(|(w, from, to)| (*w, self.ns(*from), self.ns(*to)))
     }
 
     /// What is kept, with moments counted from `base`, on a clock of that name.
@@ -253,9 +317,13 @@ impl Stopwatch {
         let ns = |n: Ns| epoch + n as i64;
         let span = |(a, b): (Ns, Ns)| (ns(a), ns(b));
         let waits =
-            |kept: Kept| -> Waits { kept.iter().map(|w| (w.0, ns(w.1), ns(w.2))).collect() };
+            |kept: Vec<Span>| -> Waits { kept.iter().map(|w| (w.0, ns(w.1), ns(w.2))).collect() };
         let fid = |f: Fid| (f.seq, f.oid, f.ver);
-        let name = |n: &Arc<str>| Cow::Owned(n.to_string());
+        let names = self.names.lock().clone();
+        let name = |n: Name| {
+            let name = names.get(n.0 as usize).map_or(OTHER, |n| n);
+            Cow::Owned(name.to_owned())
+        };
         let mut dump = Dump {
             clock: clock.to_owned(),
             now: at(Instant::now()),
@@ -272,28 +340,28 @@ impl Stopwatch {
             ..Dump::default()
         };
         dump.ops = (self.ops.all().into_iter())
-            .map(|o| Op {
+            .map(|(o, kept)| Op {
                 id: o.id,
                 op: Cow::Borrowed(o.op),
                 fid: fid(o.fid),
                 span: span(o.span),
                 run_ns: o.run_ns,
-                waits: waits(o.waits),
+                waits: waits(kept),
             })
             .collect();
         dump.rpcs = (self.rpcs.all().into_iter())
-            .map(|(op, e, kept)| Rpc {
-                op,
+            .map(|(e, kept)| Rpc {
+                op: e.op,
                 peer: e.peer,
-                target: name(&e.target),
+                target: name(e.target),
                 xid: e.xid,
                 reply_mbits: e.reply_mbits,
                 opc: e.opc,
                 fid: fid(e.fid),
-                span: (at(e.begun), at(e.ended)),
-                sending: at(e.sending),
-                sent: at(e.sent),
-                reply: at(e.reply),
+                span: span(e.span),
+                sending: ns(e.sending),
+                sent: ns(e.sent),
+                reply: ns(e.reply),
                 attempts: e.attempts,
                 bulk_bytes: e.bulk_bytes,
                 in_flight: e.in_flight.0,
@@ -302,21 +370,21 @@ impl Stopwatch {
             })
             .collect();
         dump.served = (self.served.all().into_iter())
-            .map(|(e, run_ns, kept)| Served {
+            .map(|(e, kept)| Served {
                 client: e.client,
                 xid: e.xid,
                 opc: e.opc,
-                service: name(&e.service),
-                arrived: at(e.arrived),
-                begun: at(e.begun),
-                replying: at(e.replying),
-                replied: at(e.replied),
-                run_ns,
+                service: name(e.service),
+                arrived: ns(e.arrived),
+                begun: ns(e.begun),
+                replying: ns(e.replying),
+                replied: ns(e.replied),
+                run_ns: e.run_ns,
                 waits: waits(kept),
             })
             .collect();
         dump.passages = (self.passages.all().into_iter())
-            .map(|(p, passed)| Passage {
+            .map(|((p, passed), _)| Passage {
                 from: p.from,
                 to: p.to,
                 kind: p.kind,
@@ -353,6 +421,7 @@ pub fn dumps<'a>(nodes: impl IntoIterator<Item = (&'a Stopwatch, &'a [Nid])>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Wait;
 
     #[tokio::test(start_paused = true)]
     async fn the_last_records_of_several_nodes_are_kept_together() {
@@ -362,7 +431,7 @@ mod tests {
             let s = if i % 2 == 0 { &a } else { &b };
             let now = Instant::now();
             let watch = s.part().unwrap();
-            s.rpc_ended(&watch, rpc(i, now));
+            s.rpc_ended(&watch, rpc(s.name("t"), i, now));
             s.operation("getattr", Fid::ZERO, async { drop(s.part()) })
                 .await;
         }
@@ -370,6 +439,7 @@ mod tests {
         assert_eq!(all[0].clock, all[1].clock);
         Dump::keep_last(&mut all, 100);
         assert_eq!((all[0].rpcs.len(), all[1].rpcs.len()), (5, 5));
+        assert!(all[0].rpcs.iter().all(|r| r.target == "t"));
         Dump::keep_last(&mut all, 3);
         let xids = |d: &Dump| d.rpcs.iter().map(|r| r.xid).collect::<Vec<_>>();
         assert_eq!((xids(&all[0]), xids(&all[1])), (vec![8], vec![7, 9]));
@@ -377,10 +447,10 @@ mod tests {
         assert_eq!((all[0].lost, all[1].lost), (8, 6));
     }
 
-    fn rpc(xid: u64, at: Instant) -> RpcEnd {
+    fn rpc(target: Name, xid: u64, at: Instant) -> RpcEnd {
         RpcEnd {
             peer: 0,
-            target: "t".into(),
+            target,
             xid,
             reply_mbits: 0,
             opc: 0,

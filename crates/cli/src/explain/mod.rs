@@ -41,7 +41,7 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
     let seen = match file {
         Some(file) => read(&file)?,
         None => {
-            let machine = this_host(|| wait(e.watch));
+            let machine = this_host(&e.places, || wait(e.watch));
             let mut seen = ask_all(&e.places)?;
             seen.hosts.push(machine);
             seen

@@ -129,9 +129,9 @@ impl File {
     }
 
     /// `call` under the stopwatch.
-    async fn timed<F: Future>(&self, op: &'static str, call: F) -> F::Output {
+    fn timed<F: Future>(&self, op: &'static str, call: F) -> impl Future<Output = F::Output> {
         let stopwatch = self.fs.llite.node().stopwatch();
-        stopwatch.operation(op, self.handle.fid(), call).await
+        stopwatch.operation(op, self.handle.fid(), call)
     }
 
     fn told<T>(&self, op: &'static str, done: Result<T, Error>) -> Result<T, PathError> {

@@ -1,12 +1,27 @@
 //! Single processes: CPU time, memory, bytes.
 
 use super::sampler::{Reading, Source};
+use std::collections::BTreeSet;
 
 const USER_HZ: f64 = 100.0;
 
 /// Named processes, whose pids are known.
 #[derive(Debug)]
-pub struct Processes(pub Vec<(String, u32)>);
+pub struct Processes {
+    named: Vec<(String, u32)>,
+    /// Those that were there once: a command that ends is nothing that is missing.
+    met: BTreeSet<u32>,
+}
+
+impl Processes {
+    /// These.
+    pub fn new(named: Vec<(String, u32)>) -> Processes {
+        Processes {
+            named,
+            met: BTreeSet::new(),
+        }
+    }
+}
 
 impl Source for Processes {
     fn name(&self) -> String {
@@ -15,12 +30,15 @@ impl Source for Processes {
 
     fn read(&mut self, missing: &mut Vec<String>) -> Vec<Reading> {
         let mut out = vec![];
-        for (name, pid) in &self.0 {
+        for (name, pid) in &self.named {
             let file = |f: &str| std::fs::read_to_string(format!("/proc/{pid}/{f}")).ok();
             let Some(cpu) = file("stat").and_then(|s| cpu(name, &s)) else {
-                missing.push(format!("{name} (pid {pid}) has ended"));
+                if !self.met.contains(pid) {
+                    missing.push(format!("{name} (pid {pid}) has ended"));
+                }
                 continue;
             };
+            self.met.insert(*pid);
             out.push(cpu);
             out.extend(file("status").and_then(|s| memory(name, &s)));
             // Only the owner and root may read what a process read and wrote.
@@ -80,15 +98,22 @@ mod tests {
 
     #[test]
     fn this_process_is_read_and_one_that_ended_is_missing() {
-        let mut p = Processes(vec![
+        let mut ends = std::process::Command::new("true").spawn().unwrap();
+        let mut p = Processes::new(vec![
             ("me".into(), std::process::id()),
             ("gone".into(), u32::MAX - 1),
+            ("ends".into(), ends.id()),
         ]);
         let mut missing = vec![];
         let r = p.read(&mut missing);
         let v = |n: &str| r.iter().find(|r| r.name == n).unwrap().value;
         assert!(v("me_rss") > 0.5 && v("me_cpu") >= 0.0 && v("me_read") > 0.0);
         assert_eq!(missing.len(), 1);
+        assert!(missing[0].starts_with("gone"));
+        ends.wait().unwrap();
+        missing.clear();
+        p.read(&mut missing);
+        assert_eq!(missing.len(), 1, "{missing:?}");
         assert!(missing[0].starts_with("gone"));
     }
 }

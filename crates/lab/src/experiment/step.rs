@@ -10,11 +10,12 @@ use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use crate::clock;
 use crate::collect::{Node, Processes, Sampler, Samples, of_machine, read_sadf};
-use crate::verdict::{STOPWATCHES, explain};
+use crate::verdict::{Host, Processors, STOPWATCHES, Used, explain};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 use toml::Table;
 
 /// Most of a command's output that is read; the file has all of it.
@@ -103,11 +104,14 @@ impl Runner<'_> {
         let (roles, parsers) = self.roles(&point, step, raw, "")?;
         let mut sampler = None;
         record.started_ms = clock::unix_ms();
+        let (begun, processors) = (clock::now(), Processors::begin());
         let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids, raw));
         if let Some(s) = sampler {
             let mut samples: Samples = s.stop();
             self.sar(&point, step, raw, &mut samples);
-            record.verdict = self.verdict(&samples, raw);
+            let mounts: Vec<PathBuf> = self.settings.mounts.values().flatten().cloned().collect();
+            let host = host_of(&samples, processors.end(&mounts));
+            record.verdict = self.verdict(host, begun, raw);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
             record.samples = Some(name);
@@ -385,8 +389,8 @@ impl Runner<'_> {
 
     /// What limited the commands that have just ended; None: no Coral processes are known here. All records go into the run, for
     /// `coral explain`: those of the last step stay. Of commands that mounted file systems through the library and wrote down what
-    /// their stopwatches saw, these count, and the mounts do not.
-    fn verdict(&self, samples: &Samples, raw: &str) -> Option<String> {
+    /// their stopwatches saw, these count, and the mounts do not. What was before the commands, such as the mounting, is left out.
+    fn verdict(&self, host: Host, begun: Instant, raw: &str) -> Option<String> {
         let own = taken_stopwatches(&self.run.path().join(raw));
         let mut places: Vec<PathBuf> = match &self.rig {
             _ if !own.is_empty() => vec![],
@@ -399,8 +403,10 @@ impl Runner<'_> {
         if places.is_empty() && own.is_empty() {
             return None;
         }
-        let seen = (self.settings.trace)(&places).and_then(|mut seen| {
-            seen.hosts.push(host_of(samples));
+        let since = clock::now().duration_since(begun);
+        let seen = (self.settings.trace)(&places).and_then(|seen| {
+            let mut seen = seen.last(since.as_secs_f64());
+            seen.hosts.push(host);
             for answer in &own {
                 seen.take(answer)?;
             }
@@ -441,13 +447,13 @@ impl Runner<'_> {
                 }
             }
         }
-        sources.push(Box::new(Processes(processes)));
+        sources.push(Box::new(Processes::new(processes)));
         Sampler::start(sources, self.plan.spec.run.sample).ok()
     }
 }
 
 /// This machine in the means of a step.
-fn host_of(samples: &Samples) -> crate::verdict::Host {
+fn host_of(samples: &Samples, used: Used) -> Host {
     let mean = |name: &str| {
         samples
             .series
@@ -456,13 +462,16 @@ fn host_of(samples: &Samples) -> crate::verdict::Host {
             .unwrap_or(0.0)
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    crate::verdict::Host {
+    Host {
         name: "this machine".to_owned(),
         busiest_core: mean("host/busiest_core"),
         cores: mean("host/cpu_busy") / cores as f64,
         core_count: cores as u32,
         swap_in_per_s: mean("host/swap_in"),
-        cpu_wait: 0.0,
+        cpu_wait: used.cpu_wait,
+        ours: used.ours,
+        others: used.others,
+        other: used.other,
     }
 }
 

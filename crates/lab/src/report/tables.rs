@@ -17,14 +17,25 @@ fn field(text: &str) -> String {
     }
 }
 
+/// Columns before and after those of the parameters.
+const BEFORE: [&str; 5] = ["point", "started", "kind", "repeat", "error"];
+const AFTER: [&str; 5] = ["measure", "unit", "value", "seconds", "cpu_s"];
+
+/// The column of a parameter: no two columns have one name.
+fn column(parameter: &str) -> String {
+    match BEFORE.iter().chain(&AFTER).any(|c| *c == parameter) {
+        true => field(&format!("parameter {parameter}")),
+        false => field(parameter),
+    }
+}
+
 /// Every measure of every step, also of warm-up and of failed steps, one a line.
 pub(crate) fn csv(a: &Analysis) -> String {
     let params: Vec<&String> = a.plan.spec.parameters.keys().collect();
-    let mut out = String::from("point,started,kind,repeat,error");
-    for p in &params {
-        let _ = write!(out, ",{}", field(p));
-    }
-    out += ",measure,unit,value,seconds,cpu_s\n";
+    let columns = BEFORE.iter().map(|c| (*c).to_owned());
+    let columns = columns.chain(params.iter().map(|p| column(p)));
+    let columns: Vec<String> = columns.chain(AFTER.map(str::to_owned)).collect();
+    let mut out = columns.join(",") + "\n";
     for r in &a.records {
         let point = a.plan.point(&r.step.point);
         let kind = match r.step.kind {
@@ -211,5 +222,11 @@ mod tests {
     fn fields_are_quoted_where_they_have_to_be() {
         assert_eq!(super::field("a=1"), "a=1");
         assert_eq!(super::field("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+
+    #[test]
+    fn a_parameter_has_a_column_of_its_own() {
+        assert_eq!(super::column("block"), "block");
+        assert_eq!(super::column("seconds"), "parameter seconds");
     }
 }

@@ -24,6 +24,8 @@ pub struct Path {
     pub seconds: BTreeMap<Segment, f64>,
     /// Least time on the way there and back, seconds.
     pub rtt_s: f64,
+    /// Least time until request and reply were sent, seconds.
+    pub send_s: f64,
     /// RPCs that waited for storage.
     pub storage_rpcs: u64,
     /// Bytes of bulk data.
@@ -85,6 +87,15 @@ pub struct Host {
     /// Seconds in a second that threads of Coral's processes waited for a processor.
     #[serde(default)]
     pub cpu_wait: f64,
+    /// Cores that Coral and its load took.
+    #[serde(default)]
+    pub ours: f64,
+    /// Cores that other programs took, as far as it is known.
+    #[serde(default)]
+    pub others: f64,
+    /// The one that took most of them.
+    #[serde(default)]
+    pub other: Option<String>,
 }
 
 /// Large buffers of a router.
@@ -262,9 +273,11 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
         let queued = in_segment(Segment::ClientQueue);
         let served = seconds(r.rpc.span.1 - r.rpc.span.0 - queued);
         if p.rpcs == 0 {
-            p.rtt_s = f64::INFINITY;
+            (p.rtt_s, p.send_s) = (f64::INFINITY, f64::INFINITY);
         }
         p.rtt_s = p.rtt_s.min(rtt(r));
+        let sending = in_segment(Segment::Send) + in_segment(Segment::ReplyOut);
+        p.send_s = p.send_s.min(seconds(sending));
         p.rpcs += 1;
         p.service_s += served;
         slotted.0 += u64::from(r.rpc.in_flight);
@@ -290,9 +303,11 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
     done.collect()
 }
 
-/// Time on the way there and back; with the server's own, where that is not known.
+/// Time on the way there and back; with the server's own, where that is not known. A delay that LNet makes is where it sends.
 fn rtt(r: &JoinedRpc) -> f64 {
     let way = [
+        Segment::Send,
+        Segment::ReplyOut,
         Segment::Network,
         Segment::Router,
         Segment::RouterQueue,

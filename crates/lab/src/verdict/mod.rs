@@ -14,14 +14,16 @@ pub const STOPWATCHES: &str = "stopwatches.json";
 
 mod explain;
 mod facts;
+mod machine;
 mod rules;
 mod seen;
 mod trial;
 
 pub use explain::{Little, Verdict, explain};
 pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers, Shared};
+pub use machine::{Processors, Used, this_host};
 pub use rules::{Cause, CauseKind};
-pub use seen::{Seen, this_host};
+pub use seen::Seen;
 pub use trial::{
     LEAST_COUNT, Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial,
     two_at_once,

@@ -5,7 +5,7 @@
 
 use crate::attribution::Segment;
 
-use super::facts::{Facts, Path};
+use super::facts::{Facts, Host, Path};
 
 /// Share of the operations' time below which nobody is accused.
 pub(super) const SHARE_LEAST: f64 = 0.2;
@@ -27,12 +27,17 @@ pub(super) const CALLBACKS_LEAST: f64 = 0.2;
 const CORE_BUSY: f64 = 0.95;
 /// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
 pub(super) const CPU_WAIT: f64 = 0.2;
+/// Cores that other programs take, from which on a core may be full because of them.
+const OTHERS_LEAST: f64 = 0.25;
 /// Pages from swap in a second that tell of too little memory.
 const SWAP_LEAST: f64 = 100.0;
 /// Share of the writes without a grant.
 const GRANTLESS_SHARE: f64 = 0.25;
 /// A cache warms that answers so many times faster in the second half.
 const WARMS_TIMES: f64 = 3.0;
+
+/// Where requests are too few for the way to servers that are all far.
+pub(super) const FAR: &str = "the OSTs";
 
 /// What may limit a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,10 +108,12 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
         out.extend(slow_storage(f, p));
         out.extend(slow_link(f, p));
     }
-    out.extend(window(f));
+    out.extend(window(f).or_else(|| far_window(f)));
     out.extend(fixed_concurrency(f));
     out.extend(lock_ping_pong(f).or_else(|| shared_file(f)));
-    out.extend(hosts(f));
+    let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
+    let links: Vec<String> = links.map(|c| c.subject.clone()).collect();
+    out.extend(hosts(f, &links));
     out.extend(router_buffers(f));
     out.extend(grants(f));
     out.extend(cold_cache(f));
@@ -223,7 +230,7 @@ fn window(f: &Facts) -> Option<Cause> {
     let mean = p.service_s / p.rpcs.max(1) as f64;
     // Where the slots are those of Lustre, they are too few only when what fills them is distance.
     let is_few =
-        p.in_flight_max < IN_FLIGHT_DEFAULT || (p.rtt_s > RTT_NEAR_S && p.rtt_s > mean / 2.0);
+        p.in_flight_max < IN_FLIGHT_DEFAULT || (p.rtt_s > RTT_NEAR_S && distance(p) > mean / 2.0);
     let is_full = p.in_flight >= 0.7 * f64::from(p.in_flight_max);
     let (ceiling, size) = match p.bulk_rpcs {
         0 => (
@@ -265,6 +272,65 @@ fn window(f: &Facts) -> Option<Cause> {
             "lctl set_param osc.*.max_rpcs_in_flight={}",
             (p.in_flight_max * 2).max(IN_FLIGHT_DEFAULT)
         ),
+    })
+}
+
+/// Seconds of an RPC, in the mean, that are the way: twice there and back where it has bulk data, for these and for the reply.
+fn distance(p: &Path) -> f64 {
+    p.rtt_s * (1.0 + p.bulk_rpcs as f64 / p.rpcs.max(1) as f64)
+}
+
+/// All servers are far, and what is on the way at once does not fill it, whoever bounds that: slots, what is read ahead, or the
+/// programs.
+fn far_window(f: &Facts) -> Option<Cause> {
+    let parts = [
+        Segment::ClientQueue,
+        Segment::Send,
+        Segment::Network,
+        Segment::Bulk,
+    ];
+    let share: f64 = parts.iter().map(|s| f.share(*s, None)).sum();
+    let used = f.paths.iter().filter(|p| p.rpcs > 0);
+    let nearest = used.map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
+    let bulk: Vec<&Path> = f.paths.iter().filter(|p| p.bulk_rpcs > 0).collect();
+    let rpcs = bulk.iter().map(|p| p.bulk_rpcs).sum::<u64>() as f64;
+    let size = bulk.iter().map(|p| p.bytes).sum::<u64>() as f64 / rpcs.max(1.0);
+    let bulk_s: f64 = bulk.iter().map(|p| p.bulk_s).sum();
+    let mean = bulk_s / rpcs.max(1.0);
+    let way = bulk.iter().map(|p| 2.0 * p.rtt_s * p.bulk_rpcs as f64);
+    let way = way.sum::<f64>() / rpcs.max(1.0);
+    let in_flight = bulk_s / f.window_s.max(1e-12);
+    let max = bulk.iter().map(|p| p.in_flight_max).max()?;
+    let is_far = nearest.is_finite() && nearest > RTT_NEAR_S && way > mean / 2.0;
+    (share >= 0.5 && is_far && size > SMALL_BYTES).then(|| Cause {
+        kind: CauseKind::Window,
+        subject: FAR.to_owned(),
+        fid: None,
+        share: share.min(1.0),
+        figure: format!(
+            "{in_flight:.1} RPCs of {:.0} KiB in flight to {}, {max} may be to each; {} an RPC, of which twice there and back {}",
+            size / 1024.0,
+            match bulk.len() {
+                1 => "one OST".to_owned(),
+                n => format!("{n} OSTs"),
+            },
+            ms(mean),
+            ms(way)
+        ),
+        ceiling: Some(format!(
+            "{in_flight:.1} in flight x {:.0} KiB / {} = {}; {max} to each would be {}",
+            size / 1024.0,
+            ms(mean),
+            rate(in_flight * size / mean),
+            rate(f64::from(max) * bulk.len() as f64 * size / way)
+        )),
+        change: match in_flight >= 0.7 * f64::from(max) * bulk.len() as f64 {
+            true => format!("lctl set_param osc.*.max_rpcs_in_flight={}", 2 * max),
+            false => format!(
+                "more at once: more programs, or files over more OSTs (lfs setstripe -c {})",
+                2 * bulk.len()
+            ),
+        },
     })
 }
 
@@ -361,22 +427,32 @@ fn of_processors(f: &Facts) -> f64 {
         Segment::WakeUp,
         Segment::NotPlaced,
     ];
-    all.iter().map(|s| f.share(*s, None)).sum()
+    let all: f64 = all.iter().map(|s| f.share(*s, None)).sum();
+    // Where even the quickest is sent late, that is the way, not a processor.
+    let delayed = f.paths.iter().map(|p| p.send_s * p.rpcs as f64);
+    let sending = f.share(Segment::Send, None) + f.share(Segment::ReplyOut, None);
+    all - sending.min(delayed.sum::<f64>() / f.op_s().max(1e-12))
 }
 
-/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first.
-fn unread(f: &Facts) -> f64 {
+/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first. Where a link is
+/// slow, it is that which takes the time.
+fn unread(f: &Facts, slow_links: &[String]) -> f64 {
     let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
-    f.paths.iter().map(beyond).sum::<f64>() / f.op_s().max(1e-12)
+    let paths = f.paths.iter().filter(|p| !slow_links.contains(&p.target));
+    paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12)
 }
 
-fn hosts(f: &Facts) -> Vec<Cause> {
-    let waits = f.hosts.iter().any(|h| h.cpu_wait >= CPU_WAIT);
-    let share = of_processors(f) + if waits { unread(f) } else { 0.0 };
+fn hosts(f: &Facts, slow_links: &[String]) -> Vec<Cause> {
+    // What is on the way waits for a processor at most as long as anybody does.
+    let waited = (f.hosts.iter()).map(|h| h.cpu_wait).fold(0.0, f64::max);
+    let unread = match waited >= CPU_WAIT {
+        true => unread(f, slow_links) * waited.min(1.0),
+        false => 0.0,
+    };
+    let share = of_processors(f) + unread;
     let mut out = Vec::new();
-    for h in &f.hosts {
-        let swaps = h.swap_in_per_s >= SWAP_LEAST;
-        if swaps && share >= SHARE_LEAST {
+    for h in f.hosts.iter().filter(|_| share >= SHARE_LEAST) {
+        if h.swap_in_per_s >= SWAP_LEAST {
             out.push(Cause {
                 kind: CauseKind::Swap,
                 subject: h.name.clone(),
@@ -386,29 +462,57 @@ fn hosts(f: &Facts) -> Vec<Cause> {
                 ceiling: None,
                 change: format!("give {} more memory, or its client less to cache", h.name),
             });
-        }
-        if h.busiest_core >= CORE_BUSY && share >= SHARE_LEAST && !swaps {
-            out.push(Cause {
-                kind: CauseKind::BusyCore,
-                subject: h.name.clone(),
-                fid: None,
-                share,
-                figure: format!(
-                    "its busiest core {:.0}% busy, {} cores {:.0}% in the mean; threads waited {:.2} s for one in a second",
-                    100.0 * h.busiest_core,
-                    h.core_count,
-                    100.0 * h.cores,
-                    h.cpu_wait
-                ),
-                ceiling: Some(format!(
-                    "{:.0} operations/s, as long as one core does it",
-                    f.count() as f64 / f.window_s.max(1e-12) / h.busiest_core
-                )),
-                change: format!("see which thread fills a core of {}", h.name),
-            });
+        } else if h.busiest_core >= CORE_BUSY {
+            out.extend(busy_core(f, h, share));
         }
     }
     out
+}
+
+/// A full core. Where other programs fill it, Coral is not accused of it, and it matters only if Coral waits for them.
+fn busy_core(f: &Facts, h: &Host, share: f64) -> Option<Cause> {
+    let by_others = h.others >= OTHERS_LEAST && h.ours < CORE_BUSY;
+    if by_others && h.cpu_wait < CPU_WAIT {
+        return None;
+    }
+    let busy = format!(
+        "its busiest core {:.0}% busy, {} cores {:.0}% in the mean; threads waited {:.2} s for one in a second",
+        100.0 * h.busiest_core,
+        h.core_count,
+        100.0 * h.cores,
+        h.cpu_wait
+    );
+    let other = match &h.other {
+        Some(name) => format!("other programs, most of all '{name}',"),
+        None => "other programs".to_owned(),
+    };
+    let taken = match h.others >= OTHERS_LEAST {
+        true => format!(
+            "; {other} take {:.2} cores, Coral and its load {:.2}",
+            h.others, h.ours
+        ),
+        false => String::new(),
+    };
+    let ceiling = format!(
+        "{:.0} operations/s, as long as one core does it",
+        f.count() as f64 / f.window_s.max(1e-12) / h.busiest_core
+    );
+    Some(Cause {
+        kind: CauseKind::BusyCore,
+        subject: match by_others {
+            true => format!("{}, by other programs", h.name),
+            false => h.name.clone(),
+        },
+        fid: None,
+        share,
+        figure: busy + &taken,
+        ceiling: (!by_others).then_some(ceiling),
+        change: match (by_others, &h.other) {
+            (true, Some(name)) => format!("measure again without '{name}' on {}", h.name),
+            (true, None) => format!("measure again without other programs on {}", h.name),
+            (false, _) => format!("see which thread fills a core of {}", h.name),
+        },
+    })
 }
 
 fn router_buffers(f: &Facts) -> Vec<Cause> {
@@ -551,5 +655,102 @@ mod tests {
             links(vec![mdt(), path("fs-OST0000", mib, 0.03, 0.02)]),
             ["fs-OST0000"]
         );
+    }
+
+    /// As a step of S3 was recorded while a compiler ran beside it, and with the figures changed.
+    fn busy(ours: f64, others: f64, cpu_wait: f64, other: Option<&str>) -> Option<Cause> {
+        let mut f = Facts {
+            window_s: 1.0,
+            ops: vec![OpKind {
+                op: "READ".into(),
+                count: 925,
+                seconds: 0.5,
+            }],
+            seconds: [
+                ((Segment::Network, "fs1-OST0000".to_owned()), 0.3),
+                ((Segment::ClientCpu, "client".to_owned()), 0.2),
+            ]
+            .into(),
+            ..Facts::default()
+        };
+        f.hosts = vec![Host {
+            name: "this machine".to_owned(),
+            busiest_core: 1.0,
+            cores: 1.0,
+            core_count: 2,
+            swap_in_per_s: 0.0,
+            cpu_wait,
+            ours,
+            others,
+            other: other.map(str::to_owned),
+        }];
+        let mut causes = causes(&f);
+        assert!(causes.len() < 2, "{causes:?}");
+        causes.pop()
+    }
+
+    #[test]
+    fn a_core_that_others_keep_busy_is_not_laid_at_coral_s_door() {
+        assert_eq!(
+            busy(0.24, 1.76, 0.0, Some("rustc")),
+            None,
+            "it disturbs nobody"
+        );
+        let c = busy(0.24, 1.76, 0.5, Some("rustc")).unwrap();
+        assert_eq!(c.subject, "this machine, by other programs");
+        let told = "other programs, most of all 'rustc', take 1.76 cores, Coral and its load 0.24";
+        assert!(c.figure.ends_with(told), "{}", c.figure);
+        assert_eq!(c.change, "measure again without 'rustc' on this machine");
+        assert_eq!(c.ceiling, None);
+        let c = busy(0.24, 1.76, 0.5, None).unwrap();
+        assert!(
+            c.figure.contains("; other programs take 1.76 cores"),
+            "{}",
+            c.figure
+        );
+        let c = busy(1.6, 0.4, 0.0, None).unwrap();
+        assert_eq!(c.subject, "this machine", "a core is full without them");
+        // as it was recorded before anybody knew who it was
+        let c = busy(0.0, 0.0, 0.0, None).unwrap();
+        assert_eq!(c.subject, "this machine");
+        assert!(!c.figure.contains("other programs"), "{}", c.figure);
+    }
+
+    /// As `explain` saw a far server while other programs kept both cores busy.
+    #[test]
+    fn the_way_of_a_slow_link_is_no_wait_for_a_processor() {
+        let near = || path("fs-MDT0000", 0, 0.001, 0.000_1);
+        let far = path("fs-OST0001", 1 << 16, 0.09, 0.06);
+        let op_s = 0.1 + 9.0;
+        let mut f = Facts {
+            window_s: 2.0,
+            ops: vec![OpKind {
+                op: "WRITE".into(),
+                count: 100,
+                seconds: op_s,
+            }],
+            seconds: [
+                ((Segment::Network, far.target.clone()), 6.8),
+                ((Segment::NotPlaced, "client".to_owned()), 2.2),
+            ]
+            .into(),
+            paths: vec![near(), far],
+            ..Facts::default()
+        };
+        f.hosts = vec![Host {
+            name: "this machine".to_owned(),
+            busiest_core: 1.0,
+            cores: 1.0,
+            core_count: 2,
+            cpu_wait: 1.5,
+            ours: 0.3,
+            others: 1.7,
+            other: Some("rustc".to_owned()),
+            ..Host::default()
+        }];
+        let mut causes = causes(&f);
+        causes.sort_by(|a, b| b.share.total_cmp(&a.share));
+        let named: Vec<_> = causes.iter().map(|c| c.subject.as_str()).collect();
+        assert_eq!(named, ["fs-OST0001", "this machine, by other programs"]);
     }
 }

@@ -1,6 +1,6 @@
 //! What running processes give out, as it is kept in a file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -9,7 +9,6 @@ use coral_stopwatch::Dump;
 
 use super::facts::{Facts, Host, RouterBuffers};
 use crate::attribution::{Joined, join};
-use crate::collect::{Host as Machine, Source};
 
 /// A grant below which an OST gives hardly any: one RPC of Lustre's.
 const GRANT_LEAST_BYTES: u64 = 4 << 20;
@@ -136,55 +135,6 @@ fn starved(router: &Dump) -> f64 {
     sum as f64 / (to - from).max(1) as f64
 }
 
-/// This machine, watched while `wait` waits.
-pub fn this_host(wait: impl FnOnce()) -> Host {
-    let mut machine = Machine::new(false);
-    let mut missing = Vec::new();
-    let begun = crate::clock::now();
-    let before = machine.read(&mut missing);
-    let waited = cpu_waits_ns();
-    wait();
-    let waited: u64 = (cpu_waits_ns().iter())
-        .map(|(thread, ns)| ns - waited.get(thread).unwrap_or(ns).min(ns))
-        .sum();
-    let after = machine.read(&mut missing);
-    let s = crate::clock::now().duration_since(begun).as_secs_f64();
-    let value = |of: &[crate::collect::Reading], name: &str| {
-        of.iter().find(|r| r.name == name).map_or(0.0, |r| r.value)
-    };
-    let rate = |name: &str| (value(&after, name) - value(&before, name)) / s.max(1e-9);
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
-    Host {
-        name: "this machine".to_owned(),
-        busiest_core: value(&after, "busiest_core"),
-        cores: rate("cpu_busy") / count as f64,
-        core_count: count as u32,
-        swap_in_per_s: rate("swap_in"),
-        cpu_wait: waited as f64 / 1e9 / s.max(1e-9),
-    }
-}
-
-/// Nanoseconds that each thread of a Coral process of this user has waited for a processor.
-fn cpu_waits_ns() -> BTreeMap<(u32, u32), u64> {
-    let numbers = |dir: String| {
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
-    };
-    let is_coral = |pid: &u32| {
-        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
-        program.is_ok_and(|p| p.file_name().is_some_and(|n| n == "coral"))
-    };
-    let mut all = BTreeMap::new();
-    for pid in numbers("/proc".to_owned()).filter(is_coral) {
-        for tid in numbers(format!("/proc/{pid}/task")) {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat"));
-            let waited = text.ok().and_then(|t| t.split(' ').nth(1)?.parse().ok());
-            all.insert((pid, tid), waited.unwrap_or(0));
-        }
-    }
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,7 +190,5 @@ mod tests {
         let mut one = seen.only(|o| o.fid.0 == 1);
         one.add(seen.clone());
         assert_eq!((one.dumps.len(), ids(&one)), (1, vec![1, 2]));
-        let host = this_host(|| {});
-        assert!(host.core_count > 0 && host.swap_in_per_s >= 0.0);
     }
 }

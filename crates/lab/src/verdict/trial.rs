@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::explain::Verdict;
 use super::facts::{Facts, OpKind};
-use super::rules::{Cause, CauseKind, ms};
+use super::rules::{Cause, CauseKind, FAR, ms};
 use super::seen::Seen;
 
 /// Operations in a window below which nothing is said.
@@ -59,6 +59,7 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
             let of = format!("osc.{}-*.max_rpcs_in_flight", cause.subject);
             Trial::Parameter(of, value.to_owned())
         }
+        CauseKind::Window if cause.subject == FAR => Trial::Concurrency,
         CauseKind::Window | CauseKind::SlowStorage | CauseKind::SlowLink => Trial::Probe,
         CauseKind::RouterBuffers => {
             let more = cause.change.split_whitespace().find_map(|w| w.parse().ok());
