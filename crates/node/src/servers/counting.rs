@@ -39,11 +39,11 @@ impl Counting {
             }
             match self.count(instance).await {
                 Ok(()) => counted = now,
-                Err(why @ RegisterError::Unreachable { .. }) => {
+                Err(why @ (RegisterError::Unreachable { .. } | RegisterError::Store { .. })) => {
                     tracing::debug!(target = %self.label.target_name(), %why, "not counted, and tried again");
                 }
                 Err(why) => {
-                    tracing::error!(target = %self.label.target_name(), %why, "is served, and the MGS knows better: if another copy of it is served too, stop that one");
+                    tracing::error!(target = %self.label.target_name(), %why, "the MGS takes a target that is served for another: if a copy of it is served too, stop that one");
                 }
             }
         }
