@@ -120,7 +120,7 @@ pub enum ServersError {
         /// Name of the target.
         target: String,
         /// What was tried.
-        source: MgcError,
+        source: Box<MgcError>,
     },
     /// The MGS does not take a target.
     #[error(transparent)]
@@ -376,7 +376,7 @@ impl Servers {
         let connected = Mgc::connect(node, ldlm, &nids, release, MGS_LIMIT).await;
         connected.map_err(|source| ServersError::NoMgs {
             target: label.target_name(),
-            source,
+            source: Box::new(source),
         })
     }
 
