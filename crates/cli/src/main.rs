@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     }
     // a check tells itself what is wrong with a store, file by file
     start_log(match cli.command {
-        Command::Check(_) => "info,fjall=off,lsm_tree=off",
+        Command::Check(_) => "info,fjall=off,lsm_tree=off,sfa=off",
         _ => LOGGED,
     });
     if let Err(e) = descriptors::raise_limit() {

@@ -227,11 +227,12 @@ fn is_to_be_made(config: &UpConfig, target: &Path) -> Result<bool, String> {
         return match who(&found) == who(&wanted) {
             true => Ok(false),
             false => Err(format!(
-                "'{}' holds {} of the file system '{}': move it away, {} is to be made there",
+                "'{}' holds {} of the file system '{}': move it away, {} is to be made there; if it is the right one, {CONFIG_FILE} is damaged: correct the name of the file system there, '{}'",
                 target.display(),
                 found.target_name(),
                 found.fsname,
-                wanted.target_name()
+                wanted.target_name(),
+                config.fsname
             )),
         };
     }
@@ -273,6 +274,7 @@ impl Added {
     fn take_back(&self, dir: &Path) -> Result<String, String> {
         let mut go = self.fresh.clone();
         go.retain(|target| matches!(OsdFs::fresh(target), Ok(Some(_))));
+        let names: Vec<String> = go.iter().map(|target| name_of(target)).collect();
         let left = self.config.placed_as(Some(&self.kept)).without(&go, dir);
         write_config(dir, &left)?;
         for target in &go {
@@ -283,10 +285,11 @@ impl Added {
             emptied.map_err(|e| format!("'{}': {e}", target.display()))?;
         }
         Ok(format!(
-            "'{0}' has {1} MDTs and {2} OSTs now. `coral up` gives new targets the next indices: to have the other one in '{0}' too, stop it, move its directory there under the name that goes with its index (such as mdt0003), and add targets again",
+            "'{0}' has {1} MDTs and {2} OSTs now. `coral up` gives new targets the next indices: to have the other one in '{0}' too, stop it, move its directory there under the name that goes with its index ({3}), and add targets again",
             dir.display(),
             left.mdts,
-            left.osts
+            left.osts,
+            names.join(" or ")
         ))
     }
 }

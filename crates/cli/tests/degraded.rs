@@ -250,6 +250,47 @@ fn beside_a_damaged_target_the_rest_is_served() {
     });
 }
 
+/// Regular files below the objects' directories of the OSTs.
+fn objects(data: &Path) -> usize {
+    let find = "find ost*/objects -type f | wc -l";
+    let counted = ok(Command::new("sh").args(["-c", find]).current_dir(data));
+    counted.trim().parse().unwrap()
+}
+
+/// An MDT that has lost what it had done last does not destroy what it no longer knows.
+#[test]
+fn objects_of_files_that_an_mdt_has_lost_are_kept() {
+    in_namespace("objects_of_files_that_an_mdt_has_lost_are_kept", || {
+        let place = Place::new();
+        let (data, port) = (filled(&place), place.port.to_string());
+        let running = place.up(&[]);
+        for i in 0..30 {
+            let file = place.path("mnt").join(format!("on1/late{i}"));
+            std::fs::write(file, vec![i; 4096]).unwrap();
+        }
+        running.stop();
+        let (tables, was) = (data.join("mdt0001/kv"), objects(&data));
+        let entries = std::fs::read_dir(&tables).unwrap().flatten();
+        let mut journals: Vec<PathBuf> = entries.map(|e| e.path()).collect();
+        journals.retain(|j| j.extension().is_some_and(|e| e == "jnl"));
+        journals.sort();
+        let journal = std::fs::OpenOptions::new().write(true);
+        let journal = journal.open(journals.last().expect("a journal")).unwrap();
+        let bytes = journal.metadata().unwrap().len();
+        journal.set_len(bytes / 5 * 4).unwrap();
+        std::fs::remove_file(data.join("mdt0001/SYNCED")).unwrap();
+        let (_, told) = checked(&data, &[]);
+        assert!(told.contains("orphan"), "{told}");
+        let (served, code, told) = Served::start(&data, &port);
+        assert_eq!(code, Some(0), "{told}");
+        pause(8);
+        served.down();
+        let (_, told) = checked(&data, &[]);
+        assert!(told.contains("orphan"), "{told}");
+        assert_eq!(objects(&data), was);
+    });
+}
+
 /// What an OST holds that is gone does not read as holes.
 #[test]
 fn files_of_an_ost_that_is_gone_wait_or_give_errors() {
@@ -508,6 +549,8 @@ fn a_directory_lies_on_no_more_mdts_than_there_are() {
         assert_eq!(found(&["-mdt", "coral-MDT0002"]), ["f", "on2"]);
         assert_eq!(found(&["--mdt", "1,2", "-type", "f"]), ["f"]);
         assert_eq!(found(&["-mdt-count", "+1"]), ["below", "wide"]);
+        let (_, told) = fails(lfs().args(["mkdir", "-i", "4"]).arg(mnt.join("none")));
+        assert!(told.contains("the file system has 0, 1, 2, 3"), "{told}");
         running.stop();
     });
 }

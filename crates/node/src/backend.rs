@@ -90,6 +90,8 @@ pub(crate) struct Opened {
     pub objects: Arc<dyn Objects>,
     /// Who formatted it, when no MGS has accepted it yet.
     pub fresh: Option<Fresh>,
+    /// What was committed last may be lost ([`OsdFs::may_lack`]).
+    pub may_lack: bool,
     /// Owner of an MDT's root directory, should this start make it.
     pub root_owner: (u32, u32),
     /// The directory and what is on it, to ask for trouble there as long as it is open.
@@ -148,6 +150,7 @@ impl Disks {
                 tables: tables.clone(),
                 objects: objects.clone(),
                 fresh: *fresh,
+                may_lack: false,
                 root_owner: fresh.map_or((0, 0), |f| (f.uid, f.gid)),
                 dir: None,
             }),
@@ -173,6 +176,7 @@ impl Disks {
             tables: osd.clone(),
             objects: osd.clone(),
             fresh,
+            may_lack: osd.may_lack(),
             root_owner: (owner.uid, owner.gid),
             dir: Some((dir.to_owned(), Arc::downgrade(&osd))),
         })

@@ -15,6 +15,15 @@ fn changes(kv: &dyn Kv, kind: TargetKind) -> Result<Batch, OsdError> {
     Ok(batch)
 }
 
+/// Has an MDT whose last transactions may be lost keep the objects of files that it does not know: they are all that is left of
+/// them. It gives none of their ids again.
+pub async fn keep_objects(kv: &dyn Kv) -> Result<(), OsdError> {
+    let mut batch = Batch::new();
+    mdt::orphans::put_older_copy(kv, &mut batch)?;
+    kv.commit(batch).await?;
+    kv.sync().await
+}
+
 /// The same, on disk.
 pub(crate) async fn prepare(kv: &dyn Kv, kind: TargetKind) -> Result<(), OsdError> {
     kv.commit(changes(kv, kind)?).await?;

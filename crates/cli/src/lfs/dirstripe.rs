@@ -204,7 +204,8 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let mdts = super::df::targets(&super::mount_of(parent)?)?.mdts.len();
+    let there = super::df::targets(&super::mount_of(parent)?)?.mdts;
+    let mdts = there.len();
     let lum = w.request(1).map_err(|e| {
         Failure::new(
             format!(
@@ -215,12 +216,12 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
         )
     })?;
     // of shards that nobody says a place of there are as many as there are MDTs (`lod_ah_init`)
-    let missing = |i: &&u32| **i != LMV_OFFSET_DEFAULT && **i as usize >= mdts;
-    if let Some(index) = w.mdts.iter().find(missing) {
+    if let Some(index) = super::df::missing(&there, w.mdts.iter().copied()) {
         return Err(Failure::new(
             format!(
-                "lfs mkdir: cannot create '{}' on MDT {index}: the file system has {mdts}",
-                path.display()
+                "lfs mkdir: cannot create '{}' on MDT {index}: the file system has {}",
+                path.display(),
+                super::df::indices(&there)
             ),
             Errno::EINVAL.0 as u8,
         ));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use coral_client::llite::MigrateRequest;
 use coral_wire::Errno;
-use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd, hash_flag};
+use coral_wire::layout::{LmvUserMd, hash_flag};
 use lexopt::prelude::*;
 use rustix::fs::XattrFlags;
 
@@ -88,13 +88,14 @@ fn failed(path: &Path, e: Errno) -> Failure {
 impl Task {
     /// ENODEV when there is no such MDT, E2BIG when there are fewer than shards.
     fn check(&self, path: &Path) -> Result<(), Failure> {
-        let mdts = super::df::targets(&super::mount_of(path)?)?.mdts.len();
+        let there = super::df::targets(&super::mount_of(path)?)?.mdts;
+        let mdts = there.len();
         let head = &self.lum.head;
         let listed = self.lum.objects.iter().map(|o| o.mds);
-        let mut asked = listed.chain([head.stripe_offset]);
-        let missing = |i: &u32| *i != LMV_OFFSET_DEFAULT && *i as usize >= mdts;
-        if let Some(index) = asked.find(missing) {
-            let what = format!("lfs migrate: there is no MDT {index}: the file system has {mdts}");
+        let asked = listed.chain([head.stripe_offset]);
+        if let Some(index) = super::df::missing(&there, asked) {
+            let has = super::df::indices(&there);
+            let what = format!("lfs migrate: there is no MDT {index}: the file system has {has}");
             return Err(Failure::new(what, Errno::ENODEV.0 as u8));
         }
         let over = head.hash_type & hash_flag::OVERSTRIPED != 0;

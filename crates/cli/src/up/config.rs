@@ -145,6 +145,17 @@ impl UpConfig {
         if !(1..=OSTS_MAX).contains(&self.osts) {
             return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
         }
+        let has: Vec<String> = self
+            .target_dirs(Path::new(""))
+            .iter()
+            .map(|t| super::name_of(t))
+            .collect();
+        if let Some(more) = self.targets.keys().find(|name| !has.contains(name)) {
+            return Err(format!(
+                "{CONFIG_FILE} is damaged: it says {} MDTs and {} OSTs, and names the target '{more}'; correct these numbers in it",
+                self.mdts, self.osts
+            ));
+        }
         args::check_stripes(self.stripe_count, self.stripe_size)
     }
 

@@ -118,13 +118,18 @@ pub struct FileSystem {
 impl FileSystem {
     /// Mounts `NID[:NID...]:/fsname[/subdir]` as this process ([`super::FileSystem::mount`]).
     pub fn mount(source: &str) -> Result<Self, ConnectError> {
-        Engine::start()?.mount(file_system::FileSystem::mount(source))
+        Self::mount_by(source, file_system::PORT)
+    }
+
+    /// The same by a TCP port of the servers ([`super::FileSystem::mount_at`]).
+    pub fn mount_by(source: &str, port: u16) -> Result<Self, ConnectError> {
+        Engine::start()?.mount(file_system::FileSystem::mount_at(source, None, port))
     }
 
     /// Mounts the same file system once at each of `nids`, all on one runtime ([`super::FileSystem::mount_at`]).
-    pub fn mount_many(source: &str, nids: &[Nid]) -> Result<Vec<Self>, ConnectError> {
+    pub fn mount_many(source: &str, nids: &[Nid], port: u16) -> Result<Vec<Self>, ConnectError> {
         let engine = Engine::start()?;
-        let mounted = engine.run(mount_all(source.to_owned(), nids.to_vec()))?;
+        let mounted = engine.run(mount_all(source.to_owned(), nids.to_vec(), port))?;
         let holding = |fs| engine.clone().holding(fs);
         Ok(mounted.into_iter().map(holding).collect())
     }
@@ -274,6 +279,7 @@ impl FileSystem {
 async fn mount_all(
     source: String,
     nids: Vec<Nid>,
+    port: u16,
 ) -> Result<Vec<file_system::FileSystem>, ConnectError> {
     let source: Arc<str> = source.into();
     let mut to_do = nids.into_iter().enumerate();
@@ -285,7 +291,7 @@ async fn mount_all(
         {
             let source = source.clone();
             mounting.spawn(async move {
-                let fs = file_system::FileSystem::mount_at(&source, nid).await;
+                let fs = file_system::FileSystem::mount_at(&source, Some(nid), port).await;
                 fs.map(|fs| (i, fs))
             });
         }

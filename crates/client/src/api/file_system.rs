@@ -19,7 +19,7 @@ use crate::llite::Llite;
 use crate::llite::types::{Attr, Cred, DirEntry, MountError, MountOptions, SetAttr, StatFs};
 
 /// Lustre's own acceptor port.
-const PORT: u16 = 988;
+pub(super) const PORT: u16 = 988;
 
 /// Taken from the permissions of what is made.
 const UMASK: u32 = 0o022;
@@ -72,21 +72,22 @@ impl FileSystem {
     /// # }
     /// ```
     pub async fn mount(source: &str) -> Result<Self, ConnectError> {
+        Self::mount_at(source, None, PORT).await
+    }
+
+    /// The same by another TCP port of the servers than 988, and at an address of this machine, if one is given. Mounts of one
+    /// process, as of several, need different ones.
+    pub async fn mount_at(source: &str, nid: Option<Nid>, port: u16) -> Result<Self, ConnectError> {
         let source: Source = source.parse()?;
         let mgs = source.nids[0];
-        let nid =
-            local_nid_on(mgs, PORT).map_err(|source| ConnectError::Address { nid: mgs, source })?;
-        Self::mount_from(source, nid).await
-    }
-
-    /// The same at an address of this machine that is given. Mounts of one process, as of several, need different ones.
-    pub async fn mount_at(source: &str, nid: Nid) -> Result<Self, ConnectError> {
-        Self::mount_from(source.parse()?, nid).await
-    }
-
-    async fn mount_from(source: Source, nid: Nid) -> Result<Self, ConnectError> {
+        let found = |source| ConnectError::Address { nid: mgs, source };
+        let nid = match nid {
+            Some(nid) => nid,
+            None => local_nid_on(mgs, port).map_err(found)?,
+        };
         let config = NodeConfig {
             nids: vec![nid],
+            connect_port: port,
             seed: rand::rngs::OsRng.try_next_u64()?,
             ..NodeConfig::default()
         };

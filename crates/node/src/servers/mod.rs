@@ -28,6 +28,7 @@ use coral_server::mdt::core::MdtOpenError;
 use coral_server::mdt::identity::NameService;
 use coral_server::mdt::{Mdt, MdtConfig, OstTarget, StripeDefaults};
 use coral_server::mgs::Mgs;
+use coral_server::older_copy;
 use coral_server::ost::Ost;
 use coral_server::register::{Formatting, RegisterError, Registering};
 use coral_server::{LuTarget, ServerNode, TargetConfig, Windows};
@@ -249,6 +250,14 @@ impl Servers {
         if label.kind == TargetKind::Mgs {
             self.start_target(opened, spec.osts)?;
             return Ok(None);
+        }
+        if opened.may_lack && label.kind == TargetKind::Mdt {
+            tracing::warn!(target = %label.target_name(), "nothing says how far its journal reached: transactions may be lost, and objects of files that it does not know are kept; run `coral check`");
+            let kept = older_copy::keep_objects(&*opened.tables).await;
+            kept.map_err(|source| ServersError::Device {
+                place: label.target_name(),
+                source,
+            })?;
         }
         let mgs = self.mgs_nids(&label)?;
         // before a client comes: its ids are believed as far as the nodemaps say, and no further

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use coral_server::{LuTarget, RecoveryStatus, TargetKind, TargetStats};
+use coral_wire::connect::ConnectFlags;
 use coral_wire::nid::Nid;
 
 use super::{Served, Servers};
@@ -55,13 +56,18 @@ impl Servers {
 
     /// NIDs of clients elsewhere, servers aside: whoever has the file system mounted.
     fn mounts(&self, t: &LuTarget) -> Vec<Nid> {
-        // a server is a client of OSTs only
+        // of an OST it may be a server
         if t.config().kind != TargetKind::Mdt {
             return Vec::new();
         }
         let own = self.node.nids();
         let far = |nid: &Nid| nid.0 != 0 && !nid.is_lo() && !own.contains(nid);
-        t.exports().iter().map(|e| e.nid()).filter(far).collect()
+        let exports = t.exports();
+        // another MDT says that it is one
+        let others = exports
+            .iter()
+            .filter(|e| !e.connect().has(ConnectFlags::LIGHTWEIGHT));
+        others.map(|e| e.nid()).filter(far).collect()
     }
 
     /// The targets in recovery, each with whom it waits for.

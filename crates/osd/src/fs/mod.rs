@@ -94,6 +94,8 @@ pub struct OsdFs {
     objects: Arc<FsObjects>,
     space: Arc<SpaceGate>,
     note: NoteFile,
+    /// See [`OsdFs::may_lack`].
+    may_lack: bool,
     // Last: the lock goes after everything that writes, also after calls that go on when this is dropped.
     lock: Arc<DirLock>,
 }
@@ -191,9 +193,11 @@ impl OsdFs {
             source,
         };
         let objects_dir = objects_dir(dir)?;
+        let served = Self::has_served(dir).map_err(fail)?;
         let space = Arc::new(SpaceGate::open(dir, options.disk.clone(), true).map_err(fail)?);
         let tables = open_tables(dir, &options, label.kind, space.clone())?;
         let tables = Arc::new(tables);
+        let may_lack = served && !tables.promised;
         let note = NoteFile::open(dir).map_err(fail)?;
         let largest = largest::largest(note.file());
         let objects = FsObjects::open(
@@ -217,6 +221,7 @@ impl OsdFs {
                 objects: Arc::new(objects),
                 space,
                 note,
+                may_lack,
                 lock: Arc::new(lock),
             },
             label,
@@ -227,6 +232,12 @@ impl OsdFs {
     /// whether there is one.
     pub fn has_served(dir: &Path) -> std::io::Result<bool> {
         dir.join(note::FILE).try_exists()
+    }
+
+    /// What said how far the journal reaches (`SYNCED`) was gone when this was opened: the journal was read as far as it goes, and
+    /// what was behind that, acknowledged or not, is lost.
+    pub fn may_lack(&self) -> bool {
+        self.may_lack
     }
 
     /// Tells that `count` targets share this one's disk: each reports its part in [`Objects::statfs`].

@@ -83,6 +83,8 @@ pub(super) struct Tables {
     limits: Limits,
     space: Arc<SpaceGate>,
     write_out: WriteOut,
+    /// It was known how far the journal reaches.
+    pub(super) promised: bool,
     // After `store`: its last promise is made when the store is closed.
     syncs: Syncs,
 }
@@ -187,6 +189,7 @@ impl Tables {
         let (synced, promise) = SyncedFile::open(target).map_err(fail)?;
         let found = look_at(&dir, promise.as_ref())?;
         let db = open_store(&dir, limits)?;
+        let promised = promise.is_some();
         let inherits_unsynced = promise.as_ref().is_none_or(Promise::may_leave_unsynced);
         let last = found.last_seqno.max(promise.map(|p| p.seqno)).unwrap_or(0);
         if last > 0 && db.seqno() <= last {
@@ -219,6 +222,7 @@ impl Tables {
             limits,
             space,
             write_out: WriteOut::default(),
+            promised,
             syncs,
         })
     }

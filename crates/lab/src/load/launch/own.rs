@@ -39,6 +39,8 @@ pub struct Own {
     pub json: Option<String>,
     /// `--coral-fs NID:/fsname`: through the library, without a mount.
     pub fs: Option<String>,
+    /// `--coral-port N`: TCP port of its servers.
+    pub port: u16,
     /// `--coral-mounts N`: mounts of it in this process.
     pub mounts: Option<u32>,
     /// `--coral-nid NID`: of the first of them; the others count upwards.
@@ -46,6 +48,9 @@ pub struct Own {
     /// `--coral-stopwatches FILE`: what the stopwatches of the mounts have seen.
     pub stopwatches: Option<String>,
 }
+
+/// TCP port of a Lustre's servers.
+const PORT: u16 = 988;
 
 /// The options that take a value, for help.
 pub const HELP: &str = "\
@@ -57,6 +62,7 @@ Options of Coral's, before or between the others:
   --meet ADDRESS      where the hosts reach this machine
   --program PATH      this program on the hosts
   --coral-fs SOURCE   NID:/fsname through Coral's client library, without a mount
+  --coral-port N      TCP port of its servers [988]
   --coral-mounts N    mounts of it, each a client of its own, dealt to the ranks
   --coral-nid NID     of the first of them; the others count upwards
   --coral-stopwatches FILE  where their time went, for coral explain
@@ -66,7 +72,10 @@ Options of Coral's, before or between the others:
 impl Own {
     /// Takes them out of a command line, whose first word is the program's name; the rest is the original's.
     pub fn take(args: &[String]) -> Result<(Own, Vec<String>), Failed> {
-        let mut own = Own::default();
+        let mut own = Own {
+            port: PORT,
+            ..Own::default()
+        };
         let mut rest: Vec<String> = args.first().cloned().into_iter().collect();
         let mut words = args.iter().skip(1);
         while let Some(word) = words.next() {
@@ -90,6 +99,7 @@ impl Own {
                 "--program" => own.program = Some(value()?),
                 "--coral-json" => own.json = Some(value()?),
                 "--coral-fs" => own.fs = Some(value()?),
+                "--coral-port" => own.port = number(name, &value()?, u16::MAX.into())? as u16,
                 "--coral-mounts" => own.mounts = Some(number(name, &value()?, MAX_MOUNTS)?),
                 "--coral-nid" => own.nid = Some(nid(&value()?)?),
                 "--coral-stopwatches" => own.stopwatches = Some(value()?),

@@ -17,16 +17,16 @@ const LUSTRE_MAGIC: i64 = 0x0BD0_0BD0;
 pub struct Library(FileSystem);
 
 impl Library {
-    /// Mounts `NID[:NID...]:/fsname[/subdir]`.
-    pub fn mount(source: &str) -> Result<Library, Failed> {
-        FileSystem::mount(source)
+    /// Mounts `NID[:NID...]:/fsname[/subdir]`, by this TCP port of the servers.
+    pub fn mount(source: &str, port: u16) -> Result<Library, Failed> {
+        FileSystem::mount_by(source, port)
             .map(Library)
             .map_err(|e| Failed::Refused(format!("cannot mount {source}: {e}")))
     }
 
     /// Mounts it once at each of `nids`.
-    pub fn mount_many(source: &str, nids: &[Nid]) -> Result<Vec<Library>, Failed> {
-        let mounted = FileSystem::mount_many(source, nids);
+    pub fn mount_many(source: &str, nids: &[Nid], port: u16) -> Result<Vec<Library>, Failed> {
+        let mounted = FileSystem::mount_many(source, nids, port);
         let mounted = mounted.map_err(|e| {
             Failed::Refused(format!("cannot mount {source} {} times: {e}", nids.len()))
         })?;
