@@ -274,8 +274,8 @@ fn objects_of_files_that_an_mdt_has_lost_are_kept() {
         let mut journals: Vec<PathBuf> = entries.map(|e| e.path()).collect();
         journals.retain(|j| j.extension().is_some_and(|e| e == "jnl"));
         journals.sort();
-        let journal = std::fs::OpenOptions::new().write(true);
-        let journal = journal.open(journals.last().expect("a journal")).unwrap();
+        let last = journals.last().expect("a journal");
+        let journal = std::fs::File::options().write(true).open(last).unwrap();
         let bytes = journal.metadata().unwrap().len();
         journal.set_len(bytes / 5 * 4).unwrap();
         std::fs::remove_file(data.join("mdt0001/SYNCED")).unwrap();
