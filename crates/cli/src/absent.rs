@@ -199,7 +199,7 @@ mod tests {
         assert!(said.contains("coral-MDT0003, another target"), "{said}");
         let said = labelled("coral", TargetKind::Mdt, 2);
         assert!(
-            said.contains("another coral-MDT0002 (") && said.contains("(uuid of mdt0002)"),
+            said.contains("another coral-MDT0002 (") && said.contains("(uuid of mdt0002,"),
             "{said}"
         );
         assert!(!said.contains("coral format"));
