@@ -1,8 +1,11 @@
 //! Several MDTs: directories whose name lies on another MDT than they do.
 
+use std::time::Duration;
+
 use coral_osd::Kv;
 use coral_server::mdt::check_all;
 use coral_wire::layout::LmvUserMd;
+use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
 use coral_wire::{Errno, Fid};
 
 use crate::common::{Cluster, User, counts, rpcs};
@@ -355,5 +358,57 @@ async fn files_change_their_project_with_their_mdt() {
     assert_eq!(u.rename("a", "p/a", 0).await, Err(Errno::EXDEV));
     u.rmdir("a").await.unwrap();
     u.rmdir("p").await.unwrap();
+    end(&c, &[&fs]).await;
+}
+
+/// While the name of an object on another MDT is changed, nobody is told of it without a lock on it.
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_a_name_that_is_being_changed_waits_for_the_lock() {
+    let c = Cluster::start_mdts(2, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let dir = mkdir_on(&u, "x", 1).await.unwrap();
+    u.put("x/made", b"there").await.unwrap();
+    u.rename("x/made", "file", 0).await.unwrap();
+    let file = u.fid("file").await.unwrap();
+    assert_eq!(file.seq, dir.seq, "it lies where it was made");
+    for (name, fid) in [("x", dir), ("file", file)] {
+        let policy = Policy::Ibits {
+            bits: Ibits::LOOKUP,
+            try_bits: Ibits(0),
+            gid: 0,
+            initiator_id: 0,
+        };
+        let ldlm = c.mdt_number(0).target.ldlm().clone();
+        let (ty, mode) = (LdlmType::IBITS, LdlmMode::EX);
+        let lock = ldlm.lock_local(fid.res_id(), ty, mode, policy, None);
+        let changing = lock.await;
+        let (looking, opening) = (c.remote_client().await, c.remote_client().await);
+        let looks = tokio::spawn(async move {
+            let found = User::root(&looking).fid(name).await;
+            looking.umount().await;
+            found
+        });
+        let opens = tokio::spawn(async move {
+            let u = User::root(&opening);
+            let flags = (libc::O_CREAT | libc::O_RDWR) as u32;
+            let opened = opening.create(&u.cred, Fid::ROOT, name.as_bytes(), 0o644, flags);
+            let opened = opened.await;
+            if let Ok((_, handle)) = &opened {
+                u.close(handle).await.unwrap();
+            }
+            opening.umount().await;
+            opened.map(|(entry, _)| entry.attr.fid).map_err(Errno::from)
+        });
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!looks.is_finished() && !opens.is_finished(), "{name}");
+        drop(changing);
+        assert_eq!(looks.await.unwrap(), Ok(fid));
+        let opened = opens.await.unwrap();
+        match name {
+            "x" => assert_eq!(opened, Err(Errno::EISDIR)),
+            _ => assert_eq!(opened, Ok(fid)),
+        }
+    }
     end(&c, &[&fs]).await;
 }

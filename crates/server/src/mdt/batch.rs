@@ -153,7 +153,7 @@ impl Ctx {
         };
         match self.try_getattr(&asked)? {
             Ok(answer) => Ok(*answer),
-            Err(_kept) => Err(Errno::EBUSY.into()),
+            Err(_blocked) => Err(Errno::EBUSY.into()),
         }
     }
 

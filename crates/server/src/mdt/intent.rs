@@ -6,6 +6,7 @@
 //! covers happen under the core's lock, so a reply never shows a state older than its lock.
 
 use bytes::Bytes;
+use coral_ldlm::LocalLock;
 use coral_wire::layout::Layout;
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
@@ -49,8 +50,14 @@ pub struct GetattrIntent<'a> {
     pub cred: Ucred,
 }
 
-/// Another client may keep attributes of this file back.
-pub struct Kept(Fid);
+/// What an answer has to wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Blocked {
+    /// Another client may keep attributes of this file back.
+    Kept(Fid),
+    /// The name of this object, which lies on another MDT, is being changed.
+    Name(Fid),
+}
 
 impl Ctx {
     /// Serves an enqueue with intent.
@@ -198,16 +205,56 @@ impl Ctx {
             name: self.name(5),
             cred: self.cred_of(&body),
         };
+        // held while it is tried again, so that the client's is free
+        let mut _name = None;
         loop {
             match self.try_getattr(&asked)? {
                 Ok(answer) => return Ok(*answer),
-                Err(Kept(fid)) => Box::pin(self.end_keeping(&fid)).await,
+                Err(Blocked::Kept(fid)) => {
+                    _name = None;
+                    Box::pin(self.end_keeping(&fid)).await;
+                }
+                Err(Blocked::Name(fid)) => {
+                    _name = None;
+                    _name = Some(self.unchanged_name(&fid).await);
+                }
             }
         }
     }
 
-    /// The same, unless another client may keep attributes back.
-    pub fn try_getattr(&self, asked: &GetattrIntent<'_>) -> MdtResult<Result<Box<Answer>, Kept>> {
+    /// Waits until the name of an object on another MDT is changed by nobody; it stays so as long as the lock is held.
+    pub async fn unchanged_name(&self, fid: &Fid) -> LocalLock {
+        let policy = Policy::Ibits {
+            bits: Ibits::LOOKUP,
+            try_bits: Ibits(0),
+            gid: 0,
+            initiator_id: 0,
+        };
+        let (ty, mode) = (LdlmType::IBITS, LdlmMode::PR);
+        let lock = (self.ops.ldlm).lock_local(fid.res_id(), ty, mode, policy, None);
+        Box::pin(lock).await
+    }
+
+    /// The lock on the name of an object on another MDT, or what it waits for. A kernel client that is told of such an object
+    /// without it takes the lock of the other MDT for both, gives it back twice, and panics (`lmv_intent_remote`).
+    pub fn name_lock(
+        &self,
+        req: &LdlmRequest,
+        fid: &Fid,
+    ) -> MdtResult<Result<Option<u64>, Blocked>> {
+        match self.give_lock(req, fid, Ibits::LOOKUP, Ibits(0)) {
+            None if req.flags & LdlmFlags::INTENT_ONLY == LdlmFlags::INTENT_ONLY => Ok(Ok(None)),
+            None if self.rq.exp.gone() => Err(Errno::ENOTCONN.into()),
+            None => Ok(Err(Blocked::Name(*fid))),
+            lock => Ok(Ok(lock)),
+        }
+    }
+
+    /// The same as [`Ctx::intent_getattr`], or what it waits for.
+    pub fn try_getattr(
+        &self,
+        asked: &GetattrIntent<'_>,
+    ) -> MdtResult<Result<Box<Answer>, Blocked>> {
         let answer = |out: &IntentOutcome, p| Ok(Ok(Box::new(self.getattr_answer(out, p))));
         let GetattrIntent {
             req,
@@ -247,7 +294,10 @@ impl Ctx {
         };
         if !core.store.is_here(&fid) {
             out.disp |= disp::LOOKUP_POS;
-            out.lock = self.give_lock(req, &fid, Ibits::LOOKUP, Ibits(0));
+            out.lock = match self.name_lock(req, &fid)? {
+                Ok(lock) => lock,
+                Err(blocked) => return Ok(Err(blocked)),
+            };
             let body = super::remote::elsewhere(fid);
             let p = Packed {
                 body,
@@ -266,7 +316,7 @@ impl Ctx {
             return answer(&out, Packed::default());
         };
         if core.opens.is_kept_by_other(&fid, self.exp()) {
-            return Ok(Err(Kept(fid)));
+            return Ok(Err(Blocked::Kept(fid)));
         }
         let mut bits = if op == it::LOOKUP {
             Ibits::LOOKUP.0 | Ibits::PERM.0

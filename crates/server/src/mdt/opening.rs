@@ -15,7 +15,7 @@ use coral_wire::{ConnectFlags, Errno, Fid};
 use super::core::MdtCore;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::ctx::{Answer, Ctx};
-use super::intent::IntentOutcome;
+use super::intent::{Blocked, IntentOutcome};
 use super::locks::HeldLocks;
 use super::namespace::{self, At, NewObject};
 use super::open_handles::OpenHandle;
@@ -73,8 +73,8 @@ enum OpenNeed {
     Layout(Fid),
     /// The same, and that nobody has a lease on the file.
     Lease(Fid),
-    /// What another client keeps back of the attributes.
-    Kept(Fid),
+    /// What another client keeps back, or changes.
+    Blocked(Blocked),
 }
 
 /// How far an open came.
@@ -109,6 +109,7 @@ impl Ctx {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let mut held: Option<(OpenNeed, HeldLocks)> = None;
+        let mut _name = None;
         for _ in 0..RETRIES {
             let need = match self.try_open(req, &o, &mut held) {
                 Ok(OpenStep::Done(a)) => return Ok(*a),
@@ -124,6 +125,7 @@ impl Ctx {
             };
             // nothing is held while it waits: what it locks next may come before in the order of locks
             held = None;
+            _name = None;
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
                 OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
@@ -131,8 +133,12 @@ impl Ctx {
                     let bits = Ibits(Ibits::LAYOUT.0 | Ibits::OPEN.0);
                     self.ops.lock(&[], &[(*fid, bits)], None).await
                 }
-                OpenNeed::Kept(fid) => {
+                OpenNeed::Blocked(Blocked::Kept(fid)) => {
                     Box::pin(self.end_keeping(fid)).await;
+                    continue;
+                }
+                OpenNeed::Blocked(Blocked::Name(fid)) => {
+                    _name = Some(self.unchanged_name(fid).await);
                     continue;
                 }
             };
@@ -188,7 +194,7 @@ impl Ctx {
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
                 Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
             }
-            Some(fid) if !core.store.is_here(&fid) => Ok(self.open_elsewhere(req, fid)),
+            Some(fid) if !core.store.is_here(&fid) => self.open_elsewhere(req, fid),
             Some(fid) => {
                 let locked = held.as_ref().map(|(need, _)| *need);
                 self.open_existing(req, o, core, t, (fid, locked))
@@ -211,18 +217,22 @@ impl Ctx {
     }
 
     /// The client is to open it on the MDT where it lies (`mdt_reint_open`).
-    fn open_elsewhere(&self, req: &LdlmRequest, fid: Fid) -> OpenStep {
+    fn open_elsewhere(&self, req: &LdlmRequest, fid: Fid) -> MdtResult<OpenStep> {
+        let lock = match self.name_lock(req, &fid)? {
+            Ok(lock) => lock,
+            Err(blocked) => return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(blocked))),
+        };
         let out = IntentOutcome {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_POS,
             error: None,
-            lock: self.give_lock(req, &fid, Ibits::LOOKUP, Ibits(0)),
+            lock,
         };
         let body = super::remote::elsewhere(fid);
         let p = Packed {
             body,
             ..Packed::default()
         };
-        OpenStep::Done(Box::new(self.open_answer(&out, p, None)))
+        Ok(OpenStep::Done(Box::new(self.open_answer(&out, p, None))))
     }
 
     /// What the open names, if it exists. A replay opens what it opened then, wherever it is now.
@@ -417,7 +427,7 @@ impl Ctx {
             return Ok(self.open_failed(disp::LOOKUP_NEG, Errno::ENOENT));
         }
         if !o.replay && core.opens.is_kept_by_other(&fid, self.exp()) {
-            return Ok(OpenStep::OpenNeed(OpenNeed::Kept(fid)));
+            return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(Blocked::Kept(fid))));
         }
         if let Err(e) = self.check_open(&core.store, o, &fid, &ino) {
             return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e)));
