@@ -227,12 +227,18 @@ fn is_to_be_made(config: &UpConfig, target: &Path) -> Result<bool, String> {
         return match who(&found) == who(&wanted) {
             true => Ok(false),
             false => Err(format!(
-                "'{}' holds {} of the file system '{}': move it away, {} is to be made there; if it is the right one, {CONFIG_FILE} is damaged: correct the name of the file system there, '{}'",
+                "'{}' holds {} of the file system '{}': move it away, {} is to be made there{}",
                 target.display(),
                 found.target_name(),
                 found.fsname,
                 wanted.target_name(),
-                config.fsname
+                match found.fsname == config.fsname {
+                    true => String::new(),
+                    false => format!(
+                        "; if it is the right one, {CONFIG_FILE} is damaged: correct the name of the file system there, '{}'",
+                        config.fsname
+                    ),
+                }
             )),
         };
     }

@@ -20,14 +20,17 @@ fn changes(kv: &dyn Kv, kind: TargetKind) -> Result<Batch, OsdError> {
 pub async fn keep_objects(kv: &dyn Kv) -> Result<(), OsdError> {
     let mut batch = Batch::new();
     mdt::orphans::put_older_copy(kv, &mut batch)?;
+    on_disk(kv, batch).await
+}
+
+async fn on_disk(kv: &dyn Kv, batch: Batch) -> Result<(), OsdError> {
     kv.commit(batch).await?;
     kv.sync().await
 }
 
-/// The same, on disk.
+/// Makes a target ready to be served as it is ([`changes`]), on disk.
 pub(crate) async fn prepare(kv: &dyn Kv, kind: TargetKind) -> Result<(), OsdError> {
-    kv.commit(changes(kv, kind)?).await?;
-    kv.sync().await
+    on_disk(kv, changes(kv, kind)?).await
 }
 
 /// The same for a target that is not running, and whose MGS knows the registration `known` of it; `None`: it knows none.

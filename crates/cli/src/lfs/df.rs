@@ -2,7 +2,6 @@
 
 use super::{Failure, MountPoint, mount_of, mounts, xattr};
 use coral_wire::Errno;
-use coral_wire::layout::LMV_OFFSET_DEFAULT;
 use lexopt::prelude::*;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -255,17 +254,6 @@ fn list(
 
 pub(crate) fn osts(p: lexopt::Parser) -> Result<(), Failure> {
     list(p, "OBDS", |t| t.osts)
-}
-
-/// The first of `asked` that is none of these targets.
-pub(super) fn missing(there: &[TargetSpace], mut asked: impl Iterator<Item = u32>) -> Option<u32> {
-    asked.find(|i| *i != LMV_OFFSET_DEFAULT && !there.iter().any(|t| t.index == *i))
-}
-
-/// Their indices, as text.
-pub(super) fn indices(there: &[TargetSpace]) -> String {
-    let all: Vec<String> = there.iter().map(|t| t.index.to_string()).collect();
-    all.join(", ")
 }
 
 pub(crate) fn mdts(p: lexopt::Parser) -> Result<(), Failure> {

@@ -199,6 +199,20 @@ fn levels(text: &str) -> Result<u8, Failure> {
     }
 }
 
+/// The first of the MDTs `asked` for that the file system does not have, and those that it has, in words. There may be gaps.
+pub(super) fn missing_mdt(
+    there: &[super::df::TargetSpace],
+    mut asked: impl Iterator<Item = u32>,
+) -> Option<String> {
+    let has = |i: u32| i == LMV_OFFSET_DEFAULT || there.iter().any(|t| t.index == i);
+    let missing = asked.find(|i| !has(*i))?;
+    let all: Vec<String> = there.iter().map(|t| t.index.to_string()).collect();
+    Some(format!(
+        "MDT {missing}: the file system has {}",
+        all.join(", ")
+    ))
+}
+
 fn make(path: &Path, w: &Want) -> Result<(), Failure> {
     let parent = path
         .parent()
@@ -216,13 +230,9 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
         )
     })?;
     // of shards that nobody says a place of there are as many as there are MDTs (`lod_ah_init`)
-    if let Some(index) = super::df::missing(&there, w.mdts.iter().copied()) {
+    if let Some(missing) = missing_mdt(&there, w.mdts.iter().copied()) {
         return Err(Failure::new(
-            format!(
-                "lfs mkdir: cannot create '{}' on MDT {index}: the file system has {}",
-                path.display(),
-                super::df::indices(&there)
-            ),
+            format!("lfs mkdir: cannot create '{}' on {missing}", path.display()),
             Errno::EINVAL.0 as u8,
         ));
     }

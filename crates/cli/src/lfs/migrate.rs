@@ -14,7 +14,7 @@ use coral_wire::layout::{LmvUserMd, hash_flag};
 use lexopt::prelude::*;
 use rustix::fs::XattrFlags;
 
-use super::dirstripe::{Want, hash, mdt_count, mdt_list};
+use super::dirstripe::{Want, hash, mdt_count, mdt_list, missing_mdt};
 use super::{Failure, USAGE, set_xattr};
 
 /// Times a name that others change at that moment is tried.
@@ -93,9 +93,8 @@ impl Task {
         let head = &self.lum.head;
         let listed = self.lum.objects.iter().map(|o| o.mds);
         let asked = listed.chain([head.stripe_offset]);
-        if let Some(index) = super::df::missing(&there, asked) {
-            let has = super::df::indices(&there);
-            let what = format!("lfs migrate: there is no MDT {index}: the file system has {has}");
+        if let Some(missing) = missing_mdt(&there, asked) {
+            let what = format!("lfs migrate: there is no {missing}");
             return Err(Failure::new(what, Errno::ENODEV.0 as u8));
         }
         let over = head.hash_type & hash_flag::OVERSTRIPED != 0;

@@ -145,17 +145,6 @@ impl UpConfig {
         if !(1..=OSTS_MAX).contains(&self.osts) {
             return Err(format!("--osts {}: give 1 to {OSTS_MAX}", self.osts));
         }
-        let has: Vec<String> = self
-            .target_dirs(Path::new(""))
-            .iter()
-            .map(|t| super::name_of(t))
-            .collect();
-        if let Some(more) = self.targets.keys().find(|name| !has.contains(name)) {
-            return Err(format!(
-                "{CONFIG_FILE} is damaged: it says {} MDTs and {} OSTs, and names the target '{more}'; correct these numbers in it",
-                self.mdts, self.osts
-            ));
-        }
         args::check_stripes(self.stripe_count, self.stripe_size)
     }
 
@@ -164,6 +153,13 @@ impl UpConfig {
             .as_deref()
             .map(|a| a.parse::<Accept>().map_err(|e| format!("--accept: {e}")))
             .transpose()
+    }
+
+    /// The name of a target that was formatted and is none of those that there are to be.
+    fn uncounted(&self) -> Option<&String> {
+        let dirs = self.target_dirs(Path::new(""));
+        let mut names = self.targets.keys();
+        names.find(|name| !dirs.iter().any(|dir| super::name_of(dir) == **name))
     }
 
     /// Whether the target of this directory was formatted.
@@ -224,12 +220,21 @@ pub(crate) fn read_config(dir: &Path) -> Result<Option<UpConfig>, String> {
             dir.display()
         ));
     }
-    serde_json::from_value(value).map(Some).map_err(|e| {
+    let config: UpConfig = serde_json::from_value(value).map_err(|e| {
         format!(
             "'{}' is damaged ({e}); restore it, or format anew in another directory",
             file.display()
         )
-    })
+    })?;
+    match config.uncounted() {
+        None => Ok(Some(config)),
+        Some(name) => Err(format!(
+            "'{}' is damaged: it says {} MDTs and {} OSTs, and names the target '{name}'; correct these numbers in it",
+            file.display(),
+            config.mdts,
+            config.osts
+        )),
+    }
 }
 
 /// Replaces DIR's configuration.
@@ -263,6 +268,30 @@ mod tests {
         assert!(read_config(dir.path()).unwrap_err().contains("newer coral"));
         std::fs::write(dir.path().join(CONFIG_FILE), r#"{"versi"#).unwrap();
         assert!(read_config(dir.path()).unwrap_err().contains("damaged"));
+    }
+
+    #[test]
+    fn a_target_that_is_named_and_not_counted_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = UpConfig::fresh(&up(dir.path()));
+        config.mdts = 2;
+        for name in ["mgs", "mdt0000", "mdt0001", "ost0003"] {
+            config.targets.insert(name.into(), String::new());
+        }
+        write_config(dir.path(), &config).unwrap();
+        assert_eq!(read_config(dir.path()), Ok(Some(config.clone())));
+        for (mdts, osts, name) in [(1, 4, "mdt0001"), (2, 3, "ost0003")] {
+            let edited = UpConfig {
+                mdts,
+                osts,
+                ..config.clone()
+            };
+            write_config(dir.path(), &edited).unwrap();
+            let why = read_config(dir.path()).unwrap_err();
+            let file = dir.path().join(CONFIG_FILE);
+            assert!(why.contains(file.to_str().unwrap()), "{why}");
+            assert!(why.contains(&format!("names the target '{name}'")), "{why}");
+        }
     }
 
     #[test]

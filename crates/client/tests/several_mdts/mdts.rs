@@ -373,12 +373,7 @@ async fn who_asks_for_a_name_that_is_being_changed_waits_for_the_lock() {
     let file = u.fid("file").await.unwrap();
     assert_eq!(file.seq, dir.seq, "it lies where it was made");
     for (name, fid) in [("x", dir), ("file", file)] {
-        let policy = Policy::Ibits {
-            bits: Ibits::LOOKUP,
-            try_bits: Ibits(0),
-            gid: 0,
-            initiator_id: 0,
-        };
+        let policy = Policy::ibits(Ibits::LOOKUP);
         let ldlm = c.mdt_number(0).target.ldlm().clone();
         let (ty, mode) = (LdlmType::IBITS, LdlmMode::EX);
         let lock = ldlm.lock_local(fid.res_id(), ty, mode, policy, None);

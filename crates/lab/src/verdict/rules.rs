@@ -657,6 +657,21 @@ mod tests {
         );
     }
 
+    /// A machine with two cores that are both busy.
+    fn full(ours: f64, others: f64, cpu_wait: f64, other: Option<&str>) -> Host {
+        Host {
+            name: "this machine".to_owned(),
+            busiest_core: 1.0,
+            cores: 1.0,
+            core_count: 2,
+            cpu_wait,
+            ours,
+            others,
+            other: other.map(str::to_owned),
+            ..Host::default()
+        }
+    }
+
     /// As a step of S3 was recorded while a compiler ran beside it, and with the figures changed.
     fn busy(ours: f64, others: f64, cpu_wait: f64, other: Option<&str>) -> Option<Cause> {
         let mut f = Facts {
@@ -673,17 +688,7 @@ mod tests {
             .into(),
             ..Facts::default()
         };
-        f.hosts = vec![Host {
-            name: "this machine".to_owned(),
-            busiest_core: 1.0,
-            cores: 1.0,
-            core_count: 2,
-            swap_in_per_s: 0.0,
-            cpu_wait,
-            ours,
-            others,
-            other: other.map(str::to_owned),
-        }];
+        f.hosts = vec![full(ours, others, cpu_wait, other)];
         let mut causes = causes(&f);
         assert!(causes.len() < 2, "{causes:?}");
         causes.pop()
@@ -737,17 +742,7 @@ mod tests {
             paths: vec![near(), far],
             ..Facts::default()
         };
-        f.hosts = vec![Host {
-            name: "this machine".to_owned(),
-            busiest_core: 1.0,
-            cores: 1.0,
-            core_count: 2,
-            cpu_wait: 1.5,
-            ours: 0.3,
-            others: 1.7,
-            other: Some("rustc".to_owned()),
-            ..Host::default()
-        }];
+        f.hosts = vec![full(0.3, 1.7, 1.5, Some("rustc"))];
         let mut causes = causes(&f);
         causes.sort_by(|a, b| b.share.total_cmp(&a.share));
         let named: Vec<_> = causes.iter().map(|c| c.subject.as_str()).collect();

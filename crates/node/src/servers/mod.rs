@@ -148,6 +148,8 @@ pub struct Servers {
     server: Arc<ServerNode>,
     disks: Disks,
     targets: Vec<Served>,
+    /// Targets that are not served: their directories, and what is damaged.
+    left_out: Vec<(PathBuf, OpenError)>,
     mdts: Vec<Arc<Mdt>>,
     /// The MGS, if it is here.
     mgs: Option<Arc<Mgs>>,
@@ -157,9 +159,7 @@ pub struct Servers {
     configs: Vec<Arc<Mgc>>,
     /// The connection that tells of the nodemaps of an MGS elsewhere.
     nodemaps: Option<Arc<Mgc>>,
-    /// Targets that are not served: their directories, and what is damaged.
-    left_out: Vec<(PathBuf, OpenError)>,
-    /// What hands on changes of both.
+    /// What hands on changes of both, and counts targets.
     followers: Vec<JoinHandle<()>>,
 }
 
@@ -191,12 +191,12 @@ impl Servers {
             config,
             disks: Disks::default(),
             targets: Vec::new(),
+            left_out: Vec::new(),
             mdts: Vec::new(),
             mgs: None,
             follows_own_mgs: false,
             configs: Vec::new(),
             nodemaps: None,
-            left_out: Vec::new(),
             followers: Vec::new(),
         }
     }

@@ -59,6 +59,11 @@ pub enum Blocked {
     Name(Fid),
 }
 
+/// The client asks for the intent's answer alone.
+fn wants_no_lock(req: &LdlmRequest) -> bool {
+    req.flags & LdlmFlags::INTENT_ONLY == LdlmFlags::INTENT_ONLY
+}
+
 impl Ctx {
     /// Serves an enqueue with intent.
     pub async fn enqueue(&self) -> MdtResult<Answer> {
@@ -131,7 +136,7 @@ impl Ctx {
         bits: Ibits,
         try_bits: Ibits,
     ) -> Option<u64> {
-        if req.flags & LdlmFlags::INTENT_ONLY == LdlmFlags::INTENT_ONLY {
+        if wants_no_lock(req) {
             return None;
         }
         let known = self.known_bits();
@@ -224,13 +229,7 @@ impl Ctx {
 
     /// Waits until the name of an object on another MDT is changed by nobody; it stays so as long as the lock is held.
     pub async fn unchanged_name(&self, fid: &Fid) -> LocalLock {
-        let policy = Policy::Ibits {
-            bits: Ibits::LOOKUP,
-            try_bits: Ibits(0),
-            gid: 0,
-            initiator_id: 0,
-        };
-        let (ty, mode) = (LdlmType::IBITS, LdlmMode::PR);
+        let (ty, mode, policy) = (LdlmType::IBITS, LdlmMode::PR, Policy::ibits(Ibits::LOOKUP));
         let lock = (self.ops.ldlm).lock_local(fid.res_id(), ty, mode, policy, None);
         Box::pin(lock).await
     }
@@ -243,7 +242,7 @@ impl Ctx {
         fid: &Fid,
     ) -> MdtResult<Result<Option<u64>, Blocked>> {
         match self.give_lock(req, fid, Ibits::LOOKUP, Ibits(0)) {
-            None if req.flags & LdlmFlags::INTENT_ONLY == LdlmFlags::INTENT_ONLY => Ok(Ok(None)),
+            None if wants_no_lock(req) => Ok(Ok(None)),
             None if self.rq.exp.gone() => Err(Errno::ENOTCONN.into()),
             None => Ok(Err(Blocked::Name(*fid))),
             lock => Ok(Ok(lock)),

@@ -299,8 +299,8 @@ fn libraries(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Vec<Library>, Fail
         (Some(library), _) => Ok(vec![library.clone()]),
         (None, None) => Ok(Vec::new()),
         (None, Some(source)) => match &own.nids()[..] {
-            [] => Ok(vec![Library::mount(source, own.port)?]),
-            nids => Library::mount_many(source, nids, own.port),
+            [] => Ok(vec![Library::mount(source, own.port())?]),
+            nids => Library::mount_many(source, nids, own.port()),
         },
     }
 }

@@ -40,7 +40,7 @@ pub struct Own {
     /// `--coral-fs NID:/fsname`: through the library, without a mount.
     pub fs: Option<String>,
     /// `--coral-port N`: TCP port of its servers.
-    pub port: u16,
+    pub port: Option<u16>,
     /// `--coral-mounts N`: mounts of it in this process.
     pub mounts: Option<u32>,
     /// `--coral-nid NID`: of the first of them; the others count upwards.
@@ -72,10 +72,7 @@ Options of Coral's, before or between the others:
 impl Own {
     /// Takes them out of a command line, whose first word is the program's name; the rest is the original's.
     pub fn take(args: &[String]) -> Result<(Own, Vec<String>), Failed> {
-        let mut own = Own {
-            port: PORT,
-            ..Own::default()
-        };
+        let mut own = Own::default();
         let mut rest: Vec<String> = args.first().cloned().into_iter().collect();
         let mut words = args.iter().skip(1);
         while let Some(word) = words.next() {
@@ -99,7 +96,7 @@ impl Own {
                 "--program" => own.program = Some(value()?),
                 "--coral-json" => own.json = Some(value()?),
                 "--coral-fs" => own.fs = Some(value()?),
-                "--coral-port" => own.port = number(name, &value()?, u16::MAX.into())? as u16,
+                "--coral-port" => own.port = Some(number(name, &value()?, u16::MAX.into())? as u16),
                 "--coral-mounts" => own.mounts = Some(number(name, &value()?, MAX_MOUNTS)?),
                 "--coral-nid" => own.nid = Some(nid(&value()?)?),
                 "--coral-stopwatches" => own.stopwatches = Some(value()?),
@@ -123,10 +120,11 @@ impl Own {
     fn mounts_make_sense(&self) -> Result<(), Failed> {
         let refused = |why: &str| Err(Failed::Refused(why.to_owned()));
         let several = self.mounts.is_some_and(|n| n > 1);
-        if (self.mounts.is_some() || self.nid.is_some() || self.stopwatches.is_some())
-            && self.fs.is_none()
-        {
-            return refused("--coral-mounts, --coral-nid and --coral-stopwatches need --coral-fs");
+        let of_mounts = self.mounts.is_some() || self.nid.is_some() || self.port.is_some();
+        if (of_mounts || self.stopwatches.is_some()) && self.fs.is_none() {
+            return refused(
+                "--coral-mounts, --coral-nid, --coral-port and --coral-stopwatches need --coral-fs",
+            );
         }
         if several && (self.ranks == Ranks::Processes || !self.hosts.is_empty()) {
             return refused("--coral-mounts is for ranks that are threads of this process");
@@ -137,6 +135,11 @@ impl Own {
             );
         }
         Ok(())
+    }
+
+    /// The TCP port of the servers.
+    pub(super) fn port(&self) -> u16 {
+        self.port.unwrap_or(PORT)
     }
 
     /// The NIDs of the mounts; none is given: the one by which the servers are reached.
@@ -191,6 +194,9 @@ mod tests {
             "ior --np x",
             "ior --np",
             "ior --coral-mounts 2",
+            "ior --coral-port 9988",
+            "ior --coral-fs 10.0.0.1@tcp:/fs --coral-port 0",
+            "ior --coral-fs 10.0.0.1@tcp:/fs --coral-port 65536",
             "ior --coral-fs 10.0.0.1@tcp:/fs --coral-mounts 2",
             "ior --coral-fs 10.0.0.1@tcp:/fs --coral-nid here",
             "ior --hosts a,,b",
