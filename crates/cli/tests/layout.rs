@@ -1,4 +1,5 @@
-//! The bytes lie where the layout says: the OSTs' objects are read behind the file system's back.
+//! The bytes lie where the layout says: the OSTs' objects are read behind the file system's back. And the names of a directory are
+//! there while it moves to another MDT.
 
 mod common;
 
@@ -9,6 +10,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a file system block may add to the space of one piece of data, bytes.
 const ALLOCATION_SLACK: u64 = 64 << 10;
@@ -366,6 +368,62 @@ fn lfs_does_what_it_says_or_refuses() {
         std::fs::create_dir(dir.join("below")).unwrap();
         assert_eq!(shown(&["getdirstripe", "-c"], &dir.join("below")), "0\n");
         ok(lfs().args(["setdirstripe", "-D", "-d"]).arg(&dir));
+        running.stop();
+    });
+}
+
+/// What a program did with names in a directory while a directory above moved, and what went wrong.
+fn used_while_moved(dir: &Path, files: u32, ended: &AtomicBool) -> (u32, Vec<String>) {
+    let (mut done, mut wrong) = (0, Vec::new());
+    let (new, renamed) = (dir.join("new"), dir.join("renamed"));
+    while !ended.load(Ordering::Relaxed) {
+        let one = dir.join(format!("f{}", done % files));
+        let names = || match std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>() {
+            Ok(all) if all.len() < files as usize => {
+                let few = format!("{} names of {files}", all.len());
+                Err(std::io::Error::other(few))
+            }
+            // it was open when it moved
+            Err(e) if e.raw_os_error() == Some(libc::ESTALE) => Ok(()),
+            read => read.map(drop),
+        };
+        let uses: [(&str, &dyn Fn() -> std::io::Result<()>); 6] = [
+            ("stat", &|| std::fs::metadata(&one).map(drop)),
+            ("read", &|| std::fs::read(&one).map(drop)),
+            ("create", &|| std::fs::write(&new, "new")),
+            ("rename", &|| std::fs::rename(&new, &renamed)),
+            ("unlink", &|| std::fs::remove_file(&renamed)),
+            ("list", &names),
+        ];
+        for (what, one) in uses {
+            wrong.extend(one().err().map(|e| format!("{what}: {e}")));
+        }
+        done += 1;
+    }
+    (done, wrong)
+}
+
+/// A directory that moves to another MDT gets another FID there, and its path is there all the time.
+#[test]
+fn paths_are_there_while_directories_of_them_move() {
+    in_namespace("paths_are_there_while_directories_of_them_move", || {
+        let place = Place::new();
+        let running = place.up(&["--mdts", "2"]);
+        let (top, files) = (place.path("mnt").join("top"), 40);
+        let dir = top.join("dir");
+        std::fs::create_dir_all(&dir).unwrap();
+        (0..files).for_each(|n| std::fs::write(dir.join(format!("f{n}")), "text").unwrap());
+        let ended = AtomicBool::new(false);
+        let (done, wrong) = std::thread::scope(|scope| {
+            let using = scope.spawn(|| used_while_moved(&dir, files, &ended));
+            for to in ["1", "0"].repeat(6) {
+                ok(lfs().args(["migrate", "-m", to]).arg(&top));
+            }
+            ended.store(true, Ordering::Relaxed);
+            using.join().unwrap()
+        });
+        assert!(done > 0);
+        assert_eq!(wrong, Vec::<String>::new(), "of {done} times");
         running.stop();
     });
 }

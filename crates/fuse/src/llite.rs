@@ -61,11 +61,11 @@ impl LliteFs {
         }
     }
 
-    /// What became of names in `dirs`. Where one of these is gone itself, it may have moved to another MDT since the kernel looked it
-    /// up, which gives it another FID: the kernel is to look at the whole path again.
+    /// What became of names in `dirs`. Where one of these was moved to another MDT since the kernel looked it up, the kernel is to look
+    /// at the whole path again.
     async fn named<T>(&self, dirs: &[Fid], done: Result<T, Error>) -> Result<T, OpError> {
         match done {
-            Err(e) if e.errno() == Errno::ENOENT && self.llite.is_any_gone(dirs).await => {
+            Err(e) if e.errno() == Errno::ENOENT && self.llite.has_any_moved(dirs).await => {
                 Err(OpError::from(e).looked_up())
             }
             done => Ok(done?),

@@ -308,7 +308,8 @@ fn forget<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Res
 fn readlink<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        Ok(Body::Bytes(s.fs.readlink(&cred, fid).await?))
+        let target = s.fs.readlink(&cred, fid).await;
+        Ok(Body::Bytes(target.map_err(OpError::looked_up)?))
     }))
 }
 
@@ -381,7 +382,8 @@ fn link<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
         cred(h, 0),
     );
     Ok(boxed(async move {
-        let e = s.fs.link(&cred, fid, parent, &name).await?;
+        let linked = s.fs.link(&cred, fid, parent, &name).await;
+        let e = linked.map_err(OpError::looked_up)?;
         Ok(Body::of(&s.named_out(&e)))
     }))
 }
@@ -481,9 +483,11 @@ fn setattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
         s.mode_changed();
     }
     Ok(boxed(async move {
-        let e =
-            s.fs.setattr(&cred, fid, set, file.as_ref().map(|f| &f.file))
-                .await?;
+        let handle = file.as_ref().map(|f| &f.file);
+        let e = match s.fs.setattr(&cred, fid, set, handle).await {
+            Err(e) if handle.is_none() => return Err(e.looked_up()),
+            done => done?,
+        };
         s.tell_size(node, (e.attr.mode, e.attr.size), false);
         // the kernel takes these in even where it was told meanwhile to forget them (`fuse_do_setattr` in `fs/fuse/dir.c`)
         Ok(Body::of(&reply::attr_out(&e).doubtful()))

@@ -187,6 +187,16 @@ impl<'a> Registering<'a> {
         })
     }
 
+    /// Whether the MGS counts registrations; one of Lustre's does not, and has every client read its configuration anew at each.
+    pub fn is_counted(&self) -> bool {
+        self.import.granted().has2(ConnectFlags2::CORAL)
+    }
+
+    /// Registers nothing.
+    pub async fn leave(self) {
+        self.import.disconnect().await;
+    }
+
     /// Asks whether the target may be served: nobody must come upon one that may not. With `accept_older` one that goes back to an
     /// older state is made ready for that.
     pub async fn may_serve(&mut self, accept_older: bool) -> Result<(), RegisterError> {
@@ -199,7 +209,7 @@ impl<'a> Registering<'a> {
 
     async fn ask(&mut self, accept_older: bool) -> Result<(), RegisterError> {
         // an MGS of Lustre's knows of no such question
-        if !self.import.granted().has2(ConnectFlags2::CORAL) {
+        if !self.is_counted() {
             return Ok(());
         }
         match self.call(true).await {
@@ -244,7 +254,7 @@ impl<'a> Registering<'a> {
 
     async fn call(&self, asks: bool) -> Result<Option<MgsTargetInfo>, RegisterError> {
         let mut request = Request::new(portal::MGS_REQUEST, opc::MGS_TARGET_REG).push(&self.info);
-        if self.import.granted().has2(ConnectFlags2::CORAL) {
+        if self.is_counted() {
             let count = Count {
                 number: self.registration.number,
                 cookie: self.registration.cookie,

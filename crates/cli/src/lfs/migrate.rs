@@ -91,19 +91,12 @@ pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
     }
     if task.stayed.get() > 0 {
         eprintln!(
-            "lfs migrate: only the names moved of {} that stay on the MDT they were on: they are open, have data or another name there; \
-             the same command later takes them along",
-            counted(task.stayed.get())
+            "lfs migrate: names that moved without their files: {}. Those that are open go along with the same command later; those \
+             with data on their MDT stay, and those with another name there as long as they have it",
+            task.stayed.get()
         );
     }
     Ok(())
-}
-
-fn counted(files: u64) -> String {
-    match files {
-        1 => "1 file".to_owned(),
-        n => format!("{n} files"),
-    }
 }
 
 fn failed(path: &Path, e: Errno) -> Failure {
@@ -156,13 +149,10 @@ impl Task {
             Err(e) => return Err(of_path(e)),
         }
         let kind = std::fs::symlink_metadata(path).map_err(|e| of_path(e.into()))?;
-        if !kind.is_dir() {
-            let at = mdt_index(path).ok().map(u32::from);
-            let stays = self
-                .mdts
-                .as_ref()
-                .zip(at)
-                .is_some_and(|(to, at)| !to.contains(&at));
+        if !kind.is_dir()
+            && let Some(to) = &self.mdts
+        {
+            let stays = mdt_index(path).is_ok_and(|at| !to.contains(&at.into()));
             self.stayed.set(self.stayed.get() + u64::from(stays));
         }
         if bottom || !kind.is_dir() {
@@ -183,10 +173,12 @@ impl Task {
 
     /// The same of a name in a directory, which others may take away.
     fn entry(&self, path: &Path, depth: u32) -> Result<(), Failure> {
-        let mut tries = 0;
+        let (mut tries, stayed) = (0, self.stayed.get());
         loop {
+            self.stayed.set(stayed);
             let done = self.tree(path, depth);
-            let lost = |f: &Failure| f.code == Errno::ENOENT.0 as u8;
+            let gone = [Errno::ENOENT.0 as u8, Errno::ESTALE.0 as u8];
+            let lost = |f: &Failure| gone.contains(&f.code);
             match done {
                 Err(f) if lost(&f) && std::fs::symlink_metadata(path).is_err() => return Ok(()),
                 // it is there, and was another when it was looked at

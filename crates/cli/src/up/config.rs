@@ -157,9 +157,15 @@ impl UpConfig {
 
     /// The name of a target that was formatted and is none of those that there are to be.
     fn uncounted(&self) -> Option<&String> {
-        let dirs = self.target_dirs(Path::new(""));
-        let mut names = self.targets.keys();
-        names.find(|name| !dirs.iter().any(|dir| super::name_of(dir) == **name))
+        let is_one = |name: &str, kind: &str, count: u32| {
+            let index = name.strip_prefix(kind);
+            let index = index.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+            index.is_some_and(|i| i < count && name == format!("{kind}{i:04x}"))
+        };
+        let counted = |name: &str| {
+            name == "mgs" || is_one(name, "mdt", self.mdts) || is_one(name, "ost", self.osts)
+        };
+        self.targets.keys().find(|name| !counted(name))
     }
 
     /// Whether the target of this directory was formatted.
@@ -229,7 +235,7 @@ pub(crate) fn read_config(dir: &Path) -> Result<Option<UpConfig>, String> {
     match config.uncounted() {
         None => Ok(Some(config)),
         Some(name) => Err(format!(
-            "'{}' is damaged: it says {} MDTs and {} OSTs, and names the target '{name}'; correct these numbers in it",
+            "'{}' is damaged: it says {} MDTs and {} OSTs, and names the target '{name}', which is none of these; correct the numbers or the name in it",
             file.display(),
             config.mdts,
             config.osts

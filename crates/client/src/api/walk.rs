@@ -9,6 +9,8 @@ use crate::llite::types::{Attr, Cred};
 
 /// Symbolic links followed in one path (Linux: `MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
+/// Times a path is walked of which a directory moves meanwhile.
+const WALKS_MAX: usize = 4;
 
 /// Where a path ends.
 pub(super) enum End {
@@ -21,6 +23,30 @@ pub(super) enum End {
 /// Walks `path`; what it ends at is followed if it is a symbolic link and `follow` says so. What is missing before the end is
 /// ENOENT. A link that begins with "/" leads on from the mounted directory.
 pub(super) async fn walk(fs: &Llite, cred: &Cred, path: &[u8], follow: bool) -> Result<End, Error> {
+    for _ in 1..WALKS_MAX {
+        let mut last = fs.root();
+        let ended = walk_once(fs, cred, path, follow, &mut last).await;
+        let missed = match &ended {
+            Ok(End::Missing(..)) => true,
+            Ok(End::There(_)) => false,
+            Err(e) => e.is(Errno::ENOENT),
+        };
+        // a directory that moves to another MDT in between has another FID there
+        if !missed || !fs.has_any_moved(&[last]).await {
+            return ended;
+        }
+    }
+    walk_once(fs, cred, path, follow, &mut fs.root()).await
+}
+
+/// The same by the directories as they are when they are looked at; `last` is the last of them.
+async fn walk_once(
+    fs: &Llite,
+    cred: &Cred,
+    path: &[u8],
+    follow: bool,
+    last: &mut Fid,
+) -> Result<End, Error> {
     let mut links = 0;
     let mut at = fs.getattr(cred, fs.root(), None).await?.attr;
     let mut left = names(path);
@@ -28,6 +54,7 @@ pub(super) async fn walk(fs: &Llite, cred: &Cred, path: &[u8], follow: bool) -> 
         if !at.is_dir() {
             return Err(Refusal::NotADirectory.into());
         }
+        *last = at.fid;
         let found = match fs.lookup(cred, at.fid, &name).await {
             Ok(entry) => entry.attr,
             Err(e) if e.is(Errno::ENOENT) && left.is_empty() => {

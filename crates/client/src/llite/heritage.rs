@@ -43,25 +43,40 @@ pub(super) struct Heritages {
     pub servers: Arc<Servers>,
     pub cache: Arc<Cache>,
     pub dirs: Arc<Directories>,
-    /// In which directory a directory is, as far as this client has seen.
-    pub parents: Mutex<BTreeMap<Fid, Fid>>,
+    /// Where a directory is, as far as this client has seen.
+    pub seen: Mutex<BTreeMap<Fid, Seen>>,
+}
+
+/// Where a directory was seen.
+pub(super) struct Seen {
+    parent: Fid,
+    /// Its name there, where it was found by that.
+    name: Option<Box<[u8]>>,
 }
 
 impl Heritages {
-    /// The directory `fid` was seen in `parent`.
-    pub fn seen(&self, fid: Fid, parent: Fid) {
+    /// The directory `fid` was seen in `parent`, by this name if it is known.
+    pub fn seen(&self, fid: Fid, parent: Fid, name: Option<&[u8]>) {
         if self.servers.lmv.several() && fid != parent {
-            let mut parents = self.parents.lock();
-            if parents.len() >= PARENTS_MAX {
-                parents.clear();
+            let mut seen = self.seen.lock();
+            if seen.len() >= PARENTS_MAX {
+                seen.clear();
             }
-            parents.insert(fid, parent);
+            let name = name.map(Into::into);
+            seen.insert(fid, Seen { parent, name });
         }
     }
 
     /// It is not known any more where `fid` is.
     pub fn moved(&self, fid: Fid) {
-        self.parents.lock().remove(&fid);
+        self.seen.lock().remove(&fid);
+    }
+
+    /// The directory and the name in it by which `fid` was found.
+    pub fn place_of(&self, fid: Fid) -> Option<(Fid, Box<[u8]>)> {
+        let seen = self.seen.lock();
+        let at = seen.get(&fid)?;
+        Some((at.parent, at.name.clone()?))
     }
 
     /// What a new directory in `dir` gets.
@@ -108,7 +123,7 @@ impl Heritages {
         let mut all = vec![dir];
         let mut at = dir;
         while at != root && all.len() < LEVELS_MAX {
-            let known = self.parents.lock().get(&at).copied();
+            let known = self.seen.lock().get(&at).map(|seen| seen.parent);
             let parent = match known {
                 Some(parent) => parent,
                 None => self.dirs.parent_of(at).await,
@@ -117,7 +132,9 @@ impl Heritages {
                 // it is gone, or nobody says
                 break;
             }
-            self.seen(at, parent);
+            if known.is_none() {
+                self.seen(at, parent, None);
+            }
             all.push(parent);
             at = parent;
         }

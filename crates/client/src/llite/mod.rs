@@ -78,6 +78,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_lnet::Node;
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use attributes::Attributes;
@@ -104,7 +105,7 @@ use setattr::SetAttrs;
 use types::{Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, SeekWhence, SetAttr, StatFs};
 use upcalls::Upcalls;
 
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::lmv::Lmv;
 
 /// One mounted file system.
@@ -203,18 +204,13 @@ impl Llite {
         self.names.lookup(cred, parent, name).await
     }
 
-    /// One of these directories is not there any more: it was removed, or moved to another MDT, which gives it another FID.
-    pub async fn is_any_gone(&self, dirs: &[Fid]) -> bool {
+    /// One of these directories was moved to another MDT since it was looked up, and has another FID there.
+    pub async fn has_any_moved(&self, dirs: &[Fid]) -> bool {
         if !self.servers.lmv.several() {
             return false;
         }
         for dir in dirs {
-            if self
-                .attributes
-                .md_inode(*dir)
-                .await
-                .is_err_and(|e| e.is_gone())
-            {
+            if self.names.has_moved(*dir).await {
                 return true;
             }
         }
@@ -552,7 +548,8 @@ impl Llite {
     }
 
     /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
-    /// With `plus` each entry carries its attributes.
+    /// With `plus` each entry carries its attributes. ENOENT when the directory was removed, ESTALE when it was moved to another MDT
+    /// since it was opened.
     pub async fn readdir(
         &self,
         cred: &Cred,
@@ -561,7 +558,13 @@ impl Llite {
         plus: bool,
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
     ) -> Result<(), Error> {
-        self.dirs.readdir(cred, dh, cookie, plus, fill).await
+        match self.dirs.readdir(cred, dh, cookie, plus, fill).await {
+            // taken for its end, or for empty, it would be where its names are still
+            Err(e) if e.is(Errno::ENOENT) && self.has_any_moved(&[dh.fid()]).await => {
+                Err(Refusal::DirectoryMoved.into())
+            }
+            done => done,
+        }
     }
 
     /// Ends reading.

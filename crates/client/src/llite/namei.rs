@@ -142,7 +142,7 @@ impl Namespace {
                 Some(args.fid),
             );
             if attr.is_dir() {
-                me.heritages.seen(args.fid, dir);
+                me.heritages.seen(args.fid, dir, Some(&args.name));
                 // the master of a striped one counts its shards, and they hold its names
                 attr.nlink = 2;
                 if mdc.coral() && !asks_shards(&args.eadata) {

@@ -113,6 +113,27 @@ impl Names {
         }
     }
 
+    /// Whether a directory has gone from where it was, and another is there by its name, or by that of one above: it was moved to
+    /// another MDT, which gave it another FID.
+    pub async fn has_moved(&self, dir: Fid) -> bool {
+        let mut at = dir;
+        for _ in 0..PATH_PARTS_MAX {
+            match self.attributes.md_inode(at).await {
+                Err(e) if e.is_gone() => {}
+                _ => return false,
+            }
+            let Some((parent, name)) = self.heritages.place_of(at) else {
+                return false;
+            };
+            match self.resolve(&Cred::root(), parent, &name).await {
+                Ok((md, _)) => return md.attr.fid != at,
+                Err(e) if e.is_gone() => at = parent,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
     async fn resolve_among(
         &self,
         cred: &Cred,
@@ -132,7 +153,7 @@ impl Names {
                 && md.attr.is_dir()
                 && name != b".."
             {
-                self.heritages.seen(md.attr.fid, parent);
+                self.heritages.seen(md.attr.fid, parent, Some(name));
             }
             if !matches!(&found, Err(e) if e.is(Errno::ENOENT)) {
                 break;

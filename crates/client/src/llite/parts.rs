@@ -272,7 +272,7 @@ impl Below {
             servers: self.servers.clone(),
             cache: self.cache.clone(),
             dirs: dirs.clone(),
-            parents: parking_lot::Mutex::default(),
+            seen: parking_lot::Mutex::default(),
         });
         let names = Arc::new(Names {
             servers: self.servers.clone(),

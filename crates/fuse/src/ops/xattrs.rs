@@ -28,7 +28,8 @@ pub(super) fn getxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
     let g: abi::GetxattrIn = i.get()?;
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     Ok(boxed(async move {
-        sized(s.fs.getxattr(&cred, fid, &name).await?, g.size)
+        let value = s.fs.getxattr(&cred, fid, &name).await;
+        sized(value.map_err(OpError::looked_up)?, g.size)
     }))
 }
 
@@ -36,7 +37,8 @@ pub(super) fn listxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: 
     let g: abi::GetxattrIn = i.get()?;
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        sized(s.fs.listxattr(&cred, fid).await?, g.size)
+        let names = s.fs.listxattr(&cred, fid).await;
+        sized(names.map_err(OpError::looked_up)?, g.size)
     }))
 }
 

@@ -38,20 +38,25 @@ impl Counting {
                 continue;
             }
             match self.count(instance).await {
-                Ok(()) => counted = now,
+                Ok(true) => counted = now,
+                Ok(false) => return,
                 Err(why @ (RegisterError::Unreachable { .. } | RegisterError::Store { .. })) => {
                     tracing::debug!(target = %self.label.target_name(), %why, "not counted, and tried again");
                 }
-                Err(why) => {
+                Err(why @ (RegisterError::OlderCopy { .. } | RegisterError::Another { .. })) => {
                     tracing::error!(target = %self.label.target_name(), %why, "the MGS takes a target that is served for another: if a copy of it is served too, stop that one");
+                }
+                Err(why) => {
+                    tracing::error!(target = %self.label.target_name(), %why, "the MGS does not count a target that is served");
                 }
             }
         }
     }
 
-    async fn count(&self, instance: u32) -> Result<(), RegisterError> {
+    /// False where there is nothing to count with: an MGS of Lustre's, or a target that has ended.
+    async fn count(&self, instance: u32) -> Result<bool, RegisterError> {
         let (Some(node), Some(kv)) = (self.node.upgrade(), self.kv.upgrade()) else {
-            return Ok(());
+            return Ok(false);
         };
         // what was said of it at its start stays
         let formatting = Formatting {
@@ -60,6 +65,10 @@ impl Counting {
         };
         let (mgs, label) = (&self.mgs, &self.label);
         let begun = Registering::begin(&node, mgs, label, &kv, self.claimed, formatting).await?;
-        begun.register(instance).await
+        if !begun.is_counted() {
+            begun.leave().await;
+            return Ok(false);
+        }
+        begun.register(instance).await.map(|()| true)
     }
 }

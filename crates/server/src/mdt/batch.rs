@@ -151,7 +151,7 @@ impl Ctx {
             name: sub.name(),
             cred: cred?,
         };
-        match self.try_getattr(&asked)? {
+        match self.try_getattr(&asked, &mut None)? {
             Ok(answer) => Ok(*answer),
             Err(_blocked) => Err(Errno::EBUSY.into()),
         }

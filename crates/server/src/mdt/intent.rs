@@ -59,6 +59,12 @@ pub enum Blocked {
     Name(Fid),
 }
 
+/// The name of an object on another MDT, which nobody changes as long as this is held.
+pub struct HeldName {
+    fid: Fid,
+    lock: LocalLock,
+}
+
 /// The client asks for the intent's answer alone.
 fn wants_no_lock(req: &LdlmRequest) -> bool {
     req.flags & LdlmFlags::INTENT_ONLY == LdlmFlags::INTENT_ONLY
@@ -210,39 +216,51 @@ impl Ctx {
             name: self.name(5),
             cred: self.cred_of(&body),
         };
-        // held while it is tried again, so that the client's is free
-        let mut _name = None;
+        let mut held = None;
         loop {
-            match self.try_getattr(&asked)? {
+            match self.try_getattr(&asked, &mut held)? {
                 Ok(answer) => return Ok(*answer),
                 Err(Blocked::Kept(fid)) => {
-                    _name = None;
+                    held = None;
                     Box::pin(self.end_keeping(&fid)).await;
                 }
                 Err(Blocked::Name(fid)) => {
-                    _name = None;
-                    _name = Some(self.unchanged_name(&fid).await);
+                    drop(held.take());
+                    held = Some(self.unchanged_name(&fid).await);
                 }
             }
         }
     }
 
     /// Waits until the name of an object on another MDT is changed by nobody; it stays so as long as the lock is held.
-    pub async fn unchanged_name(&self, fid: &Fid) -> LocalLock {
+    pub async fn unchanged_name(&self, fid: &Fid) -> HeldName {
         let (ty, mode, policy) = (LdlmType::IBITS, LdlmMode::PR, Policy::ibits(Ibits::LOOKUP));
         let lock = (self.ops.ldlm).lock_local(fid.res_id(), ty, mode, policy, None);
-        Box::pin(lock).await
+        HeldName {
+            fid: *fid,
+            lock: Box::pin(lock).await,
+        }
     }
 
     /// The lock on the name of an object on another MDT, or what it waits for. A kernel client that is told of such an object
-    /// without it takes the lock of the other MDT for both, gives it back twice, and panics (`lmv_intent_remote`).
+    /// without it takes the lock of the other MDT for both, gives it back twice, and panics (`lmv_intent_remote`). What is `held` on
+    /// that name becomes the client's, also where others wait for it by now.
     pub fn name_lock(
         &self,
         req: &LdlmRequest,
         fid: &Fid,
+        held: &mut Option<HeldName>,
     ) -> MdtResult<Result<Option<u64>, Blocked>> {
+        // who knows no such locks asks for none
+        if wants_no_lock(req) || self.known_bits() & Ibits::LOOKUP.0 == 0 {
+            return Ok(Ok(None));
+        }
+        if let Some(name) = held.take_if(|name| name.fid == *fid) {
+            let given = name.lock.give_to(self.exp(), req.handle(0));
+            let (lock, _) = given.ok_or(Errno::ENOTCONN)?;
+            return Ok(Ok(Some(lock)));
+        }
         match self.give_lock(req, fid, Ibits::LOOKUP, Ibits(0)) {
-            None if wants_no_lock(req) => Ok(Ok(None)),
             None if self.rq.exp.gone() => Err(Errno::ENOTCONN.into()),
             None => Ok(Err(Blocked::Name(*fid))),
             lock => Ok(Ok(lock)),
@@ -253,6 +271,7 @@ impl Ctx {
     pub fn try_getattr(
         &self,
         asked: &GetattrIntent<'_>,
+        held: &mut Option<HeldName>,
     ) -> MdtResult<Result<Box<Answer>, Blocked>> {
         let answer = |out: &IntentOutcome, p| Ok(Ok(Box::new(self.getattr_answer(out, p))));
         let GetattrIntent {
@@ -293,7 +312,7 @@ impl Ctx {
         };
         if !core.store.is_here(&fid) {
             out.disp |= disp::LOOKUP_POS;
-            out.lock = match self.name_lock(req, &fid)? {
+            out.lock = match self.name_lock(req, &fid, held)? {
                 Ok(lock) => lock,
                 Err(blocked) => return Ok(Err(blocked)),
             };

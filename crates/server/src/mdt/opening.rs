@@ -15,7 +15,7 @@ use coral_wire::{ConnectFlags, Errno, Fid};
 use super::core::MdtCore;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::ctx::{Answer, Ctx};
-use super::intent::{Blocked, IntentOutcome};
+use super::intent::{Blocked, HeldName, IntentOutcome};
 use super::locks::HeldLocks;
 use super::namespace::{self, At, NewObject};
 use super::open_handles::OpenHandle;
@@ -109,9 +109,9 @@ impl Ctx {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let mut held: Option<(OpenNeed, HeldLocks)> = None;
-        let mut _name = None;
+        let mut name = None;
         for _ in 0..RETRIES {
-            let need = match self.try_open(req, &o, &mut held) {
+            let need = match self.try_open(req, &o, &mut held, &mut name) {
                 Ok(OpenStep::Done(a)) => return Ok(*a),
                 Ok(OpenStep::OpenNeed(need)) => need,
                 Err(e) => {
@@ -125,7 +125,7 @@ impl Ctx {
             };
             // nothing is held while it waits: what it locks next may come before in the order of locks
             held = None;
-            _name = None;
+            drop(name.take());
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
                 OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
@@ -138,7 +138,7 @@ impl Ctx {
                     continue;
                 }
                 OpenNeed::Blocked(Blocked::Name(fid)) => {
-                    _name = Some(self.unchanged_name(fid).await);
+                    name = Some(self.unchanged_name(fid).await);
                     continue;
                 }
             };
@@ -157,6 +157,7 @@ impl Ctx {
         req: &LdlmRequest,
         o: &Open<'_>,
         held: &mut Option<(OpenNeed, HeldLocks)>,
+        name: &mut Option<HeldName>,
     ) -> MdtResult<OpenStep> {
         let early = self.ahead(|t| self.read_ahead(t, o));
         let mut guard = self.core();
@@ -194,7 +195,7 @@ impl Ctx {
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
                 Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
             }
-            Some(fid) if !core.store.is_here(&fid) => self.open_elsewhere(req, fid),
+            Some(fid) if !core.store.is_here(&fid) => self.open_elsewhere(req, fid, name),
             Some(fid) => {
                 let locked = held.as_ref().map(|(need, _)| *need);
                 self.open_existing(req, o, core, t, (fid, locked))
@@ -217,8 +218,13 @@ impl Ctx {
     }
 
     /// The client is to open it on the MDT where it lies (`mdt_reint_open`).
-    fn open_elsewhere(&self, req: &LdlmRequest, fid: Fid) -> MdtResult<OpenStep> {
-        let lock = match self.name_lock(req, &fid)? {
+    fn open_elsewhere(
+        &self,
+        req: &LdlmRequest,
+        fid: Fid,
+        name: &mut Option<HeldName>,
+    ) -> MdtResult<OpenStep> {
+        let lock = match self.name_lock(req, &fid, name)? {
             Ok(lock) => lock,
             Err(blocked) => return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(blocked))),
         };

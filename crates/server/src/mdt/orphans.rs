@@ -54,6 +54,9 @@ const RETRY: Duration = Duration::from_secs(60);
 /// Last transno of a clean stop; there from then until the next start.
 pub(super) const KEY_STOPPED: &[u8] = b"stopped";
 
+/// There where data without a file may be all that is left of one: no start looks for it from then on.
+pub(super) const KEY_KEEPS_DATA: &[u8] = b"keeps-data";
+
 /// What earlier starts have left to be looked through.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Left {
@@ -70,9 +73,10 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
     let clean = stopped
         .as_deref()
         .is_some_and(|n| n == transno.to_le_bytes());
+    let keeps_data = kv.get(table::META, KEY_KEEPS_DATA)?.is_some();
     let mut left = Left {
         ids: BTreeMap::new(),
-        data: !clean,
+        data: !clean && !keeps_data,
     };
     let mut b = Batch::new();
     b.del(table::META, KEY_STOPPED);
@@ -99,11 +103,18 @@ pub(super) fn left(kv: &Device) -> Result<Left, OsdError> {
 }
 
 /// The MDT on `kv` is an older copy: files that it does not know may be on other MDTs, and what is left of lost ones is all that
-/// there is of them. So nothing is looked through at its next start, as after a clean stop.
+/// there is of them. So nothing of what it was given before is looked through.
 pub(crate) fn put_older_copy(kv: &dyn Kv, b: &mut Batch) -> Result<(), OsdError> {
+    put_unsearched(kv, b)?;
+    object_ids::leave_out_given(kv, b)
+}
+
+/// The next start looks through nothing, as after a clean stop, and no later one looks for data without a file.
+pub(super) fn put_unsearched(kv: &dyn Kv, b: &mut Batch) -> Result<(), OsdError> {
     let transno = stored_transno(kv)?.unwrap_or(0);
     b.put(table::META, KEY_STOPPED, transno.to_le_bytes().to_vec());
-    object_ids::leave_out_given(kv, b)
+    b.put(table::META, KEY_KEEPS_DATA, Bytes::new());
+    Ok(())
 }
 
 /// The background task. It ends with this value.
@@ -416,5 +427,19 @@ mod tests {
                 data: true
             }
         );
+    }
+
+    #[test]
+    fn data_of_lost_files_stay_however_often_the_server_is_killed() {
+        let kv = Device::from(Arc::new(coral_osd::OsdMem::new()));
+        let mut b = Batch::new();
+        object_ids::put_reserved(&mut b, 3, 10_000);
+        kv.commit(b).unwrap();
+        let mut b = Batch::new();
+        put_older_copy(&*kv, &mut b).unwrap();
+        kv.commit(b).unwrap();
+        for _start in 0..3 {
+            assert_eq!(left(&kv).unwrap(), Left::default());
+        }
     }
 }

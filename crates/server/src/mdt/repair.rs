@@ -158,9 +158,7 @@ fn forget_clients(image: &mut Image<'_>) -> Result<()> {
     for i in 0..image.parts.len() {
         let kv = image.parts[i].kv;
         let (mut batch, clients) = target::forget_clients(kv)?;
-        let transno = target::stored_transno(kv)?.unwrap_or(0);
-        let stopped = transno.to_le_bytes().to_vec();
-        batch.put(table::META, orphans::KEY_STOPPED, stopped);
+        orphans::put_unsearched(kv, &mut batch)?;
         kv.commit(batch).wait()?;
         if clients > 0 {
             image.say(i, format!("{clients} clients are forgotten: they replay nothing, and what they had open is closed"));
