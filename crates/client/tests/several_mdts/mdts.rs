@@ -407,3 +407,38 @@ async fn who_asks_for_a_name_that_is_being_changed_waits_for_the_lock() {
     }
     end(&c, &[&fs]).await;
 }
+
+/// Where others change a name without a pause, who asks for it gets it in turn, with a lock.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_changed_all_the_time_is_told_in_turn() {
+    let c = Cluster::start_mdts(2, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let dir = mkdir_on(&u, "x", 1).await.unwrap();
+    let changes = (0..3).map(|_| {
+        let ldlm = c.mdt_number(0).target.ldlm().clone();
+        tokio::spawn(async move {
+            loop {
+                let policy = Policy::ibits(Ibits::LOOKUP);
+                let (ty, mode) = (LdlmType::IBITS, LdlmMode::EX);
+                let lock = ldlm.lock_local(dir.res_id(), ty, mode, policy, None).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                drop(lock);
+            }
+        })
+    });
+    let changes: Vec<_> = changes.collect();
+    for _ in 0..5 {
+        let other = c.remote_client().await;
+        let found = tokio::time::timeout(Duration::from_secs(5), async {
+            User::root(&other).fid("x").await
+        });
+        assert_eq!(found.await, Ok(Ok(dir)));
+        other.umount().await;
+    }
+    for task in changes {
+        task.abort();
+        let _ = task.await;
+    }
+    end(&c, &[&fs]).await;
+}
