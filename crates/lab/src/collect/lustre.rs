@@ -78,7 +78,7 @@ pub struct KernelLustre {
 impl KernelLustre {
     /// Below `root`, which is `/` except where files were copied from another machine. What mounts later is not seen.
     pub fn under(root: &Path) -> KernelLustre {
-        let (mut files, mut absent) = (vec![], vec![]);
+        let (mut files, mut absent): (Vec<(String, PathBuf, Kind)>, _) = (vec![], vec![]);
         for (name, pattern, kind) in FILES {
             let found: Vec<PathBuf> = ROOTS
                 .iter()
@@ -93,11 +93,11 @@ impl KernelLustre {
                 let target = at
                     .and_then(|n| f.components().rev().nth(n))
                     .map(|c| c.as_os_str().to_string_lossy().into_owned());
-                files.push((
-                    target.map_or_else(|| (*name).to_owned(), |t| format!("{name}_{t}")),
-                    f,
-                    *kind,
-                ));
+                let name = target.map_or_else(|| (*name).to_owned(), |t| format!("{name}_{t}"));
+                // Some versions show a file in two places: it is read once.
+                if files.iter().all(|(known, ..)| *known != name) {
+                    files.push((name, f, *kind));
+                }
             }
         }
         KernelLustre {
@@ -339,6 +339,28 @@ mod tests {
                 v("locks_scratch-OST0001").value
             ),
             (5.0, false, 42.0)
+        );
+    }
+
+    #[test]
+    fn a_file_in_two_places_is_read_once() {
+        let tmp = tempfile::tempdir().unwrap();
+        machine(tmp.path(), "");
+        let mut missing = vec![];
+        let once = KernelLustre::under(tmp.path()).read(&mut missing).len();
+        for (from, to) in [
+            ("sys/kernel/debug/lnet", "proc/sys/lnet"),
+            ("proc/fs", "sys/fs"),
+        ] {
+            let (from, to) = (tmp.path().join(from), tmp.path().join(to));
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            let mut copy = std::process::Command::new("cp");
+            let copied = copy.arg("-rT").arg(from).arg(to).status();
+            assert!(copied.unwrap().success());
+        }
+        assert_eq!(
+            KernelLustre::under(tmp.path()).read(&mut missing).len(),
+            once
         );
     }
 
