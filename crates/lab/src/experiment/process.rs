@@ -6,9 +6,12 @@
 
 use crate::clock;
 use crate::load::launch::RECORD;
+use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -71,7 +74,14 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 /// Children that are killed when this is dropped: whatever ends a step early leaves nothing running.
 struct Held {
     commands: Vec<Child>,
-    guards: Vec<Child>,
+    guards: Vec<Guard>,
+}
+
+/// What kills a process group when the laboratory is gone. It is told by a socket: a write to one that nobody reads is an error there,
+/// and no signal that would end this program.
+struct Guard {
+    shell: Child,
+    tell: UnixStream,
 }
 
 impl Drop for Held {
@@ -81,11 +91,12 @@ impl Drop for Held {
                 kill_group(c.id());
             }
         }
-        for g in &mut self.guards {
-            let _ = g.stdin.take().map(|mut s| s.write_all(b"\n"));
+        for g in &self.guards {
+            let _ = send(&g.tell, b"\n", SendFlags::NOSIGNAL);
         }
         let until = clock::now() + KILLED;
-        for c in self.commands.iter_mut().chain(&mut self.guards) {
+        let guards = self.guards.iter_mut().map(|g| &mut g.shell);
+        for c in self.commands.iter_mut().chain(guards) {
             while matches!(c.try_wait(), Ok(None)) && clock::now() < until {
                 clock::pause(LOOK / 10);
             }
@@ -174,15 +185,17 @@ pub fn run_together(
     Ok(out)
 }
 
-/// What kills the process group of `leader` when the laboratory is gone.
-fn guard(leader: u32) -> io::Result<Child> {
-    Command::new("sh")
+/// Guards the process group of `leader`.
+fn guard(leader: u32) -> io::Result<Guard> {
+    let (tell, told) = UnixStream::pair()?;
+    let shell = Command::new("sh")
         .args(["-c", GUARD])
-        .stdin(Stdio::piped())
+        .stdin(OwnedFd::from(told))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(leader as i32)
-        .spawn()
+        .spawn()?;
+    Ok(Guard { shell, tell })
 }
 
 fn spawn(r: &Role, gate: io::PipeReader) -> io::Result<Child> {
