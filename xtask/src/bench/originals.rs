@@ -64,8 +64,8 @@ const LOADS: &[Load] = &[
     },
     Load {
         program: "mdsrate",
-        args: &["--unlink", "--nfiles", "20000", "--filefmt", "f%%d"],
-        rates: &["unlink"],
+        args: &["--stat", "--nfiles", "20000", "--filefmt", "f%%d"],
+        rates: &["stat"],
         find: of_mdsrate,
         place: ("--dirfmt", "d"),
     },
