@@ -123,15 +123,15 @@ fn a_newer_format_is_refused() {
             &["data", "version 7", "newer coral"],
         );
         std::fs::write(&config, kept).unwrap();
-        // a label that a newer coral wrote has its own right checksum, which is not ours to make: both orders of checking refuse it
-        let label = data.join("ost0001/CORAL");
+        // a label that a newer coral wrote has its own right checksum, which is not ours to make: both orders of checking refuse it; of MDT0000, because nothing is served without it
+        let label = data.join("mdt0000/CORAL");
         let kept = std::fs::read_to_string(&label).unwrap();
         std::fs::write(
             &label,
             kept.replace("\"format_version\": 1", "\"format_version\": 7"),
         )
         .unwrap();
-        assert_says(&up_fails(&data, place.port, &[]), &["ost0001"]);
+        assert_says(&up_fails(&data, place.port, &[]), &["mdt0000"]);
         std::fs::write(&label, kept).unwrap();
         place.up(&[]).stop();
     });
@@ -384,10 +384,15 @@ fn start_damaged(place: &Place, data: &Path, what: &str) -> Fate {
         }
         // what lies on that target waits
         None if said.contains("\nmissing: coral-") => {
-            assert_says(
-                &said,
-                &["\ndegraded: coral-", "than the one that was formatted"],
-            );
+            assert_says(&said, &["\ndegraded: coral-"]);
+            let why = said.lines().find(|l| l.starts_with("missing: coral-"));
+            let of_it = ["mdt", "ost"].iter().find_map(|t| {
+                let of = what.split(' ').nth(1)?.split('/').next()?;
+                of.starts_with(t).then_some(of)
+            });
+            // damage of coral.json is told of the targets that do not fit it
+            let parts = of_it.unwrap_or("than the one that was formatted");
+            assert_says(why.unwrap(), &[parts]);
             ok(Command::new("kill").arg("-INT").arg(child.id().to_string()));
             until("coral has stopped", || child.try_wait().unwrap().is_some());
             Fate::Degraded

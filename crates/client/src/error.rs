@@ -284,6 +284,9 @@ pub enum Refusal {
     /// The part of a striped directory that has this name is lost.
     #[error("the part of the directory for this name is lost")]
     ShardLost,
+    /// A directory was moved to other MDTs, or removed, while it was read.
+    #[error("the directory was moved or removed while it was read")]
+    DirectoryMoved,
     /// Names cannot be made where their hash is not known.
     #[error("the directory's hash is not known here")]
     UnknownHash,

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_buffers::Payload;
+use coral_client::Error;
 use coral_client::llite::types::{
     Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
 };
 use coral_client::llite::{DirHandle, FileHandle, Llite};
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use crate::error::OpError;
@@ -58,6 +60,17 @@ impl LliteFs {
             Ok(())
         }
     }
+
+    /// What became of names in `dirs`. Where one of these is gone itself, it may have moved to another MDT since the kernel looked it
+    /// up, which gives it another FID: the kernel is to look at the whole path again.
+    async fn named<T>(&self, dirs: &[Fid], done: Result<T, Error>) -> Result<T, OpError> {
+        match done {
+            Err(e) if e.errno() == Errno::ENOENT && self.llite.is_any_gone(dirs).await => {
+                Err(OpError::from(e).looked_up())
+            }
+            done => Ok(done?),
+        }
+    }
 }
 
 impl FileSystem for LliteFs {
@@ -83,7 +96,8 @@ impl FileSystem for LliteFs {
         self.llite.forget(fid);
     }
     async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, OpError> {
-        Ok(self.llite.lookup(cred, parent, name).await?)
+        let found = self.llite.lookup(cred, parent, name).await;
+        self.named(&[parent], found).await
     }
     async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, OpError> {
         Ok(self.llite.readlink(cred, fid).await?)
@@ -96,7 +110,8 @@ impl FileSystem for LliteFs {
         mode: u32,
         rdev: u32,
     ) -> Result<Entry, OpError> {
-        let e = self.llite.mknod(cred, parent, name, mode, rdev).await?;
+        let made = self.llite.mknod(cred, parent, name, mode, rdev).await;
+        let e = self.named(&[parent], made).await?;
         self.changed(parent).await.map(|()| e)
     }
     async fn mkdir(
@@ -106,7 +121,8 @@ impl FileSystem for LliteFs {
         name: &[u8],
         mode: u32,
     ) -> Result<Entry, OpError> {
-        let e = self.llite.mkdir(cred, parent, name, mode).await?;
+        let made = self.llite.mkdir(cred, parent, name, mode).await;
+        let e = self.named(&[parent], made).await?;
         self.changed(parent).await.map(|()| e)
     }
     async fn symlink(
@@ -116,7 +132,8 @@ impl FileSystem for LliteFs {
         name: &[u8],
         target: &[u8],
     ) -> Result<Entry, OpError> {
-        let e = self.llite.symlink(cred, parent, name, target).await?;
+        let made = self.llite.symlink(cred, parent, name, target).await;
+        let e = self.named(&[parent], made).await?;
         self.changed(parent).await.map(|()| e)
     }
     async fn link(
@@ -126,15 +143,18 @@ impl FileSystem for LliteFs {
         parent: Fid,
         name: &[u8],
     ) -> Result<Entry, OpError> {
-        let e = self.llite.link(cred, fid, parent, name).await?;
+        let made = self.llite.link(cred, fid, parent, name).await;
+        let e = self.named(&[parent], made).await?;
         self.changed(parent).await.map(|()| e)
     }
     async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), OpError> {
-        self.llite.unlink(cred, parent, name).await?;
+        let done = self.llite.unlink(cred, parent, name).await;
+        self.named(&[parent], done).await?;
         self.changed(parent).await
     }
     async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), OpError> {
-        self.llite.rmdir(cred, parent, name).await?;
+        let done = self.llite.rmdir(cred, parent, name).await;
+        self.named(&[parent], done).await?;
         self.changed(parent).await
     }
     async fn rename(
@@ -146,7 +166,8 @@ impl FileSystem for LliteFs {
         n2: &[u8],
         flags: u32,
     ) -> Result<(), OpError> {
-        self.llite.rename(cred, p1, n1, p2, n2, flags).await?;
+        let done = self.llite.rename(cred, p1, n1, p2, n2, flags).await;
+        self.named(&[p1, p2], done).await?;
         self.changed(p1).await?;
         self.changed(p2).await
     }
@@ -187,7 +208,8 @@ impl FileSystem for LliteFs {
         let made = self
             .llite
             .create(cred, parent, name, mode, self.flags(flags))
-            .await?;
+            .await;
+        let made = self.named(&[parent], made).await?;
         self.changed(parent).await.map(|()| made)
     }
     async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Self::File, OpError> {

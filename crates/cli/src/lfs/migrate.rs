@@ -4,17 +4,19 @@
 //! between leaves a directory that can be used, and the same command again goes on. Lustre: `cb_migrate_mdt_init`,
 //! `cb_migrate_mdt_fini` in `lustre/utils/liblustreapi.c`. Absent: `lfs migrate` of data between OSTs.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use coral_client::llite::MigrateRequest;
 use coral_wire::Errno;
-use coral_wire::layout::{LmvUserMd, hash_flag};
+use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd, hash_flag};
 use lexopt::prelude::*;
 use rustix::fs::XattrFlags;
 
 use super::dirstripe::{Want, hash, mdt_count, mdt_list, missing_mdt};
+use super::getstripe::mdt_index;
 use super::{Failure, USAGE, set_xattr};
 
 /// Times a name that others change at that moment is tried.
@@ -26,6 +28,10 @@ struct Task {
     /// Only the directory itself; of directories in it only the names move.
     shallow: bool,
     verbose: bool,
+    /// The MDTs that things go to, where all of them were named.
+    mdts: Option<Vec<u32>>,
+    /// Files whose names moved and that stayed themselves.
+    stayed: Cell<u64>,
 }
 
 pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
@@ -56,13 +62,18 @@ pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
         return Err(Failure::new(what, USAGE));
     }
     w.hash |= fixed;
+    let lum = w.request(1).map_err(|e| {
+        let what = "lfs migrate: the number of shards is not that of the MDTs given";
+        Failure::new(what, e.0 as u8)
+    })?;
+    let named =
+        !w.mdts.contains(&LMV_OFFSET_DEFAULT) && lum.head.stripe_count == w.mdts.len() as u32;
     let task = Task {
-        lum: w.request(1).map_err(|e| {
-            let what = "lfs migrate: the number of shards is not that of the MDTs given";
-            Failure::new(what, e.0 as u8)
-        })?,
+        lum,
         shallow,
         verbose,
+        mdts: named.then_some(w.mdts),
+        stayed: Cell::new(0),
     };
     for path in &paths {
         // "." and ".." have no name that could move
@@ -78,7 +89,21 @@ pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
         task.check(&path)?;
         task.tree(&path, 0)?;
     }
+    if task.stayed.get() > 0 {
+        eprintln!(
+            "lfs migrate: only the names moved of {} that stay on the MDT they were on: they are open, have data or another name there; \
+             the same command later takes them along",
+            counted(task.stayed.get())
+        );
+    }
     Ok(())
+}
+
+fn counted(files: u64) -> String {
+    match files {
+        1 => "1 file".to_owned(),
+        n => format!("{n} files"),
+    }
 }
 
 fn failed(path: &Path, e: Errno) -> Failure {
@@ -131,6 +156,15 @@ impl Task {
             Err(e) => return Err(of_path(e)),
         }
         let kind = std::fs::symlink_metadata(path).map_err(|e| of_path(e.into()))?;
+        if !kind.is_dir() {
+            let at = mdt_index(path).ok().map(u32::from);
+            let stays = self
+                .mdts
+                .as_ref()
+                .zip(at)
+                .is_some_and(|(to, at)| !to.contains(&at));
+            self.stayed.set(self.stayed.get() + u64::from(stays));
+        }
         if bottom || !kind.is_dir() {
             return Ok(());
         }

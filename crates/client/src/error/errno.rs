@@ -85,6 +85,7 @@ impl Refusal {
             R::ShardLost | R::NoSuchMdt | R::NotListed => Errno::ENODEV,
             // As Lustre's MDT.
             R::Migrated => Errno::EALREADY,
+            R::DirectoryMoved => Errno::ESTALE,
             // `lmv_name_to_stripe_index` refuses to guess.
             R::UnknownHash => Errno::EBADF,
         }
@@ -251,6 +252,7 @@ mod tests {
             (R::LockTaken, Errno::EAGAIN),
             (R::ClosedByEviction, Errno::ESTALE),
             (R::ShardLost, Errno::ENODEV),
+            (R::DirectoryMoved, Errno::ESTALE),
             (R::UnknownHash, Errno::EBADF),
             (R::NoSuchMdt, Errno::ENODEV),
         ];

@@ -203,6 +203,24 @@ impl Llite {
         self.names.lookup(cred, parent, name).await
     }
 
+    /// One of these directories is not there any more: it was removed, or moved to another MDT, which gives it another FID.
+    pub async fn is_any_gone(&self, dirs: &[Fid]) -> bool {
+        if !self.servers.lmv.several() {
+            return false;
+        }
+        for dir in dirs {
+            if self
+                .attributes
+                .md_inode(*dir)
+                .await
+                .is_err_and(|e| e.is_gone())
+            {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Target of a symbolic link, no NUL.
     pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
         self.names.readlink(cred, fid).await

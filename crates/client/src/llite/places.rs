@@ -60,6 +60,11 @@ impl<P: PartialEq> Missed<P> {
     }
 }
 
+/// Whether a directory with this layout is on its way to other MDTs, under another FID.
+fn moves(lmv: &LmvMd) -> bool {
+    lmv.head.hash_type & hash_flag::LAYOUT_CHANGE == hash_flag::MIGRATION
+}
+
 /// Finds names' directory objects.
 pub(super) struct Places {
     servers: Arc<Servers>,
@@ -174,14 +179,21 @@ impl Places {
         if !self.servers.lmv.several() {
             return self.read_piece(dir, from).await;
         }
-        let mut lmv = self.layout_of(dir).await?;
+        // told as gone, it would be taken for empty, or for a directory that ends here
+        let cut = |e: Error, lmv: Option<&LmvMd>| match e.errno() {
+            Errno::ENOENT if from > 0 || lmv.is_some_and(moves) => Refusal::DirectoryMoved.into(),
+            _ => e,
+        };
+        let mut lmv = self.layout_of(dir).await.map_err(|e| cut(e, None))?;
         for _ in 0..MOVES_MAX {
-            let chunk = match &lmv {
-                Some(lmv) => self.read_shards(lmv, from).await?,
-                None => self.read_piece(dir, from).await?,
+            let known = lmv.as_deref();
+            let read = match known {
+                Some(lmv) => self.read_shards(lmv, from).await,
+                None => self.read_piece(dir, from).await,
             };
+            let chunk = read.map_err(|e| cut(e, known))?;
             // the layout may have changed after it was looked at, and names have moved to where they were not read
-            let now = self.layout_of(dir).await?;
+            let now = self.layout_of(dir).await.map_err(|e| cut(e, known))?;
             if now == lmv {
                 return Ok(chunk);
             }
