@@ -17,6 +17,10 @@ const TESTS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
 ];
 
+/// Browsers without a screen, each called as its Debian package is: one opens the laboratory's reports. Not every Debian has the
+/// first, which is smaller.
+const BROWSERS: &[&str] = &["chromium-headless-shell", "chromium"];
+
 /// What the build and a mount need: enough for the demonstration and the benchmark.
 pub(crate) fn fuse() -> Result<(), String> {
     packages(FUSE)
@@ -26,12 +30,24 @@ pub(crate) fn fuse() -> Result<(), String> {
 pub(crate) fn everything() -> Result<(), String> {
     packages(FUSE)?;
     packages(TESTS)?;
+    browser();
     tools_of_developers();
     let tools = tools();
     step::run(
         step::root().join("tests/real/setup.sh"),
         &[&tools.to_string_lossy()],
     )
+}
+
+/// A browser, where one can be had. The test that needs it says so where it is missing.
+fn browser() {
+    if BROWSERS.iter().any(|b| step::on_path(b)) {
+        return;
+    }
+    let mut had = BROWSERS.iter().map(|b| packages(&[(b, b)]));
+    if !had.any(|h| h.is_ok()) {
+        eprintln!("xtask: no browser is installed: the test that opens a report will fail");
+    }
 }
 
 /// Developer tools that are used when they can be had (`xtask/tools.txt`). Without them the tests run all the same.

@@ -189,7 +189,8 @@ fn stop_with_stdin(stop: &Arc<AtomicBool>) {
     });
 }
 
-/// SIGINT and SIGTERM end the run in order: what runs is killed, and the run directory says that it is incomplete.
+/// SIGINT and SIGTERM end the run in order: what runs is killed, and the run directory says that it is incomplete. A second signal
+/// ends it at once, as a kill would.
 fn watch_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
     let runtime = crate::runtime()?;
     let stop = stop.clone();
@@ -201,11 +202,15 @@ fn watch_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
         ) else {
             return;
         };
-        tokio::select! {
-            _ = int.recv() => {}
-            _ = term.recv() => {}
+        loop {
+            tokio::select! {
+                _ = int.recv() => {}
+                _ = term.recv() => {}
+            }
+            if stop.swap(true, Ordering::Relaxed) {
+                std::process::exit(1);
+            }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     // It lives as long as the process.
     std::mem::forget(runtime);

@@ -84,6 +84,66 @@ fn a_killed_run_goes_on_and_says_so() {
     let page = std::fs::read_to_string(run.join("report.html")).unwrap();
     assert!(page.contains("Resumed at") && !page.contains("Incomplete"));
     assert!(ok(coral().args(["lab", "list"]).arg(tmp.path())).contains("steps, complete"));
+    // what is whole is not begun again
+    let events = lines(&run.join("events.jsonl"));
+    let out = coral().args(["lab", "resume"]).arg(&run).output().unwrap();
+    let said = common::text(&out);
+    assert!(
+        out.status.success() && said.contains("nothing is left to do"),
+        "{said}"
+    );
+    assert_eq!(lines(&run.join("events.jsonl")), events);
+}
+
+/// Also what a command has started ends with a laboratory that is killed, without namespaces of its own.
+#[test]
+fn nothing_outlives_a_killed_run() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, pid) = (tmp.path().join("long.toml"), tmp.path().join("pid"));
+    let text = "name = 'long'\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'sleep 300 & echo $! > PID.new; mv PID.new PID; wait']\n";
+    std::fs::write(&spec, text.replace("PID", &pid.to_string_lossy())).unwrap();
+    let mut lab = coral()
+        .args(["lab", "run"])
+        .arg(&spec)
+        .arg("--dir")
+        .arg(tmp.path().join("run"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the command has a child", || pid.exists());
+    lab.kill().unwrap();
+    lab.wait().unwrap();
+    let child = std::fs::read_to_string(&pid).unwrap();
+    let stat = format!("/proc/{}/stat", child.trim());
+    until("the child is gone", || {
+        // a zombie waits for whoever takes in orphans here
+        std::fs::read_to_string(&stat).map_or(true, |s| s.contains(") Z "))
+    });
+}
+
+/// Two that begin in one directory at once: one makes the run, and the other is told that it is there.
+#[test]
+fn a_directory_has_one_run() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run) = (steps_spec(tmp.path()), tmp.path().join("run"));
+    std::fs::write(tmp.path().join("fast"), "").unwrap();
+    let begin = || {
+        let mut c = coral();
+        c.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+        c.stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let both = [begin(), begin(), begin()].map(|c| c.wait_with_output().unwrap());
+    let made = both.iter().filter(|o| o.status.success()).count();
+    assert_eq!(made, 1, "{both:?}");
+    for o in both.iter().filter(|o| !o.status.success()) {
+        assert!(common::text(o).contains("is there already"), "{o:?}");
+    }
+    assert_eq!(lines(&run.join("points.jsonl")).len(), 8);
+    assert_eq!(lines(&tmp.path().join("made")).len(), 8);
 }
 
 #[test]
@@ -145,6 +205,18 @@ fn misspelt_words_name_the_nearest() {
         0,
         "nothing was made"
     );
+    let spec = tmp.path().join("rig.toml");
+    let text = "name = 'rig'\n[rig]\nsystems = [{ name = 'fs1', ost = [1] }]\n[[roles]]\nname = 'r'\ncommand = ['true']\n";
+    std::fs::write(&spec, text).unwrap();
+    let run = tmp.path().join("run");
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let (_, said) = fails(lab);
+    assert!(
+        said.contains("unknown key 'ost'; did you mean 'oss'"),
+        "{said}"
+    );
+    assert!(!run.exists());
     let listed = ok(coral().args(["lab", "list"]).arg(tmp.path()));
     for study in ["s0", "s1", "s2", "s3", "s4"] {
         assert!(listed.contains(study), "{listed}");
@@ -297,6 +369,25 @@ fn hosts_are_measured_and_one_that_vanishes_is_named() {
     ] {
         assert!(samples["series"].get(series).is_some(), "{series}");
     }
+    // One that does not answer is no reason to stay when asked to end.
+    fake_ssh(&at("ssh"), "touch $0.asked; sleep 300");
+    let mut silent = coral()
+        .args(["lab", "run"])
+        .arg(at("hosts.toml"))
+        .arg("--dir")
+        .arg(at("silent"))
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the host is asked", || at("ssh.asked").exists());
+    ok(Command::new("kill").args(["-TERM", &silent.id().to_string()]));
+    until("it ends", || silent.try_wait().unwrap().is_some());
+    let said = common::text(&silent.wait_with_output().unwrap());
+    assert!(
+        said.contains("'anna' cannot be reached") && said.contains("interrupted"),
+        "{said}"
+    );
     fake_ssh(&at("ssh"), "echo no route to $host >&2; exit 255");
     let mut again = coral();
     let again = again.args(["lab", "run"]).arg(at("hosts.toml"));

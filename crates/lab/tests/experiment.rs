@@ -279,20 +279,99 @@ fn page_holds(html: &str) {
     assert_eq!(figures[2].matches("class=\"panel\"").count(), 6);
 }
 
-/// Where a browser is installed it opens the page without a network and keeps every figure.
+/// Browsers that open a page without a screen.
+const BROWSERS: [&str; 4] = [
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+];
+
+/// Runs in the page: writes down what is to be seen of it. Colours are given as the contrast that their grey has with white.
+const LOOK: &str = r#"<script>
+const grey = colour => {
+  const [r, g, b] = colour.match(/[\d.]+/g).map(c => c / 255).map(c => c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4);
+  return 1.05 / (.2126 * r + .7152 * g + .0722 * b + .05);
+};
+const shown = e => { const r = e.getBoundingClientRect(); return e.checkVisibility() && r.width > 0 && r.height > 0 };
+const all = (e, what) => [...e.querySelectorAll(what)];
+const within = svg => { const o = svg.getBoundingClientRect(); return all(svg, 'text').every(t => {
+  const r = t.getBoundingClientRect(); return r.left >= o.left - 1 && r.right <= o.right + 1 && r.top >= o.top - 1 && r.bottom <= o.bottom + 1 }) };
+const apart = svg => { const rs = all(svg, 'text').filter(shown).map(t => t.getBoundingClientRect()); return rs.every((a, i) => rs.slice(i + 1).every(b =>
+  Math.min(a.right, b.right) - Math.max(a.left, b.left) < 2 || Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) < 4)) };
+const seen = {
+  figures: all(document, 'figure').map(f => ({
+    shown: shown(f), tables: all(f, 'table').filter(shown).length, caption: all(f, 'figcaption').every(shown),
+    charts: all(f, 'svg').map(s => ({shown: shown(s), within: within(s), apart: apart(s), drawn: all(s, 'path,polyline,rect').filter(shown).length})),
+  })),
+  requests: performance.getEntriesByType('resource').length,
+  failed: window.failed, fits: document.documentElement.scrollWidth <= innerWidth,
+  words: Math.min(...all(document.body, 'p,td,th,li,h1,h2,figcaption').map(e => grey(getComputedStyle(e).color))),
+  labels: Math.min(...all(document, 'svg text').map(e => grey(getComputedStyle(e).fill))),
+  lines: Math.min(...all(document, 'svg polyline').map(e => grey(getComputedStyle(e).stroke))),
+};
+document.title = 'SEEN' + JSON.stringify(seen) + 'END';
+</script>"#;
+
+/// A browser opens the page, as it is and without its script: every figure is to be seen with its table, nothing is asked of anybody,
+/// and words and lines are dark enough on white without colour.
 fn in_a_browser(page: &Path) {
-    let Some(browser) = ["chromium", "chromium-browser", "google-chrome"]
-        .iter()
-        .find(|b| {
-            std::process::Command::new(b)
-                .arg("--version")
-                .output()
-                .is_ok()
-        })
-    else {
-        eprintln!("no browser is installed: the page was not opened");
-        return;
-    };
+    let mut installed = BROWSERS.iter().filter(|b| {
+        let asked = std::process::Command::new(b).arg("--version").output();
+        asked.is_ok_and(|out| out.status.success())
+    });
+    let browser = installed.next().unwrap_or_else(|| {
+        panic!("no browser is installed ({BROWSERS:?}): `cargo xtask setup` installs one")
+    });
+    let html = std::fs::read_to_string(page).unwrap();
+    let (before, script) = html.split_once("<script>").expect("a script");
+    let (_, after) = script.split_once("</script>").expect("its end");
+    for (name, text) in [
+        ("with", html.clone()),
+        ("without", format!("{before}{after}")),
+    ] {
+        let watch = "<head><script>window.failed=[];window.onerror=e=>{failed.push(e)}</script>";
+        let text = text.replacen("<head>", watch, 1);
+        let copy = page.with_file_name(format!("{name}.html"));
+        std::fs::write(
+            &copy,
+            text.replacen("</body>", &format!("{LOOK}</body>"), 1),
+        )
+        .unwrap();
+        let seen = opened(browser, &copy);
+        println!("{name} its script: {seen:#}");
+        let figures = seen["figures"].as_array().unwrap();
+        assert_eq!(figures.len(), 3);
+        let charts = figures.iter().flat_map(|f| f["charts"].as_array().unwrap());
+        assert_eq!(charts.clone().count(), 2 + 6);
+        for chart in charts {
+            assert!(chart["shown"] == true && chart["within"] == true, "{chart}");
+            assert!(
+                chart["drawn"].as_u64() > Some(2) && chart["apart"] == true,
+                "{chart}"
+            );
+        }
+        for figure in figures {
+            assert!(
+                figure["shown"] == true && figure["caption"] == true,
+                "{figure}"
+            );
+            assert!(figure["tables"].as_u64() > Some(0), "{figure}");
+        }
+        assert_eq!(
+            (&seen["requests"], &seen["failed"]),
+            (&0.into(), &serde_json::json!([]))
+        );
+        assert_eq!(seen["fits"], true, "as wide as the window");
+        // WCAG's limits for text and for what is drawn.
+        for (what, least) in [("words", 4.5), ("labels", 4.5), ("lines", 3.0)] {
+            assert!(seen[what].as_f64() >= Some(least), "{what}: {}", seen[what]);
+        }
+    }
+}
+
+/// What the page says of itself, in a browser that has no network.
+fn opened(browser: &str, page: &Path) -> serde_json::Value {
     let home = tempfile::tempdir().unwrap();
     let out = std::process::Command::new("timeout")
         .args([
@@ -303,18 +382,22 @@ fn in_a_browser(page: &Path) {
             "--disable-gpu",
             "--dump-dom",
         ])
+        .args([
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--disable-background-networking",
+        ])
         .arg(format!("--user-data-dir={}", home.path().display()))
         .arg(format!("file://{}", page.display()))
         .output()
         .unwrap();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{errors}");
     let dom = String::from_utf8_lossy(&out.stdout);
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    assert_eq!(dom.matches("<figure>").count(), 3);
-    assert_eq!(dom.matches("<svg").count(), 2 + 6);
+    let seen = dom
+        .split_once("SEEN")
+        .and_then(|(_, rest)| rest.split_once("END"));
+    let (seen, _) = seen.unwrap_or_else(|| panic!("the page was not looked at: {dom} {errors}"));
+    serde_json::from_str(seen).unwrap()
 }
 
 #[test]

@@ -326,6 +326,12 @@ fn what_makes_no_sense_is_refused_and_the_nearest_option_named() {
         ("mdsrate --create --nfiles 3 --dirfmt DIR/%s", ""),
         ("fio", ""),
         ("ior --np 0", ""),
+        // more than a machine can have
+        ("ior -t 4p -b 4p -o DIR/f", ""),
+        ("ior -O memoryPerTask=4p -o DIR/f", ""),
+        ("mdtest -F -w 4p -n 1 -d DIR/x", ""),
+        ("mdtest -R -n 1p -d DIR/x", ""),
+        ("mdtest -z 64 -b 10 -n 1 -d DIR/x", ""),
     ] {
         let (ended, printed) = start(&dir, line);
         assert!(ended.is_err(), "{line} ran:\n{printed}");

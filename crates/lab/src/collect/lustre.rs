@@ -78,7 +78,7 @@ pub struct KernelLustre {
 impl KernelLustre {
     /// Below `root`, which is `/` except where files were copied from another machine. What mounts later is not seen.
     pub fn under(root: &Path) -> KernelLustre {
-        let (mut files, mut absent) = (vec![], vec![]);
+        let (mut files, mut absent): (Vec<(String, PathBuf, Kind)>, _) = (vec![], vec![]);
         for (name, pattern, kind) in FILES {
             let found: Vec<PathBuf> = ROOTS
                 .iter()
@@ -93,11 +93,11 @@ impl KernelLustre {
                 let target = at
                     .and_then(|n| f.components().rev().nth(n))
                     .map(|c| c.as_os_str().to_string_lossy().into_owned());
-                files.push((
-                    target.map_or_else(|| (*name).to_owned(), |t| format!("{name}_{t}")),
-                    f,
-                    *kind,
-                ));
+                let name = target.map_or_else(|| (*name).to_owned(), |t| format!("{name}_{t}"));
+                // Some versions show a file in two places: it is read once.
+                if files.iter().all(|(known, ..)| *known != name) {
+                    files.push((name, f, *kind));
+                }
             }
         }
         KernelLustre {
@@ -242,7 +242,8 @@ impl Source for KernelLustre {
             match std::fs::read_to_string(file) {
                 Ok(text) => {
                     let r = readings(name, *kind, &text);
-                    if r.is_empty() {
+                    // Where nothing has happened yet there are only the times on top.
+                    if r.is_empty() && !text.trim_start().starts_with("snapshot_time") {
                         missing.push(format!(
                             "'{}' has nothing that is understood",
                             file.display()
@@ -339,6 +340,81 @@ mod tests {
                 v("locks_scratch-OST0001").value
             ),
             (5.0, false, 42.0)
+        );
+    }
+
+    /// Files of a client and a server of Lustre 2.17.57, as they showed them: every number in them is read, counted here by its looks.
+    #[test]
+    fn every_number_that_a_kernel_showed_is_read() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel");
+        let mut kernel = KernelLustre::under(&root);
+        let mut missing = vec![];
+        let read = kernel.read(&mut missing);
+        let not_there: Vec<&str> = missing.iter().filter_map(|m| m.split(':').next()).collect();
+        assert_eq!(
+            not_there,
+            ["osc", "osd_zfs_brw", "lnet", "arc"],
+            "{missing:?}"
+        );
+        for name in CLAIMED.iter().filter(|c| !not_there.contains(c)) {
+            let of = format!("{name}_");
+            assert!(
+                kernel.files.iter().any(|(n, ..)| n.starts_with(&of)),
+                "{name}"
+            );
+        }
+        for (name, file, kind) in &kernel.files {
+            let text = std::fs::read_to_string(file).unwrap();
+            let shown = |l: &str| match kind {
+                // a count, and a sum where there are more numbers behind the unit
+                Kind::Stats if l.contains(" samples [") => 1 + usize::from(!l.ends_with(']')),
+                Kind::Histograms if l.contains(":\t") && l.contains('|') => 2,
+                Kind::Import => ["inflight:", "avg_waittime:", "timeouts:"]
+                    .iter()
+                    .filter(|k| l.trim_start().starts_with(**k))
+                    .count(),
+                Kind::Number => 1,
+                _ => 0,
+            };
+            let all: usize = text.lines().map(shown).sum();
+            let of = format!("{name}/");
+            let of = |r: &&Reading| r.name == *name || r.name.starts_with(&of);
+            assert_eq!(read.iter().filter(of).count(), all, "{name}");
+        }
+        let is = |name: &str, value: f64| {
+            let found = read.iter().find(|r| r.name == name);
+            assert_eq!(found.map(|r| r.value), Some(value), "{name}");
+        };
+        is("llite_lfs-ffff000000000000/open.sum", 237_828.0);
+        is("llite_lfs-ffff000000000000/ioctl", 511.0);
+        let osc = "lfs-OST0000-osc-ffff000000000000";
+        is(&format!("osc_rpc_{osc}/pages_per_rpc.512.write"), 1.0);
+        is(&format!("osc_rpc_{osc}/RPC_latency_(us).262144.write"), 1.0);
+        is(&format!("osc_import_{osc}/avg_waittime"), 45_565.0);
+        let mdc = "mdc_lfs-MDT0000-mdc-ffff000000000000";
+        is(&format!("{mdc}/mds_getattr.sum"), 344_623.0);
+        is("locks_lfs-OST0001-osc-ffff000000000000", 3.0);
+    }
+
+    #[test]
+    fn a_file_in_two_places_is_read_once() {
+        let tmp = tempfile::tempdir().unwrap();
+        machine(tmp.path(), "");
+        let mut missing = vec![];
+        let once = KernelLustre::under(tmp.path()).read(&mut missing).len();
+        for (from, to) in [
+            ("sys/kernel/debug/lnet", "proc/sys/lnet"),
+            ("proc/fs", "sys/fs"),
+        ] {
+            let (from, to) = (tmp.path().join(from), tmp.path().join(to));
+            std::fs::create_dir_all(to.parent().unwrap()).unwrap();
+            let mut copy = std::process::Command::new("cp");
+            let copied = copy.arg("-rT").arg(from).arg(to).status();
+            assert!(copied.unwrap().success());
+        }
+        assert_eq!(
+            KernelLustre::under(tmp.path()).read(&mut missing).len(),
+            once
         );
     }
 

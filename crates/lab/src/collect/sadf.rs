@@ -34,7 +34,8 @@ pub fn read_sadf(text: &str) -> Result<Samples, String> {
         let Some(at) = seconds(&s["timestamp"]) else {
             continue;
         };
-        let interval = s["timestamp"]["interval"].as_u64().unwrap_or(1).max(1) * 1000;
+        let interval = s["timestamp"]["interval"].as_u64().unwrap_or(1).max(1);
+        let interval = interval.saturating_mul(1000);
         if out.started_ms == 0 {
             // A line tells of the interval that ends with its time.
             out.started_ms = (at * 1000).saturating_sub(interval);
@@ -147,6 +148,7 @@ mod tests {
             "",
             "{}",
             r#"{"sysstat": {"hosts": [{"statistics": []}]}}"#,
+            r#"{"sysstat": {"hosts": [{"statistics": [{"timestamp": {"date": "2026-03-01", "time": "00:00:10", "interval": 18446744073709551615}}]}]}}"#,
             r#"{"sysstat": {"hosts": [{"statistics": [{"timestamp": {"date": "x"}}]}]}}"#,
         ] {
             assert!(read_sadf(bad).is_err(), "{bad}");

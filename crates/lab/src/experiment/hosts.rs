@@ -1,7 +1,7 @@
 //! Other machines of an experiment, reached by ssh: commands run there, and an agent on each is asked for samples.
 
 use super::nearest::unknown;
-use super::process::output;
+use super::process::output_within;
 use super::spec::{Command as SpecCommand, Spec, SpecError};
 use crate::collect::Agent;
 use crate::load::launch::quoted;
@@ -11,6 +11,10 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How long a host may take to say which Coral it has.
+const REACHED: Duration = Duration::from_secs(30);
 
 /// Keys of `[[hosts]]`.
 pub(super) const HOST_KEYS: &[&str] = &["name", "ssh", "coral"];
@@ -59,9 +63,10 @@ impl Host {
     }
 
     /// It can be reached and has Coral.
-    pub(super) fn check(&self, here: &Path) -> Result<(), String> {
+    pub(super) fn check(&self, here: &Path, stop: &dyn Fn() -> bool) -> Result<(), String> {
         let coral = self.coral(here);
-        let asked = output(&mut self.command(&[coral.clone(), "--version".into()]));
+        let mut ask = self.command(&[coral.clone(), "--version".into()]);
+        let asked = output_within(&mut ask, REACHED, stop);
         asked.map(drop).map_err(|why| {
             format!(
                 "the host '{}' cannot be reached, or has no '{coral}' (say `coral = PATH` in [[hosts]]): {why}",

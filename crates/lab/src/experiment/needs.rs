@@ -3,12 +3,14 @@
 use super::nearest::unknown;
 use super::plan::Plan;
 use super::process::{find_program, output};
-use super::rig_spec::system_names;
+use super::rig_spec::{RigSpec, system_names};
 use super::runner::Settings;
 use super::spec::{Needs, OneOrMany, Spec};
+use super::step::fill_table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use toml::Value;
 
 /// What stands for the values of a parameter that the laboratory cannot set on a mount that was given.
@@ -38,13 +40,21 @@ pub(super) fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), S
     if given {
         check_kind(needs, s)?;
     }
+    if let Some(rig) = spec.rig.as_ref().filter(|_| !given) {
+        for p in &plan.points {
+            let of = fill_table(rig, p).and_then(|t| RigSpec::of(&t));
+            of.map_err(|e| format!("{}: {e}", p.label))?;
+        }
+    }
     if !spec.hosts.is_empty() && spec.rig.is_some() && !given {
         return Err(
             "the file systems of [rig] have a network of their own, from which no host is reached: give mounts with --mount"
                 .into(),
         );
     }
-    spec.hosts.iter().try_for_each(|h| h.check(&s.coral))?;
+    let stop = || s.stop.load(Ordering::Relaxed);
+    let mut hosts = spec.hosts.iter();
+    hosts.try_for_each(|h| h.check(&s.coral, &stop))?;
     let places: Vec<&Path> = match given {
         false => vec![s.scratch.as_deref().unwrap_or(dir)],
         true => s.mounts.values().flatten().map(PathBuf::as_path).collect(),

@@ -10,6 +10,15 @@ use std::collections::BTreeMap;
 /// Names of the parsers.
 pub(crate) const PARSERS: &[&str] = &["none", "ior", "mdtest", "mdsrate", "mib", "fio", "json"];
 
+/// Most characters of a line of a program's output that are repeated elsewhere.
+const MAX_LINE_CHARS: usize = 300;
+
+/// A line of a program's output as far as it can be shown: it may be anything.
+pub(super) fn one_line(line: &str) -> String {
+    let shown = line.chars().map(|c| if c.is_control() { ' ' } else { c });
+    shown.take(MAX_LINE_CHARS).collect()
+}
+
 fn measure(name: &str, unit: &str, value: f64) -> Measure {
     Measure {
         name: name.to_owned(),
@@ -33,7 +42,7 @@ pub fn parse(parser: &str, text: &str) -> Result<Vec<Measure>, String> {
     if found.is_empty() {
         return Err(format!(
             "the output has no result of {parser}: it ends with '{}'",
-            text.lines().last().unwrap_or("")
+            one_line(text.lines().last().unwrap_or(""))
         ));
     }
     if let Some(m) = found.iter().find(|m| !m.value.is_finite()) {

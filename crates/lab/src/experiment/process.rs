@@ -1,13 +1,17 @@
 //! Running the commands of a step, all from one instant.
 //!
-//! Each command is a shell that waits for its standard input to end and then becomes the program. All have the same pipe, so that
-//! closing it releases all of them at once, after the time that starting processes takes.
+//! Each command is a shell that waits for a line and then becomes the program. All wait at the same pipe, so that one write
+//! releases all of them at once, after the time that starting processes takes. Beside each, in its process group, another shell
+//! waits for the end of the laboratory and kills the group then: what a command has started ends with a laboratory that is killed.
 
 use crate::clock;
 use crate::load::launch::RECORD;
+use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -18,8 +22,15 @@ use std::time::{Duration, Instant};
 const USER_HZ: f64 = 100.0;
 /// Between looks at whether time is up.
 const LOOK: Duration = Duration::from_millis(50);
-/// Waits for the start, then becomes the command.
-const HELD: &str = "read _; exec \"$@\" </dev/null";
+/// How long what was killed may take to end. A process that waits in the kernel, as for a mount whose server is gone, ends no sooner
+/// than its wait.
+const KILLED: Duration = Duration::from_secs(20);
+/// How long a program may take that the laboratory asks for something: as long as starting a file system may take.
+const ANSWER: Duration = Duration::from_secs(600);
+/// Waits for the start, then becomes the command. Without a start the laboratory is gone.
+const HELD: &str = "read _ && exec \"$@\" </dev/null";
+/// Waits for the laboratory to say that the command has ended, or to be gone.
+const GUARD: &str = "read _ || kill -KILL 0";
 
 /// A command to be run.
 #[derive(Debug, Clone)]
@@ -61,43 +72,67 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 }
 
 /// Children that are killed when this is dropped: whatever ends a step early leaves nothing running.
-struct Held(Vec<Child>);
+struct Held {
+    commands: Vec<Child>,
+    guards: Vec<Guard>,
+}
+
+/// What kills a process group when the laboratory is gone. It is told by a socket: a write to one that nobody reads is an error there,
+/// and no signal that would end this program.
+struct Guard {
+    shell: Child,
+    tell: UnixStream,
+}
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for c in &mut self.0 {
+        for c in &mut self.commands {
             if !matches!(c.try_wait(), Ok(Some(_))) {
-                kill_group(c);
-                let _ = c.wait();
+                kill_group(c.id());
+            }
+        }
+        for g in &self.guards {
+            let _ = send(&g.tell, b"\n", SendFlags::NOSIGNAL);
+        }
+        let until = clock::now() + KILLED;
+        let guards = self.guards.iter_mut().map(|g| &mut g.shell);
+        for c in self.commands.iter_mut().chain(guards) {
+            while matches!(c.try_wait(), Ok(None)) && clock::now() < until {
+                clock::pause(LOOK / 10);
             }
         }
     }
 }
 
-fn kill_group(c: &Child) {
-    if let Some(pid) = i32::try_from(c.id()).ok().and_then(Pid::from_raw) {
+fn kill_group(leader: u32) {
+    if let Some(pid) = i32::try_from(leader).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, Signal::KILL);
     }
 }
 
 /// Runs `roles` from one instant on, and waits for all. `started` is called with the pids right before they are released. What
-/// takes longer than `timeout` is killed with all it started; so is everything once `stop` says why.
+/// takes longer than `timeout` is killed with all it started; so is everything once `stop` says why, or once the laboratory is gone.
 pub fn run_together(
     roles: &[Role],
     timeout: Duration,
     stop: &dyn Fn() -> Option<String>,
     started: impl FnOnce(&[u32]),
 ) -> io::Result<Vec<Ended>> {
-    let (gate, release) = io::pipe()?;
-    let mut held = Held(vec![]);
+    let (gate, mut release) = io::pipe()?;
+    let mut held = Held {
+        commands: vec![],
+        guards: vec![],
+    };
     for r in roles {
-        held.0.push(spawn(r, gate.try_clone()?)?);
+        let command = spawn(r, gate.try_clone()?)?;
+        let leader = command.id();
+        held.commands.push(command);
+        held.guards.push(guard(leader)?);
     }
-    drop(gate);
-    let pids: Vec<u32> = held.0.iter().map(Child::id).collect();
+    let pids: Vec<u32> = held.commands.iter().map(Child::id).collect();
     started(&pids);
     let begin = clock::now();
-    drop(release);
+    release.write_all(&b"\n".repeat(roles.len()))?;
     let (tx, rx) = mpsc::channel();
     for (i, pid) in pids.iter().copied().enumerate() {
         let tx = tx.clone();
@@ -108,7 +143,7 @@ pub fn run_together(
     let mut ends: Vec<Option<(f64, f64)>> = vec![None; roles.len()];
     let mut timed_out = vec![false; roles.len()];
     let deadline = begin + timeout;
-    let mut killed = false;
+    let mut killed = None;
     while ends.iter().any(Option::is_none) {
         match rx.recv_timeout(LOOK) {
             Ok((i, end)) => ends[i] = Some(end?),
@@ -120,21 +155,25 @@ pub fn run_together(
         if let Some(why) = stop() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, why));
         }
-        if !killed && clock::now() >= deadline {
-            killed = true;
-            for (i, c) in held
-                .0
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| ends[*i].is_none())
-            {
+        let now = clock::now();
+        if killed.is_none() && now >= deadline {
+            killed = Some(now);
+            for i in (0..roles.len()).filter(|i| ends[*i].is_none()) {
                 timed_out[i] = true;
-                kill_group(c);
+                kill_group(pids[i]);
             }
+        }
+        if killed.is_some_and(|at| now >= at + KILLED) {
+            let left = (0..roles.len()).find(|i| ends[*i].is_none());
+            return Err(io::Error::other(format!(
+                "{} took longer than {} s, was killed and does not end: it waits in the kernel, as for a mount whose server is gone",
+                left.map_or("", |i| &roles[i].name),
+                timeout.as_secs()
+            )));
         }
     }
     let mut out = vec![];
-    for (i, c) in held.0.iter_mut().enumerate() {
+    for (i, c) in held.commands.iter_mut().enumerate() {
         let (seconds, cpu_s) = ends[i].unwrap_or_default();
         out.push(Ended {
             status: c.wait()?,
@@ -146,16 +185,22 @@ pub fn run_together(
     Ok(out)
 }
 
+/// Guards the process group of `leader`.
+fn guard(leader: u32) -> io::Result<Guard> {
+    let (tell, told) = UnixStream::pair()?;
+    let shell = Command::new("sh")
+        .args(["-c", GUARD])
+        .stdin(OwnedFd::from(told))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(leader as i32)
+        .spawn()?;
+    Ok(Guard { shell, tell })
+}
+
 fn spawn(r: &Role, gate: io::PipeReader) -> io::Result<Child> {
-    // The commands end with the laboratory, also when it is killed; without setpriv(1) they outlive it.
-    let mut c = if find_program("setpriv").is_some() {
-        let mut c = Command::new("setpriv");
-        c.args(["--pdeathsig", "KILL", "sh"]);
-        c
-    } else {
-        Command::new("sh")
-    };
-    c.args(["-c", HELD, "held"])
+    Command::new("sh")
+        .args(["-c", HELD, "held"])
         .args(&r.command)
         .stdin(gate)
         .stdout(File::create(&r.stdout)?)
@@ -208,11 +253,41 @@ pub(crate) fn overlap(ends: &[f64]) -> Option<f64> {
 
 /// Runs a command to its end and returns what it printed; an error says what it said.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    output_within(command, ANSWER, &|| false)
+}
+
+/// The same, of a command that is killed with what it started after `limit`, and once `stop` says so.
+pub(crate) fn output_within(
+    command: &mut Command,
+    limit: Duration,
+    stop: &dyn Fn() -> bool,
+) -> Result<String, String> {
     let name = format!("{command:?}");
-    let out = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| format!("{name}: {e}"))?;
+    let failed = |e: io::Error| format!("{name}: {e}");
+    let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = pipes.stdin(Stdio::null()).process_group(0).spawn();
+    let child = child.map_err(failed)?;
+    let (leader, until) = (child.id(), clock::now() + limit);
+    let (tx, rx) = mpsc::channel();
+    let wait = move || {
+        let _ = tx.send(child.wait_with_output());
+    };
+    clock::spawn("lab-output", wait).map_err(failed)?;
+    let out = loop {
+        match rx.recv_timeout(LOOK) {
+            Ok(out) => break out.map_err(failed)?,
+            Err(_) if stop() => {
+                kill_group(leader);
+                return Err(format!("{name}: interrupted"));
+            }
+            Err(_) if clock::now() >= until => {
+                kill_group(leader);
+                let limit = limit.as_secs();
+                return Err(format!("{name}: no answer for {limit} s"));
+            }
+            Err(_) => {}
+        }
+    };
     if out.status.success() {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     } else {
@@ -294,6 +369,21 @@ mod tests {
             })
         });
         assert!(!left, "a process of the killed group is left");
+    }
+
+    #[test]
+    fn a_program_that_does_not_answer_is_not_waited_for() {
+        let sleeps = || {
+            let mut c = Command::new("sh");
+            c.args(["-c", "sleep 300; true"]);
+            c
+        };
+        let why = output_within(&mut sleeps(), LOOK, &|| false).unwrap_err();
+        assert!(why.contains("no answer for 0 s"), "{why}");
+        let why = output_within(&mut sleeps(), KILLED, &|| true).unwrap_err();
+        assert!(why.ends_with("interrupted"), "{why}");
+        let said = output(Command::new("sh").args(["-c", "echo one; echo two >&2"]));
+        assert_eq!(said, Ok("one\n".into()));
     }
 
     #[test]

@@ -67,8 +67,12 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
         &plan.spec.needs.programs,
         &settings.command_line,
     );
-    let run = RunDir::create(dir, plan, &now).map_err(|e| e.to_string())?;
+    // Of two that begin in one directory the second is told that it is there, and not that it may write over it.
+    let say = |e: StoreError| e.to_string();
+    RunDir::is_free(dir).map_err(say)?;
+    std::fs::create_dir_all(dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
     let _alone = alone(dir)?;
+    let run = RunDir::create(dir, plan, &now).map_err(say)?;
     go(
         &run,
         plan,
@@ -95,6 +99,23 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
         &settings.command_line,
     );
     let done = run.records().map_err(say)?;
+    let events = run.events().map_err(say)?;
+    if matches!(
+        events.last(),
+        Some(Event::Ended {
+            incomplete: None,
+            ..
+        })
+    ) && missing(&plan, &done).is_empty()
+    {
+        (settings.say)("every step was made already: nothing is left to do");
+        let all = plan.steps.len();
+        return Ok(Outcome {
+            done: all,
+            all,
+            incomplete: None,
+        });
+    }
     let event = Event::Resumed {
         at_ms: clock::unix_ms(),
         done: done.iter().filter(|r| r.error.is_none()).count(),
@@ -137,12 +158,7 @@ fn go(
             (settings.say)(&format!("another environment than before: {c}"));
         }
     }
-    let have: Vec<&Step> = done
-        .iter()
-        .filter(|r| r.error.is_none())
-        .map(|r| &r.step)
-        .collect();
-    let todo: Vec<&Step> = plan.steps.iter().filter(|s| !have.contains(s)).collect();
+    let todo = missing(plan, &done);
     let mut made = plan.steps.len() - todo.len();
     let begin = clock::now();
     let mut runner = Runner {
@@ -168,14 +184,13 @@ fn go(
         match runner.step(step) {
             Ok(record) => {
                 made += 1;
-                let left = begin
-                    .elapsed()
-                    .mul_f64((todo.len() - i - 1) as f64 / (i + 1) as f64);
+                let steps = todo.len() - i - 1;
+                let left = begin.elapsed().mul_f64(steps as f64 / (i + 1) as f64);
                 (settings.say)(&format!(
                     "[{made}/{}] {} ({})",
                     plan.steps.len(),
                     line(plan, &record),
-                    remaining(left)
+                    remaining(steps, left)
                 ));
             }
             Err(Stop::Failed(e)) => {
@@ -208,9 +223,17 @@ fn go(
     })
 }
 
-fn remaining(left: Duration) -> String {
+/// Steps that have no result yet.
+fn missing<'a>(plan: &'a Plan, done: &[Record]) -> Vec<&'a Step> {
+    let made = done.iter().filter(|r| r.error.is_none());
+    let have: Vec<&Step> = made.map(|r| &r.step).collect();
+    plan.steps.iter().filter(|s| !have.contains(s)).collect()
+}
+
+fn remaining(steps: usize, left: Duration) -> String {
     match left.as_secs() {
-        0 => "the last".into(),
+        _ if steps == 0 => "the last".into(),
+        0 => "less than 1 s left".into(),
         s if s < 90 => format!("about {s} s left"),
         s => format!("about {} min left", (s + 30) / 60),
     }

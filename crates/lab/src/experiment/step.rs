@@ -1,6 +1,6 @@
 //! One step of a run: file systems, preparation, caches, the commands from one instant with the collectors beside them, cleanup.
 
-use super::parse::parse;
+use super::parse::{one_line, parse};
 use super::plan::{Plan, Point, Step, fill_point};
 use super::process::{Ended, Role, find_program, overlap, run_together};
 use super::rig::{Rig, mount_value};
@@ -334,7 +334,12 @@ impl Runner<'_> {
                 text
             };
             let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-            lines[lines.len().saturating_sub(ERROR_LINES)..].join(" / ")
+            let last = &lines[lines.len().saturating_sub(ERROR_LINES)..];
+            let last: Vec<String> = last.iter().map(|l| one_line(l)).collect();
+            match last.is_empty() {
+                true => String::new(),
+                false => format!(": {}", last.join(" / ")),
+            }
         };
         let error = if end.timed_out {
             Some(format!(
@@ -343,12 +348,7 @@ impl Runner<'_> {
                 self.plan.spec.run.timeout.as_secs()
             ))
         } else if !end.status.success() {
-            Some(format!(
-                "{} ended with {}: {}",
-                role.name,
-                end.status,
-                said()
-            ))
+            Some(format!("{} ended with {}{}", role.name, end.status, said()))
         } else {
             match parse(parser, &read_head(&role.stdout)) {
                 Ok(m) => {
@@ -528,7 +528,7 @@ fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Vec<Measure> {
 }
 
 /// Fills a point's parameters into every text of a table.
-fn fill_table(t: &Table, point: &Point) -> Result<Table, SpecError> {
+pub(super) fn fill_table(t: &Table, point: &Point) -> Result<Table, SpecError> {
     fn fill(v: &toml::Value, point: &Point) -> Result<toml::Value, SpecError> {
         Ok(match v {
             toml::Value::String(s) => toml::Value::String(fill_point(point, s, &[], &|_| None)?),

@@ -178,15 +178,21 @@ pub struct RunDir {
 }
 
 impl RunDir {
+    /// There is no run in `dir`.
+    pub(super) fn is_free(dir: &Path) -> Result<(), StoreError> {
+        match dir.join("plan.json").exists() {
+            true => Err(StoreError::Exists(dir.to_owned())),
+            false => Ok(()),
+        }
+    }
+
     /// Makes one.
     pub fn create(
         dir: &Path,
         plan: &Plan,
         environment: &serde_json::Value,
     ) -> Result<RunDir, StoreError> {
-        if dir.join("plan.json").exists() {
-            return Err(StoreError::Exists(dir.to_owned()));
-        }
+        RunDir::is_free(dir)?;
         let run = RunDir {
             dir: dir.to_owned(),
         };
@@ -309,21 +315,21 @@ impl RunDir {
 
     fn lines<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, StoreError> {
         let file = self.dir.join(name);
-        let text = match std::fs::read_to_string(&file) {
-            Ok(t) => t,
+        let bytes = match std::fs::read(&file) {
+            Ok(b) => b,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
             Err(error) => return Err(StoreError::Io { file, error }),
         };
-        // What follows the last newline was cut short.
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole
-            .lines()
-            .enumerate()
-            .map(|(i, l)| {
-                serde_json::from_str(l)
-                    .map_err(|e| self.damaged(name, &format!("line {}: {e}", i + 1)))
+        // What follows the last newline was cut short, maybe within a character.
+        let whole = &bytes[..whole_lines(&bytes)];
+        let lines = whole.split_inclusive(|b| *b == b'\n').enumerate();
+        let read = |(i, l)| {
+            serde_json::from_slice(l).map_err(|e| {
+                let line = i + 1;
+                self.damaged(name, &format!("line {line} is damaged ({e}); without that line `coral lab resume` makes its step again"))
             })
-            .collect()
+        };
+        lines.map(read).collect()
     }
 
     /// Cuts lines off that were written in part, so that the next is not glued to them.
@@ -336,10 +342,7 @@ impl RunDir {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
                     Err(e) => return Err(e),
                 };
-                let whole = bytes
-                    .iter()
-                    .rposition(|b| *b == b'\n')
-                    .map_or(0, |at| at + 1);
+                let whole = whole_lines(&bytes);
                 if whole < bytes.len() {
                     let f = OpenOptions::new().write(true).open(&file)?;
                     f.set_len(whole as u64)?;
@@ -354,6 +357,12 @@ impl RunDir {
         }
         Ok(())
     }
+}
+
+/// How many bytes the lines have that were written whole.
+fn whole_lines(bytes: &[u8]) -> usize {
+    let last = bytes.iter().rposition(|b| *b == b'\n');
+    last.map_or(0, |at| at + 1)
 }
 
 #[cfg(test)]
@@ -386,7 +395,7 @@ mod tests {
                     unit: "MiB/s".into(),
                     value: 7.25,
                 }],
-                stdout: "o".into(),
+                stdout: "\u{f6}\u{20ac}".into(),
                 stderr: "e".into(),
             }],
             sums: vec![Measure {
@@ -419,14 +428,19 @@ mod tests {
             .rposition(|b| *b == b'\n')
             .unwrap()
             + 1;
-        // cut at every place within the last line: two records are left, and a new one is appended cleanly
-        for cut in [last, last + 1, last + 40, bytes.len() - 1] {
+        // cut at every place within the last line, also within a character: two records are left, and a new one is appended cleanly
+        for cut in last..bytes.len() {
             std::fs::write(&file, &bytes[..cut]).unwrap();
             assert_eq!(run.records().unwrap().len(), 2);
             run.mend().unwrap();
             run.record(&record(9)).unwrap();
             assert_eq!(run.records().unwrap(), [record(0), record(1), record(9)]);
         }
+        let mut damaged = bytes;
+        damaged[last - 2] = 0xff;
+        std::fs::write(&file, &damaged).unwrap();
+        let why = run.records().unwrap_err().to_string();
+        assert!(why.contains("line 2 is damaged"), "{why}");
         assert!(matches!(
             RunDir::create(&dir, &plan(), &serde_json::json!({})),
             Err(StoreError::Exists(_))

@@ -29,7 +29,7 @@ const HATCHES: [&str; 10] = [
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 14.0;
-const BOTTOM: f64 = 46.0;
+const BOTTOM: f64 = 54.0;
 /// Height of a row of the legend, and width of an entry.
 const LEGEND_ROW: f64 = 18.0;
 const LEGEND_WIDTH: f64 = 250.0;
@@ -118,7 +118,8 @@ pub(crate) fn ticks(most: f64) -> Vec<f64> {
         .map(|m| m * power)
         .find(|s| *s >= rough)
         .unwrap_or(power * 10.0);
-    let n = (most / step).ceil() as usize;
+    // A multiple of the step is itself the last one, also where it is not exact.
+    let n = (most / step - 1e-9).ceil() as usize;
     (0..=n.max(1)).map(|i| i as f64 * step).collect()
 }
 
@@ -483,6 +484,14 @@ mod tests {
             assert!(
                 t[0] == 0.0 && *t.last().unwrap() >= most * 0.9999 && (2..=7).contains(&t.len()),
                 "{most}: {t:?}"
+            );
+        }
+        for i in 1..2000 {
+            let t = ticks(f64::from(i) * 0.01);
+            assert_eq!(
+                ticks(*t.last().unwrap()),
+                t,
+                "the axis ends at its last tick"
             );
         }
         assert_eq!(ticks(0.0), [0.0, 1.0]);

@@ -15,7 +15,7 @@ const STYLE: &str = "
 body{font:15px/1.45 system-ui,sans-serif;max-width:64rem;margin:1.5rem auto;padding:0 1rem;color:#111;background:#fff}
 h1{font-size:1.5rem;margin-bottom:.2rem}h2{margin-top:2rem;border-bottom:1px solid #999}h3{margin-bottom:.3rem}h4{margin:.2rem 0;font-weight:normal}
 table{border-collapse:collapse;font-size:.85rem;margin:.6rem 0}th,td{border:1px solid #999;padding:.15rem .45rem;text-align:left;vertical-align:top}th{background:#eee}
-.wide{overflow-x:auto}figure{margin:1.2rem 0;break-inside:avoid}figcaption{margin:.3rem 0}
+.wide,pre{overflow-x:auto}code{overflow-wrap:anywhere}figure{margin:1.2rem 0;break-inside:avoid}figcaption{margin:.3rem 0}
 svg.chart{width:100%;height:auto;background:#fff;font:12px sans-serif}.panels{display:grid;grid-template-columns:1fr 1fr;gap:.5rem}
 .grid{stroke:#ccc}.axis{fill:none;stroke:#000}.range{fill:none;stroke:#000;stroke-width:1.2}.raw{fill:#fff;stroke:#000}
 .shade{fill:#000;opacity:.08}.small{font-size:10px}.ceiling{stroke:#000;stroke-dasharray:10 3 3 3}

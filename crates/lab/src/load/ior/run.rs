@@ -35,7 +35,7 @@ pub(super) fn all(args: &[String], tests: &[Params], rank: &mut Rank<'_>) -> Res
                 order_seed: 0,
                 errors: 0,
                 iterations: p.wear_out_iterations as u64,
-                buffer: Buffer::new(p.transfer_size as usize),
+                buffer: Buffer::new(p.transfer_size as usize)?,
                 rank,
             };
             test.run()?;
@@ -133,7 +133,7 @@ impl Test<'_, '_> {
             let path = self.file_name()?;
             self.report.test_start(p, &path, self.rank);
         }
-        let _hog = self.hog();
+        let _hog = self.hog()?;
         let start = self.rank.clock.now();
         if (p.write != 0 || p.check_write != 0) && (p.file_per_proc != 0 || self.rank.is_first()) {
             let path = self.file_name()?;
@@ -555,7 +555,7 @@ impl Test<'_, '_> {
     }
 
     /// Memory that an application would have taken.
-    fn hog(&self) -> Buffer {
+    fn hog(&self) -> Result<Buffer, Failed> {
         let bytes = match (self.p.memory_per_task, self.p.memory_per_node) {
             (0, 0) => 0,
             (0, node) => node / self.p.on_node0.max(1),

@@ -1,5 +1,6 @@
 //! mdtest's options, what follows from them, and what is refused.
 
+use super::tree::{MAX_DEPTH_COUNT, MAX_DIRS_COUNT, Tree};
 use crate::load::options::{Kind, Slot, Spec, Target, spec};
 use crate::load::pattern::Pattern;
 use std::collections::BTreeMap;
@@ -191,6 +192,15 @@ impl Options {
         if self.number("iterations") < 1 {
             return Err("there must be one iteration at least".to_owned());
         }
+        if self.number("depth") > MAX_DEPTH_COUNT {
+            return Err(format!("-z is at most {MAX_DEPTH_COUNT}"));
+        }
+        let dirs = Tree::new(self).dirs;
+        if dirs > MAX_DIRS_COUNT {
+            return Err(format!(
+                "the tree would have {dirs} directories, and {MAX_DIRS_COUNT} is the most: give a smaller -z or -b"
+            ));
+        }
         Ok(())
     }
 
@@ -272,5 +282,24 @@ mod tests {
         ] {
             assert!(read(line).wrong(4).is_some(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_tree_that_no_task_could_hold_is_refused() {
+        let settled = |line: &str| {
+            let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let mut o = Options::default();
+            parse(&args, &SPECS, &mut o);
+            o.settle()
+        };
+        assert_eq!(settled("-z 22 -b 2 -n 1"), Ok(()));
+        let why = settled("-z 24 -b 2 -n 1").unwrap_err();
+        assert!(why.contains("33554431 directories"), "{why}");
+        let why = settled("-z 64 -b 10 -n 1").unwrap_err();
+        assert!(why.contains("smaller -z or -b"), "{why}");
+        assert_eq!(
+            settled("-z 201 -b 1 -n 1").unwrap_err(),
+            "-z is at most 200"
+        );
     }
 }

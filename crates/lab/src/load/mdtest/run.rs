@@ -111,19 +111,19 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             0 => ".".to_owned(),
             n => paths[rank.id as usize % n].to_owned(),
         };
-        let mut write_buffer = Buffer::new(o.number("write_bytes") as usize);
+        let mut write_buffer = Buffer::new(o.number("write_bytes") as usize)?;
         o.pattern.fill(&mut write_buffer, seed, rank.id);
         Ok(Test {
             items: tree.items,
             loops: tree.loops,
-            order: tree::order(tree.items, (seed_of_order > 0).then_some(seed_of_order)),
+            order: tree::order(tree.items, (seed_of_order > 0).then_some(seed_of_order))?,
             tree,
             stride,
             path,
             seed_of_order,
             seed,
             write_buffer,
-            read_buffer: Buffer::new(o.number("read_bytes") as usize),
+            read_buffer: Buffer::new(o.number("read_bytes") as usize)?,
             errors: 0,
             iteration: 0,
             done: Vec::new(),

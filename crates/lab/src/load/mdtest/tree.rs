@@ -1,10 +1,15 @@
 //! Where items are: the tree of directories, and the names in it.
 
 use super::options::Options;
+use crate::load::failed::Failed;
 use crate::load::random::{RAND_MAX, Rand};
 
 /// Directory of one iteration.
 const TEST_DIR: &str = "test-dir";
+/// Most directories below each other: a path of them is shorter than PATH_MAX (4,096 bytes).
+pub(super) const MAX_DEPTH_COUNT: i64 = 200;
+/// Most directories of a tree: a task holds the names of all of them.
+pub(super) const MAX_DIRS_COUNT: u64 = 10_000_000;
 
 /// Which items a task handles. Directories are numbered from the root breadth first; items by directory.
 #[derive(Clone, Debug)]
@@ -25,7 +30,7 @@ pub(super) struct Tree {
 impl Tree {
     pub(super) fn new(o: &Options) -> Tree {
         let branches = o.number("branch_factor").max(0) as u64;
-        let depth = o.number("depth").clamp(0, 64) as u32;
+        let depth = o.number("depth").clamp(0, MAX_DEPTH_COUNT) as u32;
         let leaves = branches.saturating_pow(depth).max(1);
         let dirs = match (depth, branches) {
             (0, _) | (_, 0) => 1,
@@ -51,7 +56,7 @@ impl Tree {
             depth,
             dirs,
             per_dir,
-            items: per_dir * with_items,
+            items: per_dir.saturating_mul(with_items),
             loops,
             leaf_only,
         }
@@ -140,17 +145,23 @@ pub(super) fn test_dir(path: &str, iteration: u32, nth: u64) -> String {
     )
 }
 
-/// The order in which items are looked at: by number, or shuffled as the original does with this seed.
-pub(super) fn order(items: u64, seed: Option<u32>) -> Vec<u64> {
-    let mut order: Vec<u64> = (0..items).collect();
-    if let Some(seed) = seed {
-        let mut rand = Rand::new(seed);
-        for n in (1..order.len()).rev() {
-            let k = f64::from(rand.next()) / f64::from(RAND_MAX) * n as f64;
-            order.swap(k as usize, n);
-        }
+/// The order in which items are looked at, shuffled as the original does with this seed. Without one there is nothing to hold.
+pub(super) fn order(items: u64, seed: Option<u32>) -> Result<Vec<u64>, Failed> {
+    let mut order: Vec<u64> = vec![];
+    let Some(seed) = seed else { return Ok(order) };
+    let room = usize::try_from(items).map(|n| order.try_reserve_exact(n));
+    if !matches!(room, Ok(Ok(()))) {
+        return Err(Failed::Refused(format!(
+            "there is no memory for the order of {items} items: give fewer, or leave the random order out"
+        )));
     }
-    order
+    order.extend(0..items);
+    let mut rand = Rand::new(seed);
+    for n in (1..order.len()).rev() {
+        let k = f64::from(rand.next()) / f64::from(RAND_MAX) * n as f64;
+        order.swap(k as usize, n);
+    }
+    Ok(order)
 }
 
 #[cfg(test)]
@@ -203,9 +214,17 @@ mod tests {
 
     #[test]
     fn a_shuffle_keeps_every_item_once() {
-        let mut shuffled = order(100, Some(3));
-        assert_ne!(shuffled, order(100, None));
+        let mut shuffled = order(100, Some(3)).unwrap();
+        let by_number: Vec<u64> = (0..100).collect();
+        assert_ne!(shuffled, by_number);
         shuffled.sort_unstable();
-        assert_eq!(shuffled, order(100, None));
+        assert_eq!(shuffled, by_number);
+    }
+
+    #[test]
+    fn only_a_shuffle_takes_memory() {
+        assert!(order(u64::MAX, None).unwrap().is_empty());
+        let why = order(u64::MAX, Some(3)).unwrap_err().to_string();
+        assert!(why.contains("no memory for the order"), "{why}");
     }
 }

@@ -8,6 +8,7 @@ pub use dummy::Dummy;
 pub use library::Library;
 pub use posix::Posix;
 
+use crate::load::failed::Failed;
 use std::io;
 
 /// How a file is opened.
@@ -127,12 +128,20 @@ pub struct Buffer {
 const ALIGN: usize = 4096;
 
 impl Buffer {
-    /// Of `len` bytes, touched so that no page is missing when the measurement starts.
-    pub fn new(len: usize) -> Buffer {
-        let mut bytes = vec![0_u8; len + ALIGN];
+    /// Of `len` bytes, touched so that no page is missing when the measurement starts. The command line says how many they are, so
+    /// there may be no such memory.
+    pub fn new(len: usize) -> Result<Buffer, Failed> {
+        let all = len.saturating_add(ALIGN);
+        let mut bytes = vec![];
+        bytes.try_reserve_exact(all).map_err(|_| {
+            Failed::Refused(format!(
+                "there is no memory for a buffer of {len} bytes: give a smaller size"
+            ))
+        })?;
+        bytes.resize(all, 0_u8);
         bytes.iter_mut().step_by(ALIGN).for_each(|b| *b = 1);
         let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
-        Buffer { bytes, start, len }
+        Ok(Buffer { bytes, start, len })
     }
 }
 
