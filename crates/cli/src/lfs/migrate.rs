@@ -15,7 +15,7 @@ use coral_wire::layout::{LMV_OFFSET_DEFAULT, LmvUserMd, hash_flag};
 use lexopt::prelude::*;
 use rustix::fs::XattrFlags;
 
-use super::dirstripe::{Want, hash, mdt_count, mdt_list, missing_mdt};
+use super::dirstripe::{self, Want, hash, mdt_count, mdt_list, missing_mdt};
 use super::getstripe::mdt_index;
 use super::{Failure, USAGE, set_xattr};
 
@@ -87,6 +87,13 @@ pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
             return Err(Failure::new(what, Errno::EINVAL.0 as u8));
         }
         task.check(&path)?;
+        if task.lum.head.stripe_count > 1 && !path.is_dir() {
+            let what = format!(
+                "lfs migrate: '{}' is a file, which goes to one MDT",
+                path.display()
+            );
+            return Err(Failure::new(what, Errno::EINVAL.0 as u8));
+        }
         task.tree(&path, 0)?;
     }
     if task.stayed.get() > 0 {
@@ -146,10 +153,11 @@ impl Task {
                 self.lum.head.stripe_offset as i32
             ),
             Err(Errno::EALREADY) => {}
-            Err(e) => return Err(of_path(e)),
+            Err(e) => return Err(self.refused(path, e)),
         }
         let kind = std::fs::symlink_metadata(path).map_err(|e| of_path(e.into()))?;
         if !kind.is_dir()
+            && !self.shallow
             && let Some(to) = &self.mdts
         {
             let stays = mdt_index(path).is_ok_and(|at| !to.contains(&at.into()));
@@ -167,7 +175,24 @@ impl Task {
         let lum = self.lum.encode();
         match set_xattr(path, "lustre.lmv", &lum, XattrFlags::empty()) {
             Ok(()) | Err(Errno::EALREADY) => Ok(()),
-            Err(e) => Err(of_path(e)),
+            Err(e) => Err(self.refused(path, e)),
+        }
+    }
+
+    /// What a server refuses may be on its way to elsewhere.
+    fn refused(&self, path: &Path, e: Errno) -> Failure {
+        let layout = dirstripe::read(path, false).ok();
+        let moving = layout.filter(|l| l.head.hash_type & hash_flag::MIGRATION != 0);
+        match moving {
+            Some(l) if e == Errno::EPERM => {
+                let (path, to) = (path.display(), l.head.stripe_offset as i32);
+                let what = format!(
+                    "lfs migrate: '{path}' is on its way to MDT {to} since an earlier migration; end that first, by `lfs migrate -m {to} \
+                     {path}`, or with the list of MDTs that was given then"
+                );
+                Failure::new(what, e.0 as u8)
+            }
+            _ => failed(path, e),
         }
     }
 

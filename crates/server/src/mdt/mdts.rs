@@ -144,15 +144,19 @@ impl Mdts {
     }
 
     /// The MDTs on which new objects can be made, this one among them, by index: all but those that are known to be away.
-    pub(super) fn usable(&self) -> Vec<u32> {
+    /// EINPROGRESS: there are others, and the MGS has yet to say which.
+    pub(super) fn usable(&self) -> Result<Vec<u32>, Errno> {
         let peers = self.peers.lock();
+        if self.others && peers.is_empty() {
+            return Err(Errno::EINPROGRESS);
+        }
         let there = |p: &Peer| {
             use ImportState::{Closed, Discon};
             !matches!(p.import.state(), Discon | Closed)
         };
         let others = peers.iter().filter(|(_, p)| there(p)).map(|(i, _)| *i);
         let all: BTreeSet<u32> = others.chain([self.index]).collect();
-        all.into_iter().collect()
+        Ok(all.into_iter().collect())
     }
 
     /// Takes `count` of the others among `usable` for shards: in turn, and by their space where that is uneven

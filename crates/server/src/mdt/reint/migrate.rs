@@ -164,7 +164,7 @@ impl Ctx {
         }
         let lum = LmvUserMd::decode(self.buf(10)).map_err(|_| Errno::EOPNOTSUPP)?;
         let mdts = &self.ops.mdts;
-        let plan = migrating::targets(&lum, mdts.index(), &mdts.usable())?;
+        let plan = migrating::targets(&lum, mdts.index(), &mdts.usable()?)?;
         let was = migrating::layout_of(&f.child, &f.ino)?;
         let mut homes = Vec::new();
         for shard in was.iter().flat_map(|l| &l.stripe_fids) {
@@ -243,7 +243,7 @@ impl Ctx {
                 false => Err(Errno::ENOTDIR.into()),
             }
         };
-        let mdts = self.ops.mdts.usable().len();
+        let mdts = self.ops.mdts.usable()?.len();
         migrating::may_end(layout()?.as_ref(), lum, mdts)?;
         self.refuse_replay()?;
         for _ in 0..RETRIES {

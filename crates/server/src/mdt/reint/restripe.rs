@@ -95,7 +95,7 @@ impl Ctx {
         if was.is_none() {
             homes.push(self.ops.mdts.index());
         }
-        let mdts = (self.ops.mdts.usable(), self.ops.mdts.count());
+        let mdts = (self.ops.mdts.usable()?, self.ops.mdts.count());
         match (aim(was.as_ref(), &homes, lum, (&mdts.0, mdts.1))?, was) {
             (Aim::Split(plan), None) => {
                 let f = Found {
