@@ -63,6 +63,14 @@ impl Tree {
         }
     }
 
+    /// Items of all trees of `tasks` tasks, if a number can hold them: then it holds also what one task has, and the number of every
+    /// item. Inner directories have their numbers also where they have no items.
+    pub(super) fn all(&self, tasks: u32) -> Option<u64> {
+        self.per_dir.checked_mul(self.dirs)?;
+        let of_task = self.items.checked_mul(self.loops)?;
+        of_task.checked_mul(u64::from(tasks))
+    }
+
     /// The number of the `i`th item: in leaves only, those of the directories above are left out.
     fn item_number(&self, i: u64) -> u64 {
         let leaves = self.branches.saturating_pow(self.depth).max(1);
