@@ -10,6 +10,7 @@ const FUSE: &[(&str, &str)] = &[("fusermount3", "fuse3"), ("make", "make")];
 /// (program, Debian package): what the tests of the crates need besides.
 const TESTS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
+    ("kill", "procps"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
