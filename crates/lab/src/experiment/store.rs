@@ -40,6 +40,18 @@ pub enum StoreError {
         /// What is wrong.
         why: String,
     },
+    /// A line of it is not what it should be.
+    #[error("line {line} of '{}' is damaged ({why}): take it out; {after}", file.display())]
+    DamagedLine {
+        /// The file.
+        file: PathBuf,
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: String,
+        /// What is so without it.
+        after: &'static str,
+    },
     /// A newer program made it.
     #[error("'{}' has format {format}, and this program knows {FORMAT}: use a newer one", file.display())]
     Newer {
@@ -305,15 +317,21 @@ impl RunDir {
 
     /// Every record, in the order they were made.
     pub fn records(&self) -> Result<Vec<Record>, StoreError> {
-        self.lines("points.jsonl")
+        let after = "without it `coral lab resume` makes its step again";
+        self.lines("points.jsonl", after)
     }
 
     /// Every event.
     pub fn events(&self) -> Result<Vec<Event>, StoreError> {
-        self.lines("events.jsonl")
+        let after = "no measurement is lost with it, it says when the run began, went on or ended";
+        self.lines("events.jsonl", after)
     }
 
-    fn lines<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, StoreError> {
+    fn lines<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        after: &'static str,
+    ) -> Result<Vec<T>, StoreError> {
         let file = self.dir.join(name);
         let bytes = match std::fs::read(&file) {
             Ok(b) => b,
@@ -324,9 +342,11 @@ impl RunDir {
         let whole = &bytes[..whole_lines(&bytes)];
         let lines = whole.split_inclusive(|b| *b == b'\n').enumerate();
         let read = |(i, l)| {
-            serde_json::from_slice(l).map_err(|e| {
-                let line = i + 1;
-                self.damaged(name, &format!("line {line} is damaged ({e}); without that line `coral lab resume` makes its step again"))
+            serde_json::from_slice(l).map_err(|e| StoreError::DamagedLine {
+                file: self.dir.join(name),
+                line: i + 1,
+                why: e.to_string(),
+                after,
             })
         };
         lines.map(read).collect()
@@ -440,7 +460,19 @@ mod tests {
         damaged[last - 2] = 0xff;
         std::fs::write(&file, &damaged).unwrap();
         let why = run.records().unwrap_err().to_string();
-        assert!(why.contains("line 2 is damaged"), "{why}");
+        let named = format!("line 2 of '{}' is damaged (", file.display());
+        let end = "): take it out; without it `coral lab resume` makes its step again";
+        assert!(why.starts_with(&named) && why.ends_with(end), "{why}");
+        std::fs::write(dir.join("events.jsonl"), "{}\n").unwrap();
+        let why = run.events().unwrap_err().to_string();
+        let named = format!(
+            "line 1 of '{}' is damaged (",
+            dir.join("events.jsonl").display()
+        );
+        assert!(
+            why.starts_with(&named) && why.contains("no measurement is lost"),
+            "{why}"
+        );
         assert!(matches!(
             RunDir::create(&dir, &plan(), &serde_json::json!({})),
             Err(StoreError::Exists(_))
