@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Version of the directory's format.
@@ -252,6 +253,16 @@ impl RunDir {
         format!("raw/{}", step.name())
     }
 
+    /// Makes a directory, empty also where a step that was killed or failed has left something: what is made again begins as it did
+    /// the first time. What is mounted there is not touched, and is an error.
+    pub fn emptied(&self, name: &str) -> Result<(), StoreError> {
+        let dir = self.dir.join(name);
+        let made = std::fs::create_dir_all(&dir)
+            .and_then(|()| std::fs::symlink_metadata(&dir))
+            .and_then(|own| empty(&dir, own.dev()));
+        made.map_err(|error| StoreError::Io { file: dir, error })
+    }
+
     /// Writes a file whole: another name first, so that a kill leaves the old one or the new one.
     pub fn write(&self, name: &str, value: &impl Serialize) -> Result<(), StoreError> {
         let text = serde_json::to_string_pretty(value).map_err(|e| self.damaged(name, &e))?;
@@ -379,6 +390,25 @@ impl RunDir {
     }
 }
 
+/// Removes what is in a directory, all directories of which have to be on device `device`.
+fn empty(dir: &Path, device: u64) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is = std::fs::symlink_metadata(&path)?;
+        if !is.is_dir() {
+            std::fs::remove_file(&path)?;
+            continue;
+        }
+        if is.dev() != device {
+            let what = format!("'{}' is mounted: unmount it", path.display());
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+        }
+        empty(&path, device)?;
+        std::fs::remove_dir(&path)?;
+    }
+    Ok(())
+}
+
 /// How many bytes the lines have that were written whole.
 fn whole_lines(bytes: &[u8]) -> usize {
     let last = bytes.iter().rposition(|b| *b == b'\n');
@@ -477,6 +507,28 @@ mod tests {
             RunDir::create(&dir, &plan(), &serde_json::json!({})),
             Err(StoreError::Exists(_))
         ));
+    }
+
+    #[test]
+    fn a_step_that_is_made_again_finds_nothing() {
+        let tmp = tempfile::tempdir().unwrap();
+        let run = RunDir::create(&tmp.path().join("run"), &plan(), &serde_json::json!({})).unwrap();
+        let raw = RunDir::raw(&record(0).step);
+        let (at, kept) = (run.path().join(&raw), tmp.path().join("kept"));
+        run.emptied(&raw).unwrap();
+        std::fs::create_dir(&kept).unwrap();
+        std::fs::write(kept.join("file"), "").unwrap();
+        std::fs::create_dir_all(at.join("a/b")).unwrap();
+        std::fs::write(at.join("a/b/r.out"), "old").unwrap();
+        std::os::unix::fs::symlink(&kept, at.join("a/link")).unwrap();
+        run.emptied(&raw).unwrap();
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
+        assert!(kept.join("file").exists(), "a link is no directory");
+        // on another device than it should be
+        std::fs::create_dir_all(at.join("dir/below")).unwrap();
+        let why = empty(&at, 0).unwrap_err().to_string();
+        assert!(why.contains("dir' is mounted: unmount it"), "{why}");
+        assert!(at.join("dir/below").exists());
     }
 
     #[test]
