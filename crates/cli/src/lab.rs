@@ -149,7 +149,7 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
     }
     if is_inside {
         stop_with_stdin(&settings.stop);
-        return loopback_up();
+        return loopback_up(&settings.stop);
     }
     let mut c = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {

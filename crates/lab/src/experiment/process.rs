@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -275,10 +275,19 @@ pub(crate) fn overlap(ends: &[f64]) -> Option<f64> {
 
 /// Runs a command to its end and returns what it printed; an error says what it said.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
-    output_within(command, ANSWER, &|| false)
+    output_unless(command, &|| false)
 }
 
-/// The same, of a command that is killed with what it started after `limit`, and once `stop` says so.
+/// The same, of a command that is killed with its process group once `stop` says so.
+pub(crate) fn output_unless(
+    command: &mut Command,
+    stop: &dyn Fn() -> bool,
+) -> Result<String, String> {
+    output_within(command, ANSWER, stop)
+}
+
+/// The same, of a command that is killed also after `limit`. It is killed as well when the laboratory is gone; what a command that
+/// ended in order has left in its group goes on.
 pub(crate) fn output_within(
     command: &mut Command,
     limit: Duration,
@@ -289,32 +298,43 @@ pub(crate) fn output_within(
     let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = pipes.stdin(Stdio::null()).process_group(0).spawn();
     let child = child.map_err(failed)?;
-    let (leader, until) = (child.id(), clock::now() + limit);
-    let (tx, rx) = mpsc::channel();
-    let wait = move || {
-        let _ = tx.send(child.wait_with_output());
+    let leader = child.id();
+    // It is waited for when it has a guard, or else its number may be another's when the group is killed.
+    let guard = guard(leader);
+    let ended = match &guard {
+        Ok(_) => ended_within(child, limit, stop),
+        Err(e) => Err(format!("its guard: {e}")),
     };
-    clock::spawn("lab-output", wait).map_err(failed)?;
-    let out = loop {
-        match rx.recv_timeout(LOOK) {
-            Ok(out) => break out.map_err(failed)?,
-            Err(_) if stop() => {
-                kill_group(leader);
-                return Err(format!("{name}: interrupted"));
-            }
-            Err(_) if clock::now() >= until => {
-                kill_group(leader);
-                let limit = limit.as_secs();
-                return Err(format!("{name}: no answer for {limit} s"));
-            }
-            Err(_) => {}
-        }
-    };
+    if ended.is_err() {
+        kill_group(leader);
+    }
+    let out = ended.map_err(|why| format!("{name}: {why}"))?;
     if out.status.success() {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     } else {
         let said = [&out.stdout, &out.stderr].map(|b| String::from_utf8_lossy(b).trim().to_owned());
         Err(format!("{name}: {}: {}", out.status, said.join(" ").trim()))
+    }
+}
+
+/// What a child printed, and how it ended; an error says why that is not known.
+fn ended_within(child: Child, limit: Duration, stop: &dyn Fn() -> bool) -> Result<Output, String> {
+    let until = clock::now() + limit;
+    let (tx, rx) = mpsc::channel();
+    let wait = move || {
+        let _ = tx.send(child.wait_with_output());
+    };
+    clock::spawn("lab-output", wait).map_err(|e| e.to_string())?;
+    loop {
+        match rx.recv_timeout(LOOK) {
+            Ok(out) => return out.map_err(|e| e.to_string()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err("its end was not seen".into()),
+            Err(mpsc::RecvTimeoutError::Timeout) if stop() => return Err("interrupted".into()),
+            Err(mpsc::RecvTimeoutError::Timeout) if clock::now() >= until => {
+                return Err(format!("no answer for {} s", limit.as_secs()));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
     }
 }
 
@@ -419,15 +439,26 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_answer_is_not_waited_for() {
+        let tmp = tempfile::tempdir().unwrap();
+        let note = tmp.path().join("group");
         let sleeps = || {
             let mut c = Command::new("sh");
-            c.args(["-c", "sleep 300; true"]);
+            let script = "echo $$ > \"$0.new\"; mv \"$0.new\" \"$0\"; sleep 300; true";
+            c.args(["-c", script]).arg(&note);
             c
         };
-        let why = output_within(&mut sleeps(), LOOK, &|| false).unwrap_err();
-        assert!(why.contains("no answer for 0 s"), "{why}");
-        let why = output_within(&mut sleeps(), KILLED, &|| true).unwrap_err();
+        let gone = || {
+            let group = std::fs::read_to_string(&note).unwrap();
+            std::fs::remove_file(&note).unwrap();
+            assert!(!lives(group.trim().parse().unwrap()), "the group is left");
+        };
+        let limit = Duration::from_secs(2);
+        let why = output_within(&mut sleeps(), limit, &|| false).unwrap_err();
+        assert!(why.contains("no answer for 2 s"), "{why}");
+        gone();
+        let why = output_unless(&mut sleeps(), &|| note.exists()).unwrap_err();
         assert!(why.ends_with("interrupted"), "{why}");
+        gone();
         let said = output(Command::new("sh").args(["-c", "echo one; echo two >&2"]));
         assert_eq!(said, Ok("one\n".into()));
     }

@@ -172,7 +172,7 @@ impl Runner<'_> {
             .join("rig");
         let dir = std::path::absolute(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
         self.rig = Some(
-            Rig::start(&spec, &dir, &self.settings.coral)
+            Rig::start(&spec, &dir, self.settings)
                 .map_err(|e| format!("starting the file systems: {e}"))?,
         );
         Ok(())
