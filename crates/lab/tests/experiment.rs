@@ -378,7 +378,7 @@ fn opened(browser: &str, page: &Path) -> serde_json::Value {
         // One that does not end when it is told to is killed.
         .args(["-k", "10", "120", browser])
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
-        .arg("--window-size=800,600")
+        .arg("--window-size=1200,900")
         .args([
             "--host-resolver-rules=MAP * ~NOTFOUND",
             "--disable-background-networking",
