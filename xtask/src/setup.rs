@@ -10,6 +10,7 @@ const FUSE: &[(&str, &str)] = &[("fusermount3", "fuse3"), ("make", "make")];
 /// (program, Debian package): what the tests of the crates need besides.
 const TESTS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
+    ("kill", "procps"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -17,9 +18,9 @@ const TESTS: &[(&str, &str)] = &[
     ("unshare", "util-linux"),
 ];
 
-/// Browsers without a screen, each called as its Debian package is: one opens the laboratory's reports. Not every Debian has the
-/// first, which is smaller.
-const BROWSERS: &[&str] = &["chromium-headless-shell", "chromium"];
+/// Browsers without a screen, of which one opens the laboratory's reports: those that its test looks for. With "debian" behind it one
+/// is called as its Debian package is. Not every Debian has the first, which is smaller.
+const BROWSERS: &str = include_str!("../../crates/lab/tests/browsers.txt");
 
 /// What the build and a mount need: enough for the demonstration and the benchmark.
 pub(crate) fn fuse() -> Result<(), String> {
@@ -41,11 +42,17 @@ pub(crate) fn everything() -> Result<(), String> {
 
 /// A browser, where one can be had. The test that needs it says so where it is missing.
 fn browser() {
-    if BROWSERS.iter().any(|b| step::on_path(b)) {
+    // One that is on the path may be there to say how a browser is installed.
+    let answers = |b: &str| {
+        let asked = Command::new(b).arg("--version").output();
+        asked.is_ok_and(|out| out.status.success())
+    };
+    let mut all = BROWSERS.lines().filter_map(|l| l.split(' ').next());
+    if all.any(answers) {
         return;
     }
-    let mut had = BROWSERS.iter().map(|b| packages(&[(b, b)]));
-    if !had.any(|h| h.is_ok()) {
+    let mut packaged = BROWSERS.lines().filter_map(|l| l.strip_suffix(" debian"));
+    if !packaged.any(|b| packages(&[(b, b)]).is_ok() && answers(b)) {
         eprintln!("xtask: no browser is installed: the test that opens a report will fail");
     }
 }

@@ -136,13 +136,20 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
 /// Where file systems are started: this program again, in network, mount and process namespaces of its own, all of which end with
 /// it. Without root a user namespace gives the rights for that.
 fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
-    watch_signals(&settings.stop)?;
-    if !needs_namespace(spec.rig.as_ref()) || !settings.mounts.is_empty() {
+    let own = needs_namespace(spec.rig.as_ref()) && settings.mounts.is_empty();
+    let is_inside = std::env::var_os(INSIDE).is_some();
+    let at_once = Arc::new(AtomicBool::new(false));
+    let told = at_once.clone();
+    watch_signals(&settings.stop, move || match own && !is_inside {
+        true => told.store(true, Ordering::Relaxed),
+        false => std::process::exit(1),
+    })?;
+    if !own {
         return Ok(());
     }
-    if std::env::var_os(INSIDE).is_some() {
+    if is_inside {
         stop_with_stdin(&settings.stop);
-        return loopback_up();
+        return loopback_up(&settings.stop);
     }
     let mut c = Command::new("unshare");
     if !rustix::process::geteuid().is_root() {
@@ -162,6 +169,11 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
     loop {
         if let Some(status) = inside.try_wait().map_err(failed)? {
             std::process::exit(status.code().unwrap_or(1));
+        }
+        if at_once.load(Ordering::Relaxed) {
+            // All that is in the namespaces ends with it.
+            inside.kill().and_then(|()| inside.wait()).map_err(failed)?;
+            std::process::exit(1);
         }
         if settings.stop.load(Ordering::Relaxed) {
             drop(hold.take());
@@ -189,9 +201,13 @@ fn stop_with_stdin(stop: &Arc<AtomicBool>) {
     });
 }
 
-/// SIGINT and SIGTERM end the run in order: what runs is killed, and the run directory says that it is incomplete. A second signal
-/// ends it at once, as a kill would.
-fn watch_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
+/// SIGINT and SIGTERM end the run in order: what runs is killed, and the run directory says that it is incomplete. At a second signal
+/// `at_once` ends it, as a kill would. Signals are counted here, because `stop` is set also when standard input ends: one Ctrl-C can
+/// do both.
+fn watch_signals(
+    stop: &Arc<AtomicBool>,
+    at_once: impl Fn() + Send + 'static,
+) -> Result<(), String> {
     let runtime = crate::runtime()?;
     let stop = stop.clone();
     let handle = runtime.handle().clone();
@@ -202,13 +218,14 @@ fn watch_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
         ) else {
             return;
         };
-        loop {
+        for nth in 1_u64.. {
             tokio::select! {
                 _ = int.recv() => {}
                 _ = term.recv() => {}
             }
-            if stop.swap(true, Ordering::Relaxed) {
-                std::process::exit(1);
+            stop.store(true, Ordering::Relaxed);
+            if nth > 1 {
+                at_once();
             }
         }
     });

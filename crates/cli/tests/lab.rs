@@ -95,12 +95,13 @@ fn a_killed_run_goes_on_and_says_so() {
     assert_eq!(lines(&run.join("events.jsonl")), events);
 }
 
-/// Also what a command has started ends with a laboratory that is killed, without namespaces of its own.
+/// Also what a command has started ends with a laboratory that is killed, without namespaces of its own. That the command has told its
+/// group to end before is no way out.
 #[test]
 fn nothing_outlives_a_killed_run() {
     let tmp = tempfile::tempdir().unwrap();
     let (spec, pid) = (tmp.path().join("long.toml"), tmp.path().join("pid"));
-    let text = "name = 'long'\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'sleep 300 & echo $! > PID.new; mv PID.new PID; wait']\n";
+    let text = "name = 'long'\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'trap : TERM; kill -TERM 0; sleep 300 & echo $! > PID.new; mv PID.new PID; wait']\n";
     std::fs::write(&spec, text.replace("PID", &pid.to_string_lossy())).unwrap();
     let mut lab = coral()
         .args(["lab", "run"])
@@ -140,7 +141,9 @@ fn a_directory_has_one_run() {
     let made = both.iter().filter(|o| o.status.success()).count();
     assert_eq!(made, 1, "{both:?}");
     for o in both.iter().filter(|o| !o.status.success()) {
-        assert!(common::text(o).contains("is there already"), "{o:?}");
+        let said = common::text(o);
+        let refused = ["is there already", "another `coral lab` runs"];
+        assert!(refused.iter().any(|r| said.contains(r)), "{o:?}");
     }
     assert_eq!(lines(&run.join("points.jsonl")).len(), 8);
     assert_eq!(lines(&tmp.path().join("made")).len(), 8);
@@ -385,7 +388,7 @@ fn hosts_are_measured_and_one_that_vanishes_is_named() {
     until("it ends", || silent.try_wait().unwrap().is_some());
     let said = common::text(&silent.wait_with_output().unwrap());
     assert!(
-        said.contains("'anna' cannot be reached") && said.contains("interrupted"),
+        said.contains("interrupted") && !said.contains("cannot be reached"),
         "{said}"
     );
     fake_ssh(&at("ssh"), "echo no route to $host >&2; exit 255");
@@ -649,6 +652,97 @@ fn a_signal_ends_what_runs_in_namespaces() {
             !run.join("rig").exists() && processes_with(&run.to_string_lossy()) == 0
         });
     }
+}
+
+/// The end of standard input and a signal are one wish to end: what runs inside ends in order although it gets both.
+#[test]
+fn one_interrupt_that_arrives_in_two_ways_is_one() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (mut lab, run, note) = rig_with(tmp.path(), "touch {fs1}/f");
+    let inside = process_where(
+        |words| {
+            let is_lab = words[0].ends_with("/coral") && words.iter().any(|w| w == "lab");
+            is_lab && words.contains(&run.display().to_string())
+        },
+        lab.id(),
+    );
+    let server = process_where(
+        |words| {
+            words.iter().any(|w| w == "--foreground")
+                && words.iter().any(|w| w.ends_with("rig/fs1-mds"))
+        },
+        lab.id(),
+    );
+    // While a server does not answer the end in order is not over.
+    let send = |signal: &str, pid: u32| {
+        Command::new("kill")
+            .args([signal, &pid.to_string()])
+            .output()
+            .unwrap()
+    };
+    send("-STOP", server);
+    send("-TERM", lab.id());
+    until("the command is ended", || processes_with(&note) == 0);
+    send("-INT", inside);
+    pause(500);
+    send("-CONT", server);
+    assert!(!lab.wait().unwrap().success());
+    let last = lines(&run.join("events.jsonl")).pop().unwrap();
+    assert!(last.contains("interrupted"), "{last}");
+}
+
+/// The second signal outside ends what is inside at once, also while its end in order waits.
+#[test]
+fn a_second_signal_ends_the_namespaces() {
+    let tmp = tempfile::tempdir().unwrap();
+    // What works in the file system, and is not of the command's group, keeps it from being unmounted.
+    let stays = "setsid sh -c 'cd {fs1} && touch BUSY && exec sleep 300' & until test -e {fs1}/BUSY; do sleep 0.1; done";
+    let (mut lab, run, note) = rig_with(tmp.path(), stays);
+    let term = || ok(Command::new("kill").args(["-TERM", &lab.id().to_string()]));
+    term();
+    until("the command is ended", || processes_with(&note) == 0);
+    term();
+    assert!(!lab.wait().unwrap().success());
+    until("all is gone", || {
+        processes_with(&run.to_string_lossy()) == 0
+    });
+    let events = lines(&run.join("events.jsonl"));
+    assert!(
+        !events.iter().any(|e| e.contains("interrupted")),
+        "{events:?}"
+    );
+}
+
+/// Starts a run with a file system of its own, whose command has run `script` and waits: the process, the run directory, and a text
+/// in the command line of that command only.
+fn rig_with(dir: &Path, script: &str) -> (std::process::Child, std::path::PathBuf, String) {
+    let (spec, run, note) = (dir.join("rig.toml"), dir.join("run"), dir.join("note"));
+    let at = note.display().to_string();
+    let text = format!(
+        "name = 'rig'\n[rig]\nsystems = [{{ name = 'fs1' }}]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', \"\"\"{script}; touch {at}; sleep 300\"\"\"]\n"
+    );
+    std::fs::write(&spec, text).unwrap();
+    let mut lab = coral();
+    lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let lab = lab.stdout(Stdio::null()).stderr(Stdio::null());
+    let lab = lab.spawn().unwrap();
+    until("the command runs", || note.exists());
+    (lab, run, at)
+}
+
+/// The process other than `not` with such a command line.
+fn process_where(is: impl Fn(&[String]) -> bool, not: u32) -> u32 {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let mut found = pids.filter(|pid| *pid != not).filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<String> = line
+            .split(|b| *b == 0)
+            .map(|w| String::from_utf8_lossy(w).into_owned())
+            .collect();
+        is(&words)
+    });
+    found.next().expect("such a process")
 }
 
 /// Processes with this text in their command line.

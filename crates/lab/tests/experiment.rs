@@ -279,13 +279,13 @@ fn page_holds(html: &str) {
     assert_eq!(figures[2].matches("class=\"panel\"").count(), 6);
 }
 
-/// Browsers that open a page without a screen.
-const BROWSERS: [&str; 4] = [
-    "chromium-headless-shell",
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-];
+/// Browsers that open a page without a screen, a line each, with a word about the package. `cargo xtask setup` looks for the same, and
+/// as this test does: what is on the path and does not answer is none.
+const BROWSERS: &str = include_str!("browsers.txt");
+
+fn browsers() -> impl Iterator<Item = &'static str> {
+    BROWSERS.lines().filter_map(|l| l.split(' ').next())
+}
 
 /// Runs in the page: writes down what is to be seen of it. Colours are given as the contrast that their grey has with white.
 const LOOK: &str = r#"<script>
@@ -316,12 +316,13 @@ document.title = 'SEEN' + JSON.stringify(seen) + 'END';
 /// A browser opens the page, as it is and without its script: every figure is to be seen with its table, nothing is asked of anybody,
 /// and words and lines are dark enough on white without colour.
 fn in_a_browser(page: &Path) {
-    let mut installed = BROWSERS.iter().filter(|b| {
+    let mut installed = browsers().filter(|b| {
         let asked = std::process::Command::new(b).arg("--version").output();
         asked.is_ok_and(|out| out.status.success())
     });
     let browser = installed.next().unwrap_or_else(|| {
-        panic!("no browser is installed ({BROWSERS:?}): `cargo xtask setup` installs one")
+        let known: Vec<&str> = browsers().collect();
+        panic!("no browser is installed ({known:?}): `cargo xtask setup` installs one")
     });
     let html = std::fs::read_to_string(page).unwrap();
     let (before, script) = html.split_once("<script>").expect("a script");
@@ -374,14 +375,10 @@ fn in_a_browser(page: &Path) {
 fn opened(browser: &str, page: &Path) -> serde_json::Value {
     let home = tempfile::tempdir().unwrap();
     let out = std::process::Command::new("timeout")
-        .args([
-            "120",
-            browser,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--dump-dom",
-        ])
+        // One that does not end when it is told to is killed.
+        .args(["-k", "10", "120", browser])
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
+        .arg("--window-size=1200,900")
         .args([
             "--host-resolver-rules=MAP * ~NOTFOUND",
             "--disable-background-networking",
@@ -393,9 +390,10 @@ fn opened(browser: &str, page: &Path) -> serde_json::Value {
     let errors = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{errors}");
     let dom = String::from_utf8_lossy(&out.stdout);
+    // With the tags, which the script itself does not hold: it is in what is dumped, also when it has thrown.
     let seen = dom
-        .split_once("SEEN")
-        .and_then(|(_, rest)| rest.split_once("END"));
+        .split_once("<title>SEEN")
+        .and_then(|(_, rest)| rest.split_once("END</title>"));
     let (seen, _) = seen.unwrap_or_else(|| panic!("the page was not looked at: {dom} {errors}"));
     serde_json::from_str(seen).unwrap()
 }

@@ -327,14 +327,36 @@ fn what_makes_no_sense_is_refused_and_the_nearest_option_named() {
         ("fio", ""),
         ("ior --np 0", ""),
         // more than a machine can have
-        ("ior -t 4p -b 4p -o DIR/f", ""),
-        ("ior -O memoryPerTask=4p -o DIR/f", ""),
-        ("mdtest -F -w 4p -n 1 -d DIR/x", ""),
-        ("mdtest -R -n 1p -d DIR/x", ""),
-        ("mdtest -z 64 -b 10 -n 1 -d DIR/x", ""),
+        (
+            "ior -t 4p -b 4p -o DIR/f",
+            "no memory for a buffer of 4503599627370496 bytes on each of 1 ranks here",
+        ),
+        (
+            "ior -O memoryPerTask=4p -o DIR/f",
+            "no memory for a buffer of 4503599627370496 bytes on each of 1 ranks here",
+        ),
+        (
+            "mdtest -F -w 4p -n 1 -d DIR/x",
+            "no memory for buffers of 4503599627370496 bytes on each of 1 ranks here",
+        ),
+        (
+            "mdtest -R -n 1p -d DIR/x",
+            "no memory for the order of 1125899906842624 items on each of 1 ranks here",
+        ),
+        (
+            "mdtest -z 64 -b 10 -n 1 -d DIR/x",
+            "directories, and 10000000 is the most: give a smaller -z or -b",
+        ),
+        (
+            "mdtest -I 8191p -b 2 -z 1 -d DIR/x",
+            "the items of 1 tasks are more than can be counted",
+        ),
     ] {
-        let (ended, printed) = start(&dir, line);
-        assert!(ended.is_err(), "{line} ran:\n{printed}");
+        let (ended, mut printed) = start(&dir, line);
+        let Err(why) = ended else {
+            panic!("{line} ran:\n{printed}");
+        };
+        printed += &why.to_string();
         assert!(printed.contains(said), "{line}:\n{printed}");
     }
     assert!(walk(dir.path()).is_empty(), "nothing was made");

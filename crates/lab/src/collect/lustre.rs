@@ -226,6 +226,27 @@ fn readings(name: &str, kind: Kind, text: &str) -> Vec<Reading> {
     }
 }
 
+/// What such a file shows where nothing has happened yet: times, and of histograms their headings too, without a row.
+fn is_unused(kind: Kind, text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let is_time = |l: &str| {
+        let times = ["snapshot_time", "start_time", "elapsed_time"];
+        times.iter().any(|t| l.starts_with(t))
+    };
+    // As in `16K: 3`. What is in flight has a name before the colon.
+    let is_row = |l: &str| {
+        l.split_once(':')
+            .is_some_and(|(bucket, _)| bucket.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    let begins = lines.next().is_some_and(is_time);
+    begins
+        && match kind {
+            Kind::Stats => lines.all(is_time),
+            Kind::Histograms => !lines.any(is_row),
+            Kind::Lnet | Kind::Arc | Kind::Import | Kind::Number => false,
+        }
+}
+
 impl Source for KernelLustre {
     fn name(&self) -> String {
         "lustre".into()
@@ -242,8 +263,7 @@ impl Source for KernelLustre {
             match std::fs::read_to_string(file) {
                 Ok(text) => {
                     let r = readings(name, *kind, &text);
-                    // Where nothing has happened yet there are only the times on top.
-                    if r.is_empty() && !text.trim_start().starts_with("snapshot_time") {
+                    if r.is_empty() && !is_unused(*kind, &text) {
                         missing.push(format!(
                             "'{}' has nothing that is understood",
                             file.display()
@@ -394,6 +414,37 @@ mod tests {
         let mdc = "mdc_lfs-MDT0000-mdc-ffff000000000000";
         is(&format!("{mdc}/mds_getattr.sum"), 344_623.0);
         is("locks_lfs-OST0001-osc-ffff000000000000", 3.0);
+    }
+
+    #[test]
+    fn what_is_unused_has_times_and_nothing_else() {
+        let times = "snapshot_time:   1767225600.1 secs.nsecs\nstart_time:  1.0 secs\nelapsed_time: 2.0 secs\n";
+        let heads = "read RPCs in flight:  0\n\n\t\tread\t\twrite\npages per rpc         rpcs   % cum % |       rpcs   % cum %\n";
+        let foreign = "read_bytes: 5 calls, 8 bytes\n";
+        let row = "16K: 3 of 9\n";
+        for (name, dir, parts, unused) in [
+            ("stats", "llite", [times, "\n"], true),
+            ("stats", "llite", [times, foreign], false),
+            ("stats", "llite", [foreign, times], false),
+            ("stats", "llite", ["", ""], false),
+            ("rpc_stats", "osc", [times, heads], true),
+            ("rpc_stats", "osc", [times, row], false),
+            ("rpc_stats", "osc", [heads, times], false),
+            ("import", "osc", [times, ""], false),
+        ] {
+            let tmp = tempfile::tempdir().unwrap();
+            let at = tmp.path().join("proc/fs/lustre").join(dir).join("x");
+            std::fs::create_dir_all(&at).unwrap();
+            std::fs::write(at.join(name), parts.concat()).unwrap();
+            let mut missing = vec![];
+            let read = KernelLustre::under(tmp.path()).read(&mut missing);
+            let said = format!(
+                "'{}' has nothing that is understood",
+                at.join(name).display()
+            );
+            assert!(read.is_empty(), "{read:?}");
+            assert_eq!(missing.contains(&said), !unused, "{parts:?}: {missing:?}");
+        }
     }
 
     #[test]

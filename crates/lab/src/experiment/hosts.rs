@@ -67,11 +67,12 @@ impl Host {
         let coral = self.coral(here);
         let mut ask = self.command(&[coral.clone(), "--version".into()]);
         let asked = output_within(&mut ask, REACHED, stop);
-        asked.map(drop).map_err(|why| {
-            format!(
+        asked.map(drop).map_err(|why| match stop() {
+            true => "interrupted".to_owned(),
+            false => format!(
                 "the host '{}' cannot be reached, or has no '{coral}' (say `coral = PATH` in [[hosts]]): {why}",
                 self.name
-            )
+            ),
         })
     }
 

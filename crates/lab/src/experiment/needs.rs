@@ -2,7 +2,7 @@
 
 use super::nearest::unknown;
 use super::plan::Plan;
-use super::process::{find_program, output};
+use super::process::{find_program, output_unless};
 use super::rig_spec::{RigSpec, system_names};
 use super::runner::Settings;
 use super::spec::{Needs, OneOrMany, Spec};
@@ -139,11 +139,14 @@ fn check_kind(needs: &Needs, s: &Settings) -> Result<(), String> {
         }
         for d in dirs.iter().filter(|_| needs.lustre) {
             let mut ask = Command::new(&s.coral);
-            output(ask.args(["lfs", "getstripe", "-d"]).arg(d)).map_err(|why| {
-                format!(
+            let stop = || s.stop.load(Ordering::Relaxed);
+            let asked = output_unless(ask.args(["lfs", "getstripe", "-d"]).arg(d), &stop);
+            asked.map_err(|why| match stop() {
+                true => "interrupted".to_owned(),
+                false => format!(
                     "--mount {name}={}: the experiment needs a mount of Lustre or Coral, because it sets stripes: {why}",
                     d.display()
-                )
+                ),
             })?;
         }
     }

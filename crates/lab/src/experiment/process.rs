@@ -3,18 +3,21 @@
 //! Each command is a shell that waits for a line and then becomes the program. All wait at the same pipe, so that one write
 //! releases all of them at once, after the time that starting processes takes. Beside each, in its process group, another shell
 //! waits for the end of the laboratory and kills the group then: what a command has started ends with a laboratory that is killed.
+//! When the commands have ended, or are ended, the laboratory itself kills their groups: what they left in the background ends too.
+//! The guards are members until then, so that the number of a group is no other group's. What leaves its group, as a daemon does,
+//! goes on.
 
 use crate::clock;
 use crate::load::launch::RECORD;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -29,8 +32,9 @@ const KILLED: Duration = Duration::from_secs(20);
 const ANSWER: Duration = Duration::from_secs(600);
 /// Waits for the start, then becomes the command. Without a start the laboratory is gone.
 const HELD: &str = "read _ && exec \"$@\" </dev/null";
-/// Waits for the laboratory to say that the command has ended, or to be gone.
-const GUARD: &str = "read _ || kill -KILL 0";
+/// Says that it is there, and waits for the laboratory to let it go, or to be gone. It stays when the group is told to end: what
+/// does not obey is killed with it.
+const GUARD: &str = "trap '' TERM INT HUP; echo; read _ || kill -KILL 0";
 
 /// A command to be run.
 #[derive(Debug, Clone)]
@@ -71,7 +75,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|p| runs(p))
 }
 
-/// Children that are killed when this is dropped: whatever ends a step early leaves nothing running.
+/// Children that are killed with their groups when this is dropped: a step leaves nothing running, however it ends.
 struct Held {
     commands: Vec<Child>,
     guards: Vec<Guard>,
@@ -84,23 +88,38 @@ struct Guard {
     tell: UnixStream,
 }
 
+impl Guard {
+    /// The group may go on without the laboratory.
+    fn let_go(&self) {
+        let _ = send(&self.tell, b"\n", SendFlags::NOSIGNAL);
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.let_go();
+        reap(&mut self.shell, clock::now() + KILLED);
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
-        for c in &mut self.commands {
-            if !matches!(c.try_wait(), Ok(Some(_))) {
-                kill_group(c.id());
-            }
+        // A command without a guard was not waited for: then it is what keeps the number of the group.
+        for c in &self.commands {
+            kill_group(c.id());
         }
-        for g in &self.guards {
-            let _ = send(&g.tell, b"\n", SendFlags::NOSIGNAL);
-        }
+        self.guards.iter().for_each(Guard::let_go);
         let until = clock::now() + KILLED;
-        let guards = self.guards.iter_mut().map(|g| &mut g.shell);
-        for c in self.commands.iter_mut().chain(guards) {
-            while matches!(c.try_wait(), Ok(None)) && clock::now() < until {
-                clock::pause(LOOK / 10);
-            }
+        for c in &mut self.commands {
+            reap(c, until);
         }
+    }
+}
+
+/// Waits for a child that ends by itself, and not forever.
+fn reap(child: &mut Child, until: Instant) {
+    while matches!(child.try_wait(), Ok(None)) && clock::now() < until {
+        clock::pause(LOOK / 10);
     }
 }
 
@@ -111,7 +130,8 @@ fn kill_group(leader: u32) {
 }
 
 /// Runs `roles` from one instant on, and waits for all. `started` is called with the pids right before they are released. What
-/// takes longer than `timeout` is killed with all it started; so is everything once `stop` says why, or once the laboratory is gone.
+/// takes longer than `timeout` is killed with its process group; so is everything once `stop` says why, once the laboratory is gone,
+/// and what the commands have left in their groups when all have ended.
 pub fn run_together(
     roles: &[Role],
     timeout: Duration,
@@ -185,17 +205,19 @@ pub fn run_together(
     Ok(out)
 }
 
-/// Guards the process group of `leader`.
+/// Guards the process group of `leader`, which has not been waited for. Returns when the guard is on its post.
 fn guard(leader: u32) -> io::Result<Guard> {
     let (tell, told) = UnixStream::pair()?;
     let shell = Command::new("sh")
         .args(["-c", GUARD])
-        .stdin(OwnedFd::from(told))
-        .stdout(Stdio::null())
+        .stdin(OwnedFd::from(told.try_clone()?))
+        .stdout(OwnedFd::from(told))
         .stderr(Stdio::null())
         .process_group(leader as i32)
         .spawn()?;
-    Ok(Guard { shell, tell })
+    let mut guard = Guard { shell, tell };
+    guard.tell.read_exact(&mut [0])?;
+    Ok(guard)
 }
 
 fn spawn(r: &Role, gate: io::PipeReader) -> io::Result<Child> {
@@ -253,10 +275,19 @@ pub(crate) fn overlap(ends: &[f64]) -> Option<f64> {
 
 /// Runs a command to its end and returns what it printed; an error says what it said.
 pub(crate) fn output(command: &mut Command) -> Result<String, String> {
-    output_within(command, ANSWER, &|| false)
+    output_unless(command, &|| false)
 }
 
-/// The same, of a command that is killed with what it started after `limit`, and once `stop` says so.
+/// The same, of a command that is killed with its process group once `stop` says so.
+pub(crate) fn output_unless(
+    command: &mut Command,
+    stop: &dyn Fn() -> bool,
+) -> Result<String, String> {
+    output_within(command, ANSWER, stop)
+}
+
+/// The same, of a command that is killed also after `limit`. It is killed as well when the laboratory is gone; what a command that
+/// ended in order has left in its group goes on.
 pub(crate) fn output_within(
     command: &mut Command,
     limit: Duration,
@@ -267,32 +298,43 @@ pub(crate) fn output_within(
     let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = pipes.stdin(Stdio::null()).process_group(0).spawn();
     let child = child.map_err(failed)?;
-    let (leader, until) = (child.id(), clock::now() + limit);
-    let (tx, rx) = mpsc::channel();
-    let wait = move || {
-        let _ = tx.send(child.wait_with_output());
+    let leader = child.id();
+    // It is waited for when it has a guard, or else its number may be another's when the group is killed.
+    let guard = guard(leader);
+    let ended = match &guard {
+        Ok(_) => ended_within(child, limit, stop),
+        Err(e) => Err(format!("its guard: {e}")),
     };
-    clock::spawn("lab-output", wait).map_err(failed)?;
-    let out = loop {
-        match rx.recv_timeout(LOOK) {
-            Ok(out) => break out.map_err(failed)?,
-            Err(_) if stop() => {
-                kill_group(leader);
-                return Err(format!("{name}: interrupted"));
-            }
-            Err(_) if clock::now() >= until => {
-                kill_group(leader);
-                let limit = limit.as_secs();
-                return Err(format!("{name}: no answer for {limit} s"));
-            }
-            Err(_) => {}
-        }
-    };
+    if ended.is_err() {
+        kill_group(leader);
+    }
+    let out = ended.map_err(|why| format!("{name}: {why}"))?;
     if out.status.success() {
         Ok(String::from_utf8_lossy(&out.stdout).into_owned())
     } else {
         let said = [&out.stdout, &out.stderr].map(|b| String::from_utf8_lossy(b).trim().to_owned());
         Err(format!("{name}: {}: {}", out.status, said.join(" ").trim()))
+    }
+}
+
+/// What a child printed, and how it ended; an error says why that is not known.
+fn ended_within(child: Child, limit: Duration, stop: &dyn Fn() -> bool) -> Result<Output, String> {
+    let until = clock::now() + limit;
+    let (tx, rx) = mpsc::channel();
+    let wait = move || {
+        let _ = tx.send(child.wait_with_output());
+    };
+    clock::spawn("lab-output", wait).map_err(|e| e.to_string())?;
+    loop {
+        match rx.recv_timeout(LOOK) {
+            Ok(out) => return out.map_err(|e| e.to_string()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Err("its end was not seen".into()),
+            Err(mpsc::RecvTimeoutError::Timeout) if stop() => return Err("interrupted".into()),
+            Err(mpsc::RecvTimeoutError::Timeout) if clock::now() >= until => {
+                return Err(format!("no answer for {} s", limit.as_secs()));
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+        }
     }
 }
 
@@ -360,28 +402,63 @@ mod tests {
             .trim()
             .parse()
             .unwrap();
-        let left = std::fs::read_dir("/proc").unwrap().flatten().any(|e| {
-            std::fs::read_to_string(e.path().join("stat")).is_ok_and(|s| {
-                let fields: Vec<&str> = s
-                    .rsplit_once(") ")
-                    .map_or(vec![], |(_, r)| r.split(' ').collect());
-                fields.first() != Some(&"Z") && fields.get(2) == Some(&group.to_string().as_str())
+        assert!(!lives(group), "a process of the killed group is left");
+    }
+
+    /// A process of the group goes on a while after it was killed: what was killed is waited for.
+    fn lives(group: u32) -> bool {
+        let group = group.to_string();
+        let member = || {
+            std::fs::read_dir("/proc").unwrap().flatten().any(|e| {
+                std::fs::read_to_string(e.path().join("stat")).is_ok_and(|s| {
+                    let fields: Vec<&str> = s
+                        .rsplit_once(") ")
+                        .map_or(vec![], |(_, r)| r.split(' ').collect());
+                    fields.first() != Some(&"Z") && fields.get(2) == Some(&group.as_str())
+                })
             })
-        });
-        assert!(!left, "a process of the killed group is left");
+        };
+        let until = clock::now() + KILLED;
+        while member() && clock::now() < until {
+            clock::pause(LOOK);
+        }
+        member()
+    }
+
+    #[test]
+    fn what_a_command_leaves_in_the_background_ends_with_it() {
+        let tmp = tempfile::tempdir().unwrap();
+        // the leader has ended when the others are told to end, and the guard with them
+        let script = "echo $$; trap '' TERM; sleep 300 & kill -TERM 0; exit 0";
+        let roles = [role(tmp.path(), "leaves", script)];
+        let ends = run_together(&roles, Duration::from_secs(60), &|| None, |_| ()).unwrap();
+        assert!(ends[0].status.success() && !ends[0].timed_out);
+        let group = std::fs::read_to_string(&roles[0].stdout).unwrap();
+        assert!(!lives(group.trim().parse().unwrap()), "the sleep is left");
     }
 
     #[test]
     fn a_program_that_does_not_answer_is_not_waited_for() {
+        let tmp = tempfile::tempdir().unwrap();
+        let note = tmp.path().join("group");
         let sleeps = || {
             let mut c = Command::new("sh");
-            c.args(["-c", "sleep 300; true"]);
+            let script = "echo $$ > \"$0.new\"; mv \"$0.new\" \"$0\"; sleep 300; true";
+            c.args(["-c", script]).arg(&note);
             c
         };
-        let why = output_within(&mut sleeps(), LOOK, &|| false).unwrap_err();
-        assert!(why.contains("no answer for 0 s"), "{why}");
-        let why = output_within(&mut sleeps(), KILLED, &|| true).unwrap_err();
+        let gone = || {
+            let group = std::fs::read_to_string(&note).unwrap();
+            std::fs::remove_file(&note).unwrap();
+            assert!(!lives(group.trim().parse().unwrap()), "the group is left");
+        };
+        let limit = Duration::from_secs(2);
+        let why = output_within(&mut sleeps(), limit, &|| false).unwrap_err();
+        assert!(why.contains("no answer for 2 s"), "{why}");
+        gone();
+        let why = output_unless(&mut sleeps(), &|| note.exists()).unwrap_err();
         assert!(why.ends_with("interrupted"), "{why}");
+        gone();
         let said = output(Command::new("sh").args(["-c", "echo one; echo two >&2"]));
         assert_eq!(said, Ok("one\n".into()));
     }

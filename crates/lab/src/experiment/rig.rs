@@ -11,12 +11,15 @@
 //! Delay is a rule of LNet at the clients, because many kernels have no netem; a rate limit is a token bucket on the loopback device,
 //! and a client's slice of it a class of its own.
 
-use super::process::output;
+use super::process::{output, output_unless};
 use super::rig_spec::RigSpec;
+use super::runner::Settings;
 use crate::clock;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long the process of a client may go on after it was unmounted, and between looks.
@@ -41,6 +44,8 @@ pub(crate) struct Rig {
     pub(crate) spec: RigSpec,
     dir: PathBuf,
     coral: PathBuf,
+    /// Set to end the run: what starts then is killed. What ends it in order is not.
+    stop: Arc<AtomicBool>,
     /// Directories of processes that `coral down` stops, with their names, in the order they were started.
     servers: Vec<(String, PathBuf)>,
     /// By file system, then by client.
@@ -50,7 +55,7 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Starts one in `dir`, which is removed when it stops.
-    pub(crate) fn start(spec: &RigSpec, dir: &Path, coral: &Path) -> Result<Rig, String> {
+    pub(crate) fn start(spec: &RigSpec, dir: &Path, settings: &Settings) -> Result<Rig, String> {
         let longest = dir.as_os_str().len() + LONGEST_NAME;
         if longest > MAX_SOCKET_PATH {
             return Err(format!(
@@ -62,7 +67,8 @@ impl Rig {
         let mut rig = Rig {
             spec: spec.clone(),
             dir: dir.to_owned(),
-            coral: coral.to_owned(),
+            coral: settings.coral.clone(),
+            stop: settings.stop.clone(),
             servers: vec![],
             mounts: BTreeMap::new(),
             limited: false,
@@ -93,24 +99,24 @@ impl Rig {
             // The burst holds the largest segment that the loopback device passes at once.
             let tbf = format!("qdisc replace dev lo root tbf rate {rate} burst 1mb latency 400ms");
             self.limited = true;
-            return tc(&tbf);
+            return self.starts(&mut tc(&tbf));
         }
         if slice.is_empty() {
             return Ok(());
         }
         self.limited = true;
-        tc("qdisc replace dev lo root handle 1: htb")?;
+        self.starts(&mut tc("qdisc replace dev lo root handle 1: htb"))?;
         for c in 1..=self.spec.clients {
             let class = format!("rate {slice} ceil {slice} burst 1mb cburst 1mb quantum 60000");
-            tc(&format!(
+            self.starts(&mut tc(&format!(
                 "class add dev lo parent 1: classid 1:{c:x} htb {class}"
-            ))?;
+            )))?;
             for i in 0..self.spec.systems.len() {
                 for way in ["src", "dst"] {
-                    tc(&format!(
+                    self.starts(&mut tc(&format!(
                         "filter add dev lo parent 1: protocol ip prio 1 u32 match ip {way} 127.0.{}.{c}/32 flowid 1:{c:x}",
                         100 + i
-                    ))?;
+                    )))?;
                 }
             }
         }
@@ -124,11 +130,16 @@ impl Rig {
         Ok(dir)
     }
 
-    fn coral(&self, args: &[&str]) -> Result<String, String> {
+    /// Runs a command of the start, until the run has to end.
+    fn starts(&self, command: &mut Command) -> Result<(), String> {
+        output_unless(command, &|| self.stop.load(Ordering::Relaxed)).map(drop)
+    }
+
+    fn coral(&self, args: &[&str]) -> Command {
         let mut c = Command::new(&self.coral);
         // A registry of its own: process ids of this namespace mean others outside.
         c.args(args).env("XDG_RUNTIME_DIR", self.dir.join("run"));
-        output(&mut c)
+        c
     }
 
     fn net(&self, system: usize) -> String {
@@ -170,7 +181,7 @@ impl Rig {
         for i in 0..self.spec.systems.len() {
             args.extend(["--nid".into(), format!("127.0.9.{}@{}", i + 1, self.net(i))]);
         }
-        self.coral(&args.iter().map(String::as_str).collect::<Vec<_>>())?;
+        self.starts(&mut self.coral(&args.iter().map(String::as_str).collect::<Vec<_>>()))?;
         self.servers.push(("router".into(), dir));
         Ok(())
     }
@@ -237,7 +248,7 @@ impl Rig {
             let mut words = vec!["format", "--fsname", fsname];
             words.extend(args.iter().map(String::as_str));
             words.push(&dir);
-            self.coral(&words)?;
+            self.starts(&mut self.coral(&words))?;
             Ok(dir)
         };
         (0..count).map(of).collect()
@@ -255,7 +266,7 @@ impl Rig {
         args.extend(dirs.iter().map(String::as_str));
         args.extend(["--nid", nid]);
         args.extend(route.iter().map(String::as_str));
-        self.coral(&args)?;
+        self.starts(&mut self.coral(&args))?;
         self.servers
             .push((name.to_owned(), PathBuf::from(&dirs[0])));
         Ok(())
@@ -305,14 +316,14 @@ impl Rig {
             }
         };
         command.args(&m.args);
-        output(command.env("XDG_RUNTIME_DIR", self.dir.join("run")))?;
+        self.starts(command.env("XDG_RUNTIME_DIR", self.dir.join("run")))?;
         if self.spec.rtt_ms > 0.0 {
             // The rule sees what leaves and what arrives, each by half of the round trip.
             let (dir, half) = (
                 m.dir.display().to_string(),
                 format!("{:.6}", self.spec.rtt_ms / 2000.0),
             );
-            self.coral(&[
+            self.starts(&mut self.coral(&[
                 "lctl",
                 "--dir",
                 &dir,
@@ -325,7 +336,7 @@ impl Rig {
                 "1",
                 "-l",
                 &half,
-            ])?;
+            ]))?;
         }
         Ok(())
     }
@@ -427,13 +438,10 @@ impl Rig {
         note(self.clients_ended());
         self.mounts.clear();
         for (_, dir) in std::mem::take(&mut self.servers).into_iter().rev() {
-            note(
-                self.coral(&["down", &dir.display().to_string()])
-                    .map(|_| ()),
-            );
+            note(output(&mut self.coral(&["down", &dir.display().to_string()])).map(drop));
         }
         if std::mem::take(&mut self.limited) {
-            note(tc("qdisc del dev lo root"));
+            note(output(&mut tc("qdisc del dev lo root")).map(drop));
         }
         if let Err(e) = std::fs::remove_dir_all(&self.dir)
             && e.kind() != std::io::ErrorKind::NotFound
@@ -450,8 +458,10 @@ impl Drop for Rig {
     }
 }
 
-fn tc(words: &str) -> Result<(), String> {
-    output(Command::new("tc").args(words.split_whitespace())).map(drop)
+fn tc(words: &str) -> Command {
+    let mut c = Command::new("tc");
+    c.args(words.split_whitespace());
+    c
 }
 
 fn unmount(dir: &Path) -> Result<(), String> {

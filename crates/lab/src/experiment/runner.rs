@@ -3,7 +3,7 @@
 use super::environment::{differences, environment};
 use super::needs::check_needs;
 use super::plan::{Plan, Step, StepKind};
-use super::process::output;
+use super::process::output_unless;
 use super::step::{Runner, Stop};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
@@ -259,7 +259,9 @@ fn line(plan: &Plan, r: &Record) -> String {
     format!("{label}, {kind} {}: {}", r.step.rep + 1, figures.join(", "))
 }
 
-/// Brings the loopback device of a fresh network namespace up.
-pub fn loopback_up() -> Result<(), String> {
-    output(Command::new("ip").args(["link", "set", "lo", "up"])).map(|_| ())
+/// Brings the loopback device of a fresh network namespace up, unless `stop` is set.
+pub fn loopback_up(stop: &AtomicBool) -> Result<(), String> {
+    let mut up = Command::new("ip");
+    let stop = || stop.load(Ordering::Relaxed);
+    output_unless(up.args(["link", "set", "lo", "up"]), &stop).map(drop)
 }

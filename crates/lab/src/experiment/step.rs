@@ -56,8 +56,8 @@ impl Runner<'_> {
             verdict: None,
             error: None,
         };
-        let made = std::fs::create_dir_all(self.run.path().join(&raw))
-            .map_err(|e| format!("'{raw}': {e}"))
+        let made = (self.run.emptied(&raw))
+            .map_err(|e| e.to_string())
             .and_then(|()| self.measure(step, &raw, &mut record));
         record.error = made.as_ref().err().cloned();
         self.run.record(&record).map_err(Stop::Store)?;
@@ -172,7 +172,7 @@ impl Runner<'_> {
             .join("rig");
         let dir = std::path::absolute(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
         self.rig = Some(
-            Rig::start(&spec, &dir, &self.settings.coral)
+            Rig::start(&spec, &dir, self.settings)
                 .map_err(|e| format!("starting the file systems: {e}"))?,
         );
         Ok(())

@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Version of the directory's format.
@@ -39,6 +40,18 @@ pub enum StoreError {
         file: PathBuf,
         /// What is wrong.
         why: String,
+    },
+    /// A line of it is not what it should be.
+    #[error("line {line} of '{}' is damaged ({why}): take it out; {after}", file.display())]
+    DamagedLine {
+        /// The file.
+        file: PathBuf,
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: String,
+        /// What is so without it.
+        after: &'static str,
     },
     /// A newer program made it.
     #[error("'{}' has format {format}, and this program knows {FORMAT}: use a newer one", file.display())]
@@ -240,6 +253,16 @@ impl RunDir {
         format!("raw/{}", step.name())
     }
 
+    /// Makes a directory, empty also where a step that was killed or failed has left something: what is made again begins as it did
+    /// the first time. What is mounted there is not touched, and is an error.
+    pub fn emptied(&self, name: &str) -> Result<(), StoreError> {
+        let dir = self.dir.join(name);
+        let made = std::fs::create_dir_all(&dir)
+            .and_then(|()| std::fs::symlink_metadata(&dir))
+            .and_then(|own| empty(&dir, own.dev()));
+        made.map_err(|error| StoreError::Io { file: dir, error })
+    }
+
     /// Writes a file whole: another name first, so that a kill leaves the old one or the new one.
     pub fn write(&self, name: &str, value: &impl Serialize) -> Result<(), StoreError> {
         let text = serde_json::to_string_pretty(value).map_err(|e| self.damaged(name, &e))?;
@@ -305,15 +328,21 @@ impl RunDir {
 
     /// Every record, in the order they were made.
     pub fn records(&self) -> Result<Vec<Record>, StoreError> {
-        self.lines("points.jsonl")
+        let after = "without it `coral lab resume` makes its step again";
+        self.lines("points.jsonl", after)
     }
 
     /// Every event.
     pub fn events(&self) -> Result<Vec<Event>, StoreError> {
-        self.lines("events.jsonl")
+        let after = "no measurement is lost with it, it says when the run began, went on or ended";
+        self.lines("events.jsonl", after)
     }
 
-    fn lines<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, StoreError> {
+    fn lines<T: DeserializeOwned>(
+        &self,
+        name: &str,
+        after: &'static str,
+    ) -> Result<Vec<T>, StoreError> {
         let file = self.dir.join(name);
         let bytes = match std::fs::read(&file) {
             Ok(b) => b,
@@ -324,9 +353,11 @@ impl RunDir {
         let whole = &bytes[..whole_lines(&bytes)];
         let lines = whole.split_inclusive(|b| *b == b'\n').enumerate();
         let read = |(i, l)| {
-            serde_json::from_slice(l).map_err(|e| {
-                let line = i + 1;
-                self.damaged(name, &format!("line {line} is damaged ({e}); without that line `coral lab resume` makes its step again"))
+            serde_json::from_slice(l).map_err(|e| StoreError::DamagedLine {
+                file: self.dir.join(name),
+                line: i + 1,
+                why: e.to_string(),
+                after,
             })
         };
         lines.map(read).collect()
@@ -357,6 +388,25 @@ impl RunDir {
         }
         Ok(())
     }
+}
+
+/// Removes what is in a directory, all directories of which have to be on device `device`.
+fn empty(dir: &Path, device: u64) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is = std::fs::symlink_metadata(&path)?;
+        if !is.is_dir() {
+            std::fs::remove_file(&path)?;
+            continue;
+        }
+        if is.dev() != device {
+            let what = format!("'{}' is mounted: unmount it", path.display());
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, what));
+        }
+        empty(&path, device)?;
+        std::fs::remove_dir(&path)?;
+    }
+    Ok(())
 }
 
 /// How many bytes the lines have that were written whole.
@@ -440,11 +490,45 @@ mod tests {
         damaged[last - 2] = 0xff;
         std::fs::write(&file, &damaged).unwrap();
         let why = run.records().unwrap_err().to_string();
-        assert!(why.contains("line 2 is damaged"), "{why}");
+        let named = format!("line 2 of '{}' is damaged (", file.display());
+        let end = "): take it out; without it `coral lab resume` makes its step again";
+        assert!(why.starts_with(&named) && why.ends_with(end), "{why}");
+        std::fs::write(dir.join("events.jsonl"), "{}\n").unwrap();
+        let why = run.events().unwrap_err().to_string();
+        let named = format!(
+            "line 1 of '{}' is damaged (",
+            dir.join("events.jsonl").display()
+        );
+        assert!(
+            why.starts_with(&named) && why.contains("no measurement is lost"),
+            "{why}"
+        );
         assert!(matches!(
             RunDir::create(&dir, &plan(), &serde_json::json!({})),
             Err(StoreError::Exists(_))
         ));
+    }
+
+    #[test]
+    fn a_step_that_is_made_again_finds_nothing() {
+        let tmp = tempfile::tempdir().unwrap();
+        let run = RunDir::create(&tmp.path().join("run"), &plan(), &serde_json::json!({})).unwrap();
+        let raw = RunDir::raw(&record(0).step);
+        let (at, kept) = (run.path().join(&raw), tmp.path().join("kept"));
+        run.emptied(&raw).unwrap();
+        std::fs::create_dir(&kept).unwrap();
+        std::fs::write(kept.join("file"), "").unwrap();
+        std::fs::create_dir_all(at.join("a/b")).unwrap();
+        std::fs::write(at.join("a/b/r.out"), "old").unwrap();
+        std::os::unix::fs::symlink(&kept, at.join("a/link")).unwrap();
+        run.emptied(&raw).unwrap();
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
+        assert!(kept.join("file").exists(), "a link is no directory");
+        // on another device than it should be
+        std::fs::create_dir_all(at.join("dir/below")).unwrap();
+        let why = empty(&at, 0).unwrap_err().to_string();
+        assert!(why.contains("dir' is mounted: unmount it"), "{why}");
+        assert!(at.join("dir/below").exists());
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod launch;
 mod mdsrate;
 mod mdtest;
 pub mod meet;
+mod memory;
 pub mod meter;
 mod mib;
 pub(crate) mod nearest;

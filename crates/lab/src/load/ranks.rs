@@ -109,6 +109,13 @@ impl<'a> Rank<'a> {
         Ok(rank)
     }
 
+    /// Ranks that work now on the host of this one, with it.
+    pub(crate) fn here(&self) -> u64 {
+        let working = self.nodes.hosts.iter().take(self.members as usize);
+        let own = &self.nodes.hosts[self.id as usize];
+        working.filter(|h| *h == own).count() as u64
+    }
+
     /// It is rank 0, which prints.
     pub fn is_first(&self) -> bool {
         self.id == 0

@@ -27,8 +27,8 @@ const HATCHES: [&str; 10] = [
 ];
 
 const LEFT: f64 = 64.0;
-const RIGHT: f64 = 16.0;
-const TOP: f64 = 14.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 16.0;
 const BOTTOM: f64 = 54.0;
 /// Height of a row of the legend, and width of an entry.
 const LEGEND_ROW: f64 = 18.0;

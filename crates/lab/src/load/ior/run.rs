@@ -35,7 +35,7 @@ pub(super) fn all(args: &[String], tests: &[Params], rank: &mut Rank<'_>) -> Res
                 order_seed: 0,
                 errors: 0,
                 iterations: p.wear_out_iterations as u64,
-                buffer: Buffer::new(p.transfer_size as usize)?,
+                buffer: Buffer::new(p.transfer_size as usize, rank.here())?,
                 rank,
             };
             test.run()?;
@@ -561,6 +561,6 @@ impl Test<'_, '_> {
             (0, node) => node / self.p.on_node0.max(1),
             (task, _) => task,
         };
-        Buffer::new(bytes.max(0) as usize)
+        Buffer::new(bytes.max(0) as usize, self.rank.here())
     }
 }

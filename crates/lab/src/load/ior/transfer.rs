@@ -67,7 +67,7 @@ pub(super) struct Moved {
 impl Transfer<'_> {
     /// Runs it.
     pub(super) fn run(mut self, rank: &mut Rank<'_>) -> Result<Moved, Failed> {
-        let mut prefill = self.prefill_buffer()?;
+        let mut prefill = self.prefill_buffer(rank)?;
         let mut errors = 0;
         let limit = (self.p.deadline_s > 0).then(|| self.p.deadline_s * 1_000_000_000);
         if let Some(buffer) = prefill.as_mut().filter(|_| limit.is_none()) {
@@ -219,12 +219,12 @@ impl Transfer<'_> {
     }
 
     /// What the file is filled with before random writes: data that no verification takes for its own.
-    fn prefill_buffer(&self) -> Result<Option<Buffer>, Failed> {
+    fn prefill_buffer(&self, rank: &Rank<'_>) -> Result<Option<Buffer>, Failed> {
         let wanted = self.p.prefill > 0 && self.access.writes();
         if !wanted {
             return Ok(None);
         }
-        let mut buffer = Buffer::new(self.p.prefill as usize)?;
+        let mut buffer = Buffer::new(self.p.prefill as usize, rank.here())?;
         buffer.fill(0xff);
         Ok(Some(buffer))
     }

@@ -232,6 +232,7 @@ impl Options {
             (n("stonewall_s") > 0 && both, "-W is for one directory: -n or -I, not both".into()),
             (n("last") > i64::from(size), "process number: last > number of processes doesn't make sense".into()),
             (n("last") > 0 && n("first") > n("last"), "process number: first > last doesn't make sense".into()),
+            (Tree::new(self).all(size).is_none(), format!("the items of {size} tasks are more than can be counted: give a smaller -n or -I")),
             (n("task_step") < 1, "the step from -f to -l must be positive".into()),
         ];
         rules.into_iter().find(|(wrong, _)| *wrong).map(|(_, text)| text)
@@ -281,6 +282,25 @@ mod tests {
             "-e 10 -n 1",
         ] {
             assert!(read(line).wrong(4).is_some(), "{line}");
+        }
+    }
+
+    #[test]
+    fn more_items_than_a_number_can_hold_are_refused() {
+        let most = i64::MAX;
+        for (line, tasks, refused) in [
+            (format!("-n {most} -u"), 2, false),
+            (format!("-n {most} -u"), 3, true),
+            (format!("-I {most} -b 2 -z 1"), 1, true),
+            // items in leaves only, after the numbers of those above
+            (format!("-I {most} -b 1 -z 2 -L"), 1, true),
+            (format!("-n {most} -I 1"), 4, true),
+        ] {
+            let why = read(&line).wrong(tasks);
+            let said = format!(
+                "the items of {tasks} tasks are more than can be counted: give a smaller -n or -I"
+            );
+            assert_eq!(why, refused.then_some(said), "{line}");
         }
     }
 

@@ -235,10 +235,7 @@ pub(super) fn place(o: &Options, path: &str, seed: u32, stride: u64, rank: &Rank
 
 /// How much there is to do.
 pub(super) fn planned(o: &Options, tree: &Tree, rank: &Rank<'_>) {
-    let (tasks, items) = (
-        rank.members,
-        u64::from(rank.members) * tree.items * tree.loops,
-    );
+    let (tasks, items) = (rank.members, tree.all(rank.members).unwrap_or(u64::MAX));
     rank.out
         .line(match (o.is("files_only"), o.is("dirs_only")) {
             (true, true) => format!("{tasks} tasks, {items} files/directories"),

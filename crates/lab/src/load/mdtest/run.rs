@@ -5,6 +5,7 @@ use super::report::{self, Kind, Measured};
 use super::tree::{self, Tree, Turn};
 use crate::load::Failed;
 use crate::load::clock::{sleep, wall_s};
+use crate::load::memory::fits;
 use crate::load::meter::{Meter, Trace};
 use crate::load::ranks::Rank;
 use crate::load::storage::Buffer;
@@ -111,19 +112,27 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             0 => ".".to_owned(),
             n => paths[rank.id as usize % n].to_owned(),
         };
-        let mut write_buffer = Buffer::new(o.number("write_bytes") as usize)?;
+        let here = rank.here();
+        let [to_write, to_read] = ["write_bytes", "read_bytes"].map(|k| o.number(k) as u64);
+        let both = to_write.saturating_add(to_read);
+        fits(&format!("buffers of {both} bytes"), both, here)?;
+        let mut write_buffer = Buffer::new(to_write as usize, here)?;
         o.pattern.fill(&mut write_buffer, seed, rank.id);
         Ok(Test {
             items: tree.items,
             loops: tree.loops,
-            order: tree::order(tree.items, (seed_of_order > 0).then_some(seed_of_order))?,
+            order: tree::order(
+                tree.items,
+                (seed_of_order > 0).then_some(seed_of_order),
+                here,
+            )?,
             tree,
             stride,
             path,
             seed_of_order,
             seed,
             write_buffer,
-            read_buffer: Buffer::new(o.number("read_bytes") as usize)?,
+            read_buffer: Buffer::new(to_read as usize, here)?,
             errors: 0,
             iteration: 0,
             done: Vec::new(),

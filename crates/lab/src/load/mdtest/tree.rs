@@ -2,6 +2,7 @@
 
 use super::options::Options;
 use crate::load::failed::Failed;
+use crate::load::memory::fits;
 use crate::load::random::{RAND_MAX, Rand};
 
 /// Directory of one iteration.
@@ -60,6 +61,14 @@ impl Tree {
             loops,
             leaf_only,
         }
+    }
+
+    /// Items of all trees of `tasks` tasks, if a number can hold them: then it holds also what one task has, and the number of every
+    /// item. Inner directories have their numbers also where they have no items.
+    pub(super) fn all(&self, tasks: u32) -> Option<u64> {
+        self.per_dir.checked_mul(self.dirs)?;
+        let of_task = self.items.checked_mul(self.loops)?;
+        of_task.checked_mul(u64::from(tasks))
     }
 
     /// The number of the `i`th item: in leaves only, those of the directories above are left out.
@@ -145,10 +154,13 @@ pub(super) fn test_dir(path: &str, iteration: u32, nth: u64) -> String {
     )
 }
 
-/// The order in which items are looked at, shuffled as the original does with this seed. Without one there is nothing to hold.
-pub(super) fn order(items: u64, seed: Option<u32>) -> Result<Vec<u64>, Failed> {
+/// The order in which items are looked at, shuffled as the original does with this seed. Without one there is nothing to hold;
+/// with one it is held on each of the `ranks` ranks here.
+pub(super) fn order(items: u64, seed: Option<u32>, ranks: u64) -> Result<Vec<u64>, Failed> {
     let mut order: Vec<u64> = vec![];
     let Some(seed) = seed else { return Ok(order) };
+    let bytes = items.saturating_mul(size_of::<u64>() as u64);
+    fits(&format!("the order of {items} items"), bytes, ranks)?;
     let room = usize::try_from(items).map(|n| order.try_reserve_exact(n));
     if !matches!(room, Ok(Ok(()))) {
         return Err(Failed::Refused(format!(
@@ -167,6 +179,7 @@ pub(super) fn order(items: u64, seed: Option<u32>) -> Result<Vec<u64>, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::memory::tests::has;
 
     fn tree(branches: i64, depth: i64, items: i64, leaf: bool) -> Tree {
         let mut o = Options::default();
@@ -214,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_shuffle_keeps_every_item_once() {
-        let mut shuffled = order(100, Some(3)).unwrap();
+        let mut shuffled = order(100, Some(3), 1).unwrap();
         let by_number: Vec<u64> = (0..100).collect();
         assert_ne!(shuffled, by_number);
         shuffled.sort_unstable();
@@ -223,8 +236,11 @@ mod tests {
 
     #[test]
     fn only_a_shuffle_takes_memory() {
-        assert!(order(u64::MAX, None).unwrap().is_empty());
-        let why = order(u64::MAX, Some(3)).unwrap_err().to_string();
-        assert!(why.contains("no memory for the order"), "{why}");
+        assert!(order(u64::MAX, None, 1).unwrap().is_empty());
+        let items = has() / 8 + (1 << 27);
+        let why = order(items, Some(3), 1).unwrap_err().to_string();
+        let said = format!("there is no memory for the order of {items} items on each of 1 ranks");
+        assert!(why.starts_with(&said), "{why}");
+        assert!(order(u64::MAX, Some(3), 2).is_err());
     }
 }

@@ -233,7 +233,7 @@ impl<'t, 'r> Task<'t, 'r> {
 
     fn calls(&mut self, file: &mut dyn OpenFile, file_bytes: u64) -> Result<Done, Failed> {
         let o = self.o;
-        let mut buffer = Buffer::new(o.call_bytes as usize)?;
+        let mut buffer = Buffer::new(o.call_bytes as usize, self.rank.here())?;
         fill(&mut buffer, self.rank.id);
         let mut bar = Bar::start(
             o,

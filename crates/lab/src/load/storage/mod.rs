@@ -9,6 +9,7 @@ pub use library::Library;
 pub use posix::Posix;
 
 use crate::load::failed::Failed;
+use crate::load::memory::fits;
 use std::io;
 
 /// How a file is opened.
@@ -128,18 +129,19 @@ pub struct Buffer {
 const ALIGN: usize = 4096;
 
 impl Buffer {
-    /// Of `len` bytes, touched so that no page is missing when the measurement starts. The command line says how many they are, so
-    /// there may be no such memory.
-    pub fn new(len: usize) -> Result<Buffer, Failed> {
+    /// Of `len` bytes, written so that no page is missing when the measurement starts. The command line says how many they are, so
+    /// this host may not have the memory for one on each of the `ranks` ranks here.
+    pub fn new(len: usize, ranks: u64) -> Result<Buffer, Failed> {
         let all = len.saturating_add(ALIGN);
+        fits(&format!("a buffer of {len} bytes"), all as u64, ranks)?;
         let mut bytes = vec![];
         bytes.try_reserve_exact(all).map_err(|_| {
             Failed::Refused(format!(
                 "there is no memory for a buffer of {len} bytes: give a smaller size"
             ))
         })?;
-        bytes.resize(all, 0_u8);
-        bytes.iter_mut().step_by(ALIGN).for_each(|b| *b = 1);
+        // Not zero: a compiler could ask for zeroed memory instead, whose pages are missing until they are used.
+        bytes.resize(all, 1_u8);
         let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
         Ok(Buffer { bytes, start, len })
     }
@@ -156,5 +158,27 @@ impl std::ops::Deref for Buffer {
 impl std::ops::DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::memory::tests::has;
+
+    #[test]
+    fn a_buffer_is_whole_and_none_is_larger_than_the_host() {
+        let buffer = Buffer::new(5000, 3).unwrap();
+        assert_eq!(
+            (buffer.len(), buffer.as_ptr().align_offset(ALIGN)),
+            (5000, 0)
+        );
+        let len = has() + (1 << 30);
+        let why = Buffer::new(len as usize, 1).unwrap_err().to_string();
+        let said =
+            format!("there is no memory for a buffer of {len} bytes on each of 1 ranks here");
+        assert!(why.starts_with(&said), "{why}");
+        let half = has() / 2 + (1 << 30);
+        assert!(Buffer::new(half as usize, 2).is_err());
     }
 }
