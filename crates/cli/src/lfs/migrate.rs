@@ -110,6 +110,24 @@ fn failed(path: &Path, e: Errno) -> Failure {
     Failure::errno(format_args!("lfs migrate: '{}'", path.display()), e)
 }
 
+/// What a server does not permit may be on its way to elsewhere.
+fn refused(path: &Path, e: Errno) -> Failure {
+    if e != Errno::EPERM {
+        return failed(path, e);
+    }
+    match dirstripe::read(path, false) {
+        Ok(l) if l.head.hash_type & hash_flag::MIGRATION != 0 => {
+            let (path, to) = (path.display(), l.head.stripe_offset as i32);
+            let what = format!(
+                "lfs migrate: '{path}' is on its way to MDT {to} since an earlier migration; end that first, by `lfs migrate -m {to} \
+                 {path}`, or with the list of MDTs that was given then"
+            );
+            Failure::new(what, e.0 as u8)
+        }
+        _ => failed(path, e),
+    }
+}
+
 impl Task {
     /// ENODEV when there is no such MDT, E2BIG when there are fewer than shards.
     fn check(&self, path: &Path) -> Result<(), Failure> {
@@ -153,7 +171,7 @@ impl Task {
                 self.lum.head.stripe_offset as i32
             ),
             Err(Errno::EALREADY) => {}
-            Err(e) => return Err(self.refused(path, e)),
+            Err(e) => return Err(refused(path, e)),
         }
         let kind = std::fs::symlink_metadata(path).map_err(|e| of_path(e.into()))?;
         if !kind.is_dir()
@@ -175,24 +193,7 @@ impl Task {
         let lum = self.lum.encode();
         match set_xattr(path, "lustre.lmv", &lum, XattrFlags::empty()) {
             Ok(()) | Err(Errno::EALREADY) => Ok(()),
-            Err(e) => Err(self.refused(path, e)),
-        }
-    }
-
-    /// What a server refuses may be on its way to elsewhere.
-    fn refused(&self, path: &Path, e: Errno) -> Failure {
-        let layout = dirstripe::read(path, false).ok();
-        let moving = layout.filter(|l| l.head.hash_type & hash_flag::MIGRATION != 0);
-        match moving {
-            Some(l) if e == Errno::EPERM => {
-                let (path, to) = (path.display(), l.head.stripe_offset as i32);
-                let what = format!(
-                    "lfs migrate: '{path}' is on its way to MDT {to} since an earlier migration; end that first, by `lfs migrate -m {to} \
-                     {path}`, or with the list of MDTs that was given then"
-                );
-                Failure::new(what, e.0 as u8)
-            }
-            _ => failed(path, e),
+            Err(e) => Err(refused(path, e)),
         }
     }
 

@@ -52,10 +52,10 @@ const PASS_OBJECTS: usize = 4096;
 const RETRY: Duration = Duration::from_secs(60);
 
 /// Last transno of a clean stop; there from then until the next start.
-pub(super) const KEY_STOPPED: &[u8] = b"stopped";
+const KEY_STOPPED: &[u8] = b"stopped";
 
 /// There where data without a file may be all that is left of one: no start looks for it from then on.
-pub(super) const KEY_KEEPS_DATA: &[u8] = b"keeps-data";
+const KEY_KEEPS_DATA: &[u8] = b"keeps-data";
 
 /// What earlier starts have left to be looked through.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::load::random::{RAND_MAX, Rand};
 
 /// Directory of one iteration.
 const TEST_DIR: &str = "test-dir";
-/// Most directories below each other: a path of them is shorter than PATH_MAX (4,096 bytes).
+/// Most directories below each other: deeper ones come near PATH_MAX (4,096 bytes) by their own names alone.
 pub(super) const MAX_DEPTH_COUNT: i64 = 200;
 /// Most directories of a tree: a task holds the names of all of them.
 pub(super) const MAX_DIRS_COUNT: u64 = 10_000_000;
