@@ -284,13 +284,16 @@ fn an_interrupted_start_leaves_nothing_running() {
                 .arg("--mount")
                 .arg(place.path("mnt"))
                 .args(["--port", &place.port.to_string()]);
+            let said = std::fs::File::create(place.path("said")).unwrap();
             let mut up = up
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
+                .stdout(said.try_clone().unwrap())
+                .stderr(said)
                 .spawn()
                 .unwrap();
             pause(wait_ms);
             if ended(&mut up) {
+                let said = std::fs::read_to_string(place.path("said")).unwrap();
+                assert!(up.wait().unwrap().success(), "after {wait_ms} ms: {said}");
                 ok(coral().arg("down").arg(place.path("data"))); // it was quick
                 continue;
             }
@@ -308,6 +311,56 @@ fn an_interrupted_start_leaves_nothing_running() {
         let running = place.up(&[]);
         std::fs::write(place.path("mnt/f"), "x").unwrap();
         running.stop();
+    });
+}
+
+/// However far it had come, also with MDTs that are added.
+#[test]
+fn a_start_that_was_killed_can_be_made_again() {
+    in_network_namespace("a_start_that_was_killed_can_be_made_again", || {
+        for first in 0..4 {
+            let place = Place::new();
+            let _guard = EndsWithTest(place.dir.path());
+            place.make("mnt");
+            let data = place.path("data");
+            let start = |mdts: u32| {
+                let mut up = coral();
+                up.arg("up")
+                    .arg(&data)
+                    .args(["--mdts", &mdts.to_string(), "--mount"])
+                    .arg(place.path("mnt"))
+                    .args(["--port", &place.port.to_string()]);
+                up
+            };
+            for mdts in [1, 1, 1, 3, 3, 3] {
+                let mut up = start(mdts)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .spawn()
+                    .unwrap();
+                pause(15 + 23 * first + 61 * u64::from(up.id() % 5));
+                let _ = up.kill();
+                up.wait().unwrap();
+                until("nothing works in the directory", || {
+                    let left = that_name(&data);
+                    let kill = |pid: &u32| {
+                        // it may be gone by now
+                        let mut kill = Command::new("kill");
+                        let _ = kill.args(["-KILL", &pid.to_string()]).output();
+                    };
+                    left.iter().for_each(kill);
+                    left.is_empty()
+                });
+                // what was mounted by a process that is dead
+                let _ = Command::new("umount")
+                    .arg("-l")
+                    .arg(place.path("mnt"))
+                    .output();
+            }
+            ok(&mut start(3));
+            std::fs::write(place.path("mnt/f"), "x").unwrap();
+            ok(coral().arg("down").arg(&data));
+        }
     });
 }
 

@@ -1,7 +1,7 @@
 //! Directories that must be refused, each with its own error, and what an operator is told.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use coral_osd::{
@@ -104,6 +104,69 @@ fn a_format_that_was_interrupted_can_be_repeated() {
     fs::remove_file(dir.path().join("CORAL")).unwrap();
     OsdFs::format(dir.path(), &label()).unwrap();
     OsdFs::open(dir.path()).unwrap();
+}
+
+/// All files and directories below `dir`, the outer ones first.
+fn below(dir: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        all.push(path.clone());
+        if path.is_dir() {
+            all.extend(below(&path));
+        }
+    }
+    all
+}
+
+/// Whatever of its files is not there yet, or is empty: that a format was interrupted keeps nobody from formatting again.
+#[tokio::test]
+async fn a_format_can_be_repeated_wherever_it_was_interrupted() {
+    let count = below(formatted().path()).len();
+    for (n, is_cut) in (0..count).flat_map(|n| [(n, false), (n, true)]) {
+        let dir = formatted();
+        let mut all = below(dir.path());
+        all.sort();
+        let path = &all[n];
+        match (path.is_dir(), is_cut) {
+            (true, true) => continue,
+            (true, false) => fs::remove_dir_all(path).unwrap(),
+            (false, true) => fs::write(path, "").unwrap(),
+            (false, false) => fs::remove_file(path).unwrap(),
+        }
+        let _ = fs::remove_file(dir.path().join("CORAL"));
+        let done = OsdFs::format(dir.path(), &label()).and_then(|()| OsdFs::open(dir.path()));
+        let (osd, _) = done.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut b = Batch::new();
+        b.put(T, "key", "value");
+        osd.commit(b).await.unwrap();
+    }
+}
+
+/// Rows or objects, and neither the label nor the note of the starts.
+#[tokio::test]
+async fn what_holds_something_is_not_formatted_again() {
+    for has_rows in [true, false] {
+        let dir = formatted();
+        let (osd, _) = OsdFs::open(dir.path()).unwrap();
+        if has_rows {
+            let mut b = Batch::new();
+            b.put(T, "key", "value");
+            osd.commit(b).await.unwrap();
+        }
+        drop(osd);
+        for entry in fs::read_dir(dir.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                fs::remove_file(path).unwrap();
+            }
+        }
+        if !has_rows {
+            fs::write(dir.path().join("objects/one"), "").unwrap();
+        }
+        let e = OsdFs::format(dir.path(), &label()).unwrap_err();
+        assert!(e.to_string().contains("restore its file CORAL"), "{e}");
+    }
 }
 
 #[test]

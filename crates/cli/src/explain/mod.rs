@@ -92,7 +92,7 @@ fn as_json(v: &Verdict) -> Value {
             "expected": v.little.expected(), "counted": v.little.counted,
         },
         "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
-        "next": v.next,
+        "at_once": v.at_once, "next": v.next,
     })
 }
 

@@ -96,15 +96,15 @@ impl Maker<'_> {
     }
 
     fn make(&mut self, trial: &Trial, v: &Verdict, before: &Window) -> Result<Outcome, String> {
-        let first = v.causes.first().ok_or("there is no cause to try")?;
+        let first = || v.causes.first().ok_or("there is no cause to try");
         match trial {
             Trial::Parameter(pattern, value) => {
                 self.parameters(pattern, value)?;
-                self.windows(before).map(|w| w.outcome(first))
+                Ok(self.windows(before)?.outcome(first()?))
             }
             Trial::RouterBuffers(router, large) => {
                 self.router(router, *large as usize)?;
-                self.windows(before).map(|w| w.outcome(first))
+                Ok(self.windows(before)?.outcome(first()?))
             }
             Trial::ClearCache => self.clear_cache(),
             Trial::Probe => self.probe(v),
@@ -130,7 +130,7 @@ impl Maker<'_> {
                     self.e.window
                 ));
                 let (seen, _) = looked(self.e)?;
-                Ok(again(&judge(&seen.facts(&seen.joined())), first))
+                Ok(again(&judge(&seen.facts(&seen.joined())), first()?))
             }
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::attribution::Segment;
 
 use super::facts::Facts;
-use super::rules::{Cause, causes, ms};
+use super::rules::{CORE_BUSY, Cause, causes, ms};
 
 /// How far Little's law may be off before the stamps are not believed.
 const LITTLE_OFF: f64 = 0.1;
@@ -47,6 +47,8 @@ pub struct Verdict {
     pub shares: Vec<(Segment, f64)>,
     /// Why nothing can be said.
     pub unknown: Option<String>,
+    /// What holds the rate down where nobody is slow and nothing is full: how many operations the programs have under way at once.
+    pub at_once: Option<String>,
     /// The one thing to do next.
     pub next: String,
 }
@@ -88,14 +90,35 @@ pub fn explain(f: &Facts) -> Verdict {
     if count == 0 || !little.holds() {
         found.clear();
     }
-    let next = next(&found, &shares, unknown.as_deref());
+    let at_once = (found.is_empty() && unknown.is_none())
+        .then(|| at_once(f, &little))
+        .flatten();
+    let mut next = next(&found, &shares, unknown.as_deref());
+    if at_once.is_some() {
+        next = format!("more programs at once, or more operations at once by each; {next}");
+    }
     Verdict {
         little,
         causes: found,
         shares,
         unknown,
+        at_once,
         next,
     }
+}
+
+/// Where no machine has a full core, more at once would be done as quickly.
+fn at_once(f: &Facts, little: &Little) -> Option<String> {
+    let busiest = f.hosts.iter().map(|h| h.busiest_core);
+    let busiest = busiest.max_by(f64::total_cmp)?;
+    (busiest < CORE_BUSY).then(|| {
+        format!(
+            "the programs have {:.2} operations under way at once, {} each; the busiest core is {:.0}% busy",
+            little.expected(),
+            ms(little.time_s),
+            100.0 * busiest
+        )
+    })
 }
 
 /// What would tell the first two apart.
@@ -140,7 +163,10 @@ impl fmt::Display for Verdict {
         match (&self.unknown, self.causes.first()) {
             (Some(why), _) => writeln!(out, "verdict: unknown: {why}")?,
             (None, Some(c)) => writeln!(out, "verdict: {} ({})", c.kind.name(), c.subject)?,
-            (None, None) => writeln!(out, "verdict: nothing stands out")?,
+            (None, None) => match &self.at_once {
+                Some(why) => writeln!(out, "verdict: nobody is slow and nothing is full: {why}")?,
+                None => writeln!(out, "verdict: nothing stands out")?,
+            },
         }
         for (i, c) in self.causes.iter().enumerate() {
             writeln!(
@@ -161,5 +187,51 @@ impl fmt::Display for Verdict {
             writeln!(out, "  {:>18} {:>5.1}%", s.name(), 100.0 * share)?;
         }
         writeln!(out, "next: {}", self.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::{Host, OpKind};
+    use super::super::{Trial, trial};
+    use super::*;
+
+    /// One program that reads again and again, near by: 0.8 operations are under way.
+    fn one_reader(busiest_core: f64) -> Verdict {
+        let host = Host {
+            busiest_core,
+            ..Host::default()
+        };
+        explain(&Facts {
+            window_s: 1.0,
+            under_way: 0.8,
+            ops: vec![OpKind {
+                op: "READ".into(),
+                count: 8000,
+                seconds: 0.8,
+            }],
+            seconds: [
+                ((Segment::ClientCpu, "client".to_owned()), 0.45),
+                ((Segment::Network, "fs1-OST0000".to_owned()), 0.35),
+            ]
+            .into(),
+            hosts: vec![host],
+            ..Facts::default()
+        })
+    }
+
+    #[test]
+    fn where_nothing_is_full_the_operations_at_once_are_told() {
+        let v = one_reader(0.6);
+        let told = "verdict: nobody is slow and nothing is full: the programs have 0.80 operations under way at once, 100.0 us each; the busiest core is 60% busy\n";
+        assert!(v.to_string().contains(told), "{v}");
+        assert!(v.causes.is_empty() && v.next.starts_with("more programs at once"));
+        assert_eq!(trial(&v), Some(Trial::Concurrency));
+        let full = one_reader(0.97);
+        assert!(
+            full.to_string().contains("verdict: nothing stands out\n"),
+            "{full}"
+        );
+        assert_eq!(trial(&full), None);
     }
 }

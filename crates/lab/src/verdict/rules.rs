@@ -24,7 +24,7 @@ const IN_FLIGHT_DEFAULT: u32 = 8;
 /// Locks given back in an operation, from which on clients take them from each other.
 pub(super) const CALLBACKS_LEAST: f64 = 0.2;
 /// A core so busy has no room.
-const CORE_BUSY: f64 = 0.95;
+pub(super) const CORE_BUSY: f64 = 0.95;
 /// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
 pub(super) const CPU_WAIT: f64 = 0.2;
 /// Cores that other programs take, from which on a core may be full because of them.

@@ -50,9 +50,11 @@ pub enum Trial {
     LookAgain,
 }
 
-/// The trial of a verdict's first cause; None: there is no cause to try.
+/// The trial of a verdict's first cause, or of how many operations are under way at once; None: there is nothing to try.
 pub fn trial(v: &Verdict) -> Option<Trial> {
-    let cause = v.causes.first()?;
+    let Some(cause) = v.causes.first() else {
+        return v.at_once.as_ref().map(|_| Trial::Concurrency);
+    };
     Some(match cause.kind {
         CauseKind::Window if cause.subject.contains("-OST") => {
             let value = cause.change.rsplit_once('=').map_or("16", |(_, n)| n);
@@ -116,7 +118,8 @@ impl Outcome {
     pub fn text(&self, v: &Verdict) -> String {
         let mut out: String = self.figures.iter().map(|f| format!("  {f}\n")).collect();
         let named = |c: &Cause| format!("{} ({})", c.kind.name(), c.subject);
-        let first = v.causes.first().map_or(String::new(), named);
+        let at_once = "the number of operations at once".to_owned();
+        let first = v.causes.first().map_or(at_once, named);
         out += &match (self.was, v.causes.get(1)) {
             (Was::First, _) => format!("it is {first}\n"),
             (Was::Second, Some(second)) => {

@@ -50,6 +50,11 @@ pub(super) fn is_made(kv: &Path, id: u64) -> bool {
     table_dir(kv, id).join("current").exists()
 }
 
+/// Whether the store in `kv` has a table beside [`META`].
+pub(super) fn has_tables(kv: &Path) -> bool {
+    (1..u64::BITS as u64).any(|id| is_made(kv, id))
+}
+
 /// Says that table `id` is not there.
 pub(super) fn missing(kv: &Path, id: u64, why: &str) -> String {
     format!(

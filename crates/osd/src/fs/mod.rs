@@ -127,6 +127,7 @@ impl OsdFs {
         }
         let lock = DirLock::acquire(dir)?;
         private::tighten(dir);
+        remove_unfinished(dir).map_err(|e| fail("remove what an interrupted format left in", e))?;
         private::make_dir(&dir.join(OBJECTS_DIR)).map_err(|e| fail("create objects in", e))?;
         private::make_dir(&dir.join(tables::TABLES_DIR))
             .map_err(|e| fail("create tables in", e))?;
@@ -296,12 +297,17 @@ fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
             "it has served as a target and lost its label; restore its file CORAL",
         ));
     }
+    if has_any(&dir.join(OBJECTS_DIR))? || manifest::has_tables(&dir.join(tables::TABLES_DIR)) {
+        return Ok(Some(
+            "it holds objects or tables of a target that lost its label; restore its file CORAL",
+        ));
+    }
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
         let ours = [
             "lost+found",
             "LOCK",
-            "SYNCED",
+            synced::NAME,
             tables::TABLES_DIR,
             OBJECTS_DIR,
             "CORAL.new",
@@ -314,6 +320,29 @@ fn foreign_content(dir: &Path) -> std::io::Result<Option<&'static str>> {
         }
     }
     Ok(None)
+}
+
+/// Whether there is anything in `dir`, which may be missing.
+fn has_any(dir: &Path) -> std::io::Result<bool> {
+    match fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        entries => Ok(entries?.next().is_some()),
+    }
+}
+
+/// Removes the store that a format may have left half made; what there is has no rows ([`foreign_content`]). What is promised of
+/// it goes first.
+fn remove_unfinished(dir: &Path) -> std::io::Result<()> {
+    for removed in [
+        fs::remove_file(dir.join(synced::NAME)),
+        fs::remove_dir_all(dir.join(tables::TABLES_DIR)),
+    ] {
+        match removed {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn open_tables(

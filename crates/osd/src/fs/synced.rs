@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::note::boot_tag;
 use super::private;
 
-const NAME: &str = "SYNCED";
+pub(super) const NAME: &str = "SYNCED";
 const MAGIC: u64 = u64::from_le_bytes(*b"CORALSY2");
 /// Of the form without the tables, which is read.
 const MAGIC_1: u64 = u64::from_le_bytes(*b"CORALSY1");
