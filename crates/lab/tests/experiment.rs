@@ -468,6 +468,8 @@ fn a_run_that_is_still_ending_is_waited_for() {
         while std::fs::read_dir(dir.join("raw")).map_or(0, Iterator::count) == 0 {
             std::thread::yield_now();
         }
+        let state = report::state(&dir).unwrap();
+        assert!(state.starts_with("f, running, "), "{state}");
         assert_eq!(resume(&dir, &s), Ok(complete(2)));
         assert_eq!(first.join().unwrap(), Ok(complete(2)));
     });

@@ -9,6 +9,7 @@ use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
 use crate::verdict::Seen;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -124,9 +125,20 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     go(&run, &plan, settings, done, event)
 }
 
+/// File of a run directory that is locked while the run goes on.
+const LOCK: &str = "lock";
+
+/// Whether the run in `dir` goes on, in this process or another. Who looks has the lock for a moment, which a run that begins waits
+/// for.
+pub fn is_running(dir: &Path) -> bool {
+    let looked =
+        File::open(dir.join(LOCK)).map(|lock| flock(&lock, FlockOperation::NonBlockingLockShared));
+    matches!(looked, Ok(Err(Errno::WOULDBLOCK)))
+}
+
 /// Nobody else runs in this directory while this is held. A run that was killed may still be ending: that is waited for.
 fn alone(dir: &Path) -> Result<File, String> {
-    let file = dir.join("lock");
+    let file = dir.join(LOCK);
     let lock = File::create(&file).map_err(|e| format!("'{}': {e}", file.display()))?;
     let begun = clock::now();
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {

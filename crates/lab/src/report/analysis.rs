@@ -1,7 +1,7 @@
 //! What a run says: its records put together by point and measure.
 
 use crate::clock::utc;
-use crate::experiment::{Event, Plan, Point, Record, RunDir, StepKind, StoreError};
+use crate::experiment::{Event, Plan, Point, Record, RunDir, StepKind, StoreError, is_running};
 use crate::stats::{Comparison, Summary, compare};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -284,8 +284,12 @@ pub fn state(dir: &Path) -> Result<String, StoreError> {
     Ok(match a.incomplete() {
         None => format!("{}, complete, begun {}", a.plan.spec.name, a.began()),
         Some(why) => format!(
-            "{}, incomplete, begun {}: {why}",
+            "{}, {}, begun {}: {why}",
             a.plan.spec.name,
+            match is_running(dir) {
+                true => "running",
+                false => "incomplete",
+            },
             a.began()
         ),
     })

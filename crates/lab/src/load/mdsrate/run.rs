@@ -1,6 +1,6 @@
 //! One rank's operations, and the line that sums them up.
 
-use super::settings::{Mode, Settings, print};
+use super::settings::{Mode, Settings, print_to};
 use crate::load::Failed;
 use crate::load::clock::{seconds, wall_s};
 use crate::load::meter::{Latency, Meter};
@@ -134,9 +134,17 @@ struct Work<'s> {
 
 impl Work<'_> {
     fn path(&self, number: i64) -> Result<String, Failed> {
-        let name = print(&self.s.file_format, number, "filefmt");
-        let name = name.map_err(|w| Failed::Refused(format!("{w:?}")))?;
-        Ok(format!("{}/{name}", self.s.dir))
+        let mut path = String::new();
+        self.path_to(&mut path, number).map(|()| path)
+    }
+
+    /// The same, in the place of what `path` has: nothing is allocated for each operation.
+    fn path_to(&self, path: &mut String, number: i64) -> Result<(), Failed> {
+        path.clear();
+        path.push_str(&self.s.dir);
+        path.push('/');
+        let done = print_to(path, &self.s.file_format, number, "filefmt");
+        done.map_err(|w| Failed::Refused(format!("{w:?}")))
     }
 
     fn how(&self) -> How {
@@ -200,14 +208,15 @@ impl Work<'_> {
         let mut number = s.begin;
         let mut last = (0, start);
         let mut now = start;
+        let mut path = String::new();
         while now - start < limit {
             if counted && meter.operations() >= s.iters as u64 || !counted && number > s.end {
                 break;
             }
-            let path = match counted {
-                true => self.next_file()?,
-                false => self.path(number)?,
-            };
+            match counted {
+                true => path = self.next_file()?,
+                false => self.path_to(&mut path, number)?,
+            }
             number += s.step;
             match self.one(rank, &path) {
                 Ok(()) => now = meter.done(0),

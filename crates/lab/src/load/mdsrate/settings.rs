@@ -1,5 +1,6 @@
 //! What the options mean for one rank. Their order matters: some are checked against the operation named before them.
 
+use std::fmt::Write as _;
 use std::fs;
 
 /// Operations.
@@ -324,9 +325,19 @@ fn seed_of_file(path: &str, rank: u32) -> Result<u32, Wrong> {
 /// `sprintf(format, number)`: %d with a width, and %%. Other conversions would read what is not there.
 pub(super) fn print(format: &str, number: i64, option: &str) -> Result<String, Wrong> {
     let mut text = String::new();
+    print_to(&mut text, format, number, option).map(|()| text)
+}
+
+/// The same, behind what `text` has.
+pub(super) fn print_to(
+    text: &mut String,
+    format: &str,
+    number: i64,
+    option: &str,
+) -> Result<(), Wrong> {
     let mut rest = format;
     while let Some((before, after)) = rest.split_once('%') {
-        text += before;
+        *text += before;
         let digits = after
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(after.len());
@@ -334,9 +345,14 @@ pub(super) fn print(format: &str, number: i64, option: &str) -> Result<String, W
         let pad = width.starts_with('0');
         let wide: usize = width.parse().unwrap_or(0).min(64);
         match kind {
-            Some('%') if width.is_empty() => text += "%",
-            Some('d' | 'i' | 'u') if pad => text += &format!("{number:0wide$}"),
-            Some('d' | 'i' | 'u') => text += &format!("{number:wide$}"),
+            Some('%') if width.is_empty() => text.push('%'),
+            Some('d' | 'i' | 'u') => {
+                // a String takes all that is written
+                let _ = match pad {
+                    true => write!(text, "{number:0wide$}"),
+                    false => write!(text, "{number:wide$}"),
+                };
+            }
             _ => {
                 return Err(Wrong::Fatal(format!(
                     "--{option} '{format}' may have %d, a width as in %05d, and %% only"
@@ -345,7 +361,8 @@ pub(super) fn print(format: &str, number: i64, option: &str) -> Result<String, W
         }
         rest = &after[digits + 1..];
     }
-    Ok(text + rest)
+    *text += rest;
+    Ok(())
 }
 
 #[cfg(test)]

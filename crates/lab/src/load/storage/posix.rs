@@ -29,7 +29,8 @@ impl Storage for Posix {
     }
 
     fn size(&self, path: &str) -> io::Result<u64> {
-        fs::metadata(path).map(|m| m.len())
+        // the call that the originals make; the standard library's costs more
+        Ok(rustix::fs::stat(path)?.st_size as u64)
     }
 
     fn mknod(&self, path: &str, mode: u32) -> io::Result<()> {
