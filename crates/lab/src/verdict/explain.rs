@@ -9,6 +9,9 @@ use super::rules::{CORE_BUSY, Cause, causes, ms};
 
 /// How far Little's law may be off before the stamps are not believed.
 const LITTLE_OFF: f64 = 0.1;
+/// Operations under way below which it is their number that holds the rate down: as many as a client may have RPCs in flight to one
+/// target.
+const FEW_AT_ONCE: f64 = 8.0;
 /// Share of the time not placed, or in network and server together, from which on the verdict is 'unknown'.
 const UNKNOWN_SHARE: f64 = 0.4;
 
@@ -107,13 +110,13 @@ pub fn explain(f: &Facts) -> Verdict {
     }
 }
 
-/// Where no machine has a full core, more at once would be done as quickly.
+/// Where no machine has a full core, and few operations are under way, more at once would be done as quickly.
 fn at_once(f: &Facts, little: &Little) -> Option<String> {
     let busiest = f.hosts.iter().map(|h| h.busiest_core);
     let busiest = busiest.max_by(f64::total_cmp)?;
-    (busiest < CORE_BUSY).then(|| {
+    (busiest < CORE_BUSY && little.expected() < FEW_AT_ONCE).then(|| {
         format!(
-            "the programs have {:.2} operations under way at once, {} each; the busiest core is {:.0}% busy",
+            "{:.2} operations are under way at once, {} each; the busiest core is {:.0}% busy",
             little.expected(),
             ms(little.time_s),
             100.0 * busiest
@@ -211,8 +214,8 @@ mod tests {
                 seconds: 0.8,
             }],
             seconds: [
-                ((Segment::ClientCpu, "client".to_owned()), 0.45),
-                ((Segment::Network, "fs1-OST0000".to_owned()), 0.35),
+                ((Segment::ClientCpu, "client".to_owned()), 0.1),
+                ((Segment::Network, "fs1-OST0000".to_owned()), 0.7),
             ]
             .into(),
             hosts: vec![host],
@@ -223,7 +226,7 @@ mod tests {
     #[test]
     fn where_nothing_is_full_the_operations_at_once_are_told() {
         let v = one_reader(0.6);
-        let told = "verdict: nobody is slow and nothing is full: the programs have 0.80 operations under way at once, 100.0 us each; the busiest core is 60% busy\n";
+        let told = "verdict: nobody is slow and nothing is full: 0.80 operations are under way at once, 100.0 us each; the busiest core is 60% busy\n";
         assert!(v.to_string().contains(told), "{v}");
         assert!(v.causes.is_empty() && v.next.starts_with("more programs at once"));
         assert_eq!(trial(&v), Some(Trial::Concurrency));
