@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Place, Running, coral, in_network_namespace, ok, until};
+use common::{Place, Running, coral, in_network_namespace, ok, own_dir_of, until};
 use std::io::{Read, Write};
 use std::path::Path;
 
@@ -110,7 +110,7 @@ fn a_client_stays_within_its_budget() {
         let client = Running::start_as(command, &args, &place.path("far-client"), &[&far]);
         let socket = place
             .path("run")
-            .join(format!("coral/{}.d/control.sock", client.pid()));
+            .join(format!("coral/{}/control.sock", own_dir_of(client.pid())));
         until("it can be asked", || socket.exists());
 
         walk(&far, 0..2);

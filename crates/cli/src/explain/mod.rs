@@ -14,6 +14,11 @@ use std::time::Duration;
 /// Longest that this machine is watched.
 const WATCH_MAX_S: f64 = 3600.0;
 
+/// Operations of so many last seconds are judged, unless the machine is watched for longer.
+const RECENT_S: f64 = 10.0;
+/// A load that ended so many seconds ago has ended.
+const AGO_S: f64 = 2.0;
+
 /// Entry of `coral explain`.
 pub(crate) fn run(e: &Explain) -> Result<(), String> {
     if e.put_back {
@@ -38,20 +43,32 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
             None => trial::run(e),
         };
     }
-    let seen = match file {
-        Some(file) => read(&file)?,
+    let (seen, of) = match file {
+        Some(file) => (read(&file)?, None),
         None => {
             let machine = this_host(&e.places, || wait(e.watch));
-            let mut seen = ask_all(&e.places)?;
+            let all = ask_all(&e.places)?;
+            let (mut seen, seconds, ago) = all.recent(e.watch.max(RECENT_S));
             seen.hosts.push(machine);
-            seen
+            (seen, Some((seconds, ago)))
         }
     };
     let verdict = judge(&seen.facts(&seen.joined()));
-    match e.json {
-        true => print(&format!("{:#}\n", as_json(&verdict))),
-        false => print(&verdict.to_string()),
+    if e.json {
+        let mut all = as_json(&verdict);
+        if let Some((seconds, ago)) = of {
+            all["of"] = json!({ "seconds": seconds, "ended_s_ago": ago });
+        }
+        return print(&format!("{all:#}\n"));
     }
+    let of = match of {
+        Some((seconds, ago)) if ago >= AGO_S => {
+            format!("operations of {seconds:.1} s, the last of which ended {ago:.0} s ago\n")
+        }
+        Some((seconds, _)) if seconds > 0.0 => format!("operations of the last {seconds:.1} s\n"),
+        _ => String::new(),
+    };
+    print(&format!("{of}{verdict}"))
 }
 
 #[expect(

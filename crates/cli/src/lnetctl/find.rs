@@ -6,6 +6,7 @@ use crate::rundir;
 use coral_lnet::Node;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +38,7 @@ impl Registered {
     pub(crate) fn new(socket: &Path) -> Option<Registered> {
         let dir = made_registry()?;
         tidy(&dir);
-        let link = dir.join(format!("{}.sock", std::process::id()));
+        let link = dir.join(Owner::here(std::process::id()).entry("sock"));
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(std::path::absolute(socket).ok()?, &link).ok()?;
         Some(Registered(link))
@@ -52,7 +53,7 @@ impl Drop for Registered {
 
 /// Where this process may put a control socket that belongs to no directory of its own.
 fn own_socket_dir() -> Option<PathBuf> {
-    let dir = made_registry()?.join(format!("{}.d", std::process::id()));
+    let dir = made_registry()?.join(Owner::here(std::process::id()).entry("d"));
     rundir::private(&dir).ok()?;
     Some(dir)
 }
@@ -115,10 +116,44 @@ pub(crate) fn mount_log(mountpoint: &Path) -> PathBuf {
     )
 }
 
-/// The process whose entry this is: `PID.sock` or `PID.d`.
-fn owner(entry: &Path) -> Option<u32> {
-    let known = matches!(entry.extension()?.to_str()?, "sock" | "d");
-    entry.file_stem()?.to_str()?.parse().ok().filter(|_| known)
+/// The process whose entry it is. Containers may share the directory, and number their processes alike.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Owner {
+    pid: u32,
+    /// Of the PID namespace.
+    inode: u64,
+}
+
+impl Owner {
+    /// The process with that number in the PID namespace of this one.
+    fn here(pid: u32) -> Owner {
+        let own = std::fs::metadata("/proc/self/ns/pid");
+        Owner {
+            pid,
+            inode: own.map_or(0, |m| m.ino()),
+        }
+    }
+
+    /// Name of its entry.
+    fn entry(self, kind: &str) -> String {
+        format!("{}-{}.{kind}", self.pid, self.inode)
+    }
+
+    /// Of an entry's path.
+    fn of(entry: &Path) -> Option<Owner> {
+        let known = matches!(entry.extension()?.to_str()?, "sock" | "d");
+        let (pid, inode) = entry.file_stem()?.to_str()?.split_once('-')?;
+        known.then_some(())?;
+        Some(Owner {
+            pid: pid.parse().ok()?,
+            inode: inode.parse().ok()?,
+        })
+    }
+
+    /// Its number is one of this PID namespace.
+    fn is_here(self) -> bool {
+        self == Owner::here(self.pid)
+    }
 }
 
 /// Whether a process is there that has not ended. Where that cannot be read, it is taken to be there.
@@ -133,28 +168,27 @@ pub(crate) fn alive(pid: u32) -> bool {
 
 /// The process answers on its control socket.
 pub(crate) fn can_be_asked(pid: u32) -> bool {
-    UnixStream::connect(registry().join(format!("{pid}.sock"))).is_ok()
+    UnixStream::connect(registry().join(Owner::here(pid).entry("sock"))).is_ok()
 }
 
 /// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
-/// same place: so it is the pid that tells.
+/// same place: so it is the pid that tells, where it is one of this PID namespace, and otherwise whether somebody answers.
 fn tidy(dir: &Path) {
-    for entry in std::fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|e| e.path())
-    {
-        if owner(&entry).is_some_and(|pid| !alive(pid)) {
-            let is_dir = std::fs::symlink_metadata(&entry).is_ok_and(|m| m.is_dir());
-            // a directory is one process's own: if it answers there, its pid is of another PID namespace
-            if is_dir && UnixStream::connect(entry.join("control.sock")).is_ok() {
-                continue;
-            }
-            let _ = if is_dir {
-                std::fs::remove_dir_all(&entry)
-            } else {
-                std::fs::remove_file(&entry)
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries.map(|e| e.path()) {
+        let Some(owner) = Owner::of(&entry) else {
+            continue;
+        };
+        let is_dir = std::fs::symlink_metadata(&entry).is_ok_and(|m| m.is_dir());
+        let is_left = match (owner.is_here(), is_dir) {
+            (true, _) => !alive(owner.pid),
+            (false, true) => UnixStream::connect(entry.join("control.sock")).is_err(),
+            (false, false) => UnixStream::connect(&entry).is_err(),
+        };
+        if is_left {
+            let _ = match is_dir {
+                true => std::fs::remove_dir_all(&entry),
+                false => std::fs::remove_file(&entry),
             };
         }
     }
@@ -163,7 +197,8 @@ fn tidy(dir: &Path) {
 /// A process of this user that can be asked.
 #[derive(Debug, PartialEq)]
 struct Running {
-    pid: u32,
+    /// `None`: it is of another PID namespace.
+    pid: Option<u32>,
     socket: PathBuf,
 }
 
@@ -179,10 +214,14 @@ impl Running {
 
     /// For the user to choose by.
     fn named(&self) -> String {
-        self.place().map_or_else(
-            || format!("process {}", self.pid),
-            |p| format!("{p} (process {})", self.pid),
-        )
+        let who = match self.pid {
+            Some(pid) => format!("process {pid}"),
+            None => "a process of another PID namespace".to_owned(),
+        };
+        match self.place() {
+            Some(place) => format!("{place} ({who})"),
+            None => who,
+        }
     }
 }
 
@@ -200,13 +239,13 @@ fn running_in(dir: &Path) -> Vec<Running> {
         .flatten()
         .map(|e| e.path())
     {
-        let Some(pid) = owner(&link).filter(|_| link.extension().is_some_and(|e| e == "sock"))
-        else {
+        let is_socket = link.extension().is_some_and(|e| e == "sock");
+        let Some(owner) = Owner::of(&link).filter(|_| is_socket) else {
             continue;
         };
         match UnixStream::connect(&link) {
             Ok(_) => out.push(Running {
-                pid,
+                pid: owner.is_here().then_some(owner.pid),
                 socket: std::fs::read_link(&link).unwrap_or(link),
             }),
             // A pid that was given to another process since.
@@ -251,10 +290,11 @@ pub(crate) fn socket(
     }
     let mut all = running();
     if let Some(which) = which {
-        let pid = which.to_str().and_then(|w| w.parse().ok());
+        let pid: Option<u32> = which.to_str().and_then(|w| w.parse().ok());
         let full = std::path::absolute(which).unwrap_or_else(|_| which.to_owned());
-        let meant =
-            |r: &Running| Some(r.pid) == pid || r.place().is_some_and(|p| Path::new(&p) == full);
+        let meant = |r: &Running| {
+            pid.is_some() && r.pid == pid || r.place().is_some_and(|p| Path::new(&p) == full)
+        };
         return match all.iter().find(|r| meant(r)) {
             Some(r) => Ok(r.socket.clone()),
             None => Err(format!(
@@ -338,26 +378,51 @@ mod tests {
         // Started again in the same directory after a kill -9: both links lead to the socket that is there now.
         let socket = at("control.sock");
         let _listener = UnixListener::bind(&socket).unwrap();
-        symlink(&socket, at(&format!("{dead}.sock"))).unwrap();
-        symlink(&socket, at(&format!("{own}.sock"))).unwrap();
-        for d in [dead, own] {
-            std::fs::create_dir(at(&format!("{d}.d"))).unwrap();
-            std::fs::write(at(&format!("{d}.d/control.sock")), "").unwrap();
+        let entry = |pid: u32, kind: &str| Owner::here(pid).entry(kind);
+        for pid in [dead, own] {
+            symlink(&socket, at(&entry(pid, "sock"))).unwrap();
+            let made = at(&entry(pid, "d"));
+            std::fs::create_dir(&made).unwrap();
+            std::fs::write(made.join("control.sock"), "").unwrap();
         }
         std::fs::write(at("mount-mnt.log"), "").unwrap();
-        assert_eq!(running_in(dir.path()), [Running { pid: own, socket }]);
+        let running = Running {
+            pid: Some(own),
+            socket,
+        };
+        assert_eq!(running_in(dir.path()), [running]);
         let mut left: Vec<String> = std::fs::read_dir(dir.path())
             .unwrap()
             .map(|e| e.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
         let mut want = vec![
-            format!("{own}.d"),
-            format!("{own}.sock"),
+            entry(own, "d"),
+            entry(own, "sock"),
             "control.sock".into(),
             "mount-mnt.log".into(),
         ];
         want.sort();
         assert_eq!(left, want);
+    }
+
+    /// The directory is shared with a container: who answers is left alone, also where its number is nobody's here.
+    #[test]
+    fn processes_of_other_pid_namespaces_are_found_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let (answers, silent) = (at("a.socket"), at("s.socket"));
+        let _listener = UnixListener::bind(&answers).unwrap();
+        let inode = Owner::here(1).inode + 1;
+        let other = |pid| Owner { pid, inode }.entry("sock");
+        symlink(&answers, at(&other(u32::MAX))).unwrap();
+        symlink(&silent, at(&other(std::process::id()))).unwrap();
+        let running = Running {
+            pid: None,
+            socket: answers,
+        };
+        assert_eq!(running_in(dir.path()), [running]);
+        assert!(at(&other(u32::MAX)).symlink_metadata().is_ok());
+        assert!(at(&other(std::process::id())).symlink_metadata().is_err());
     }
 }

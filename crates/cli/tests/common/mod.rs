@@ -117,6 +117,13 @@ pub fn text(out: &Output) -> String {
     )
 }
 
+/// The directory of a process's own control socket, in the registry of its user.
+pub fn own_dir_of(pid: u32) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let namespace = std::fs::metadata("/proc/self/ns/pid").expect("a PID namespace");
+    format!("{pid}-{}.d", namespace.ino())
+}
+
 /// A TCP port that is free now, on every loopback address.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");

@@ -69,13 +69,17 @@ impl Outcome<'_> {
         self.disposition & bit != 0
     }
 
-    /// Why an open that was answered has opened nothing; EREMOTE: the object is on another MDT than its name.
+    /// Why an open that was answered has opened nothing; EREMOTE: the object is on another MDT than its name. ESTALE: it is none that
+    /// an MDT opens, and took the name since it was looked up; the caller looks again.
     fn not_opened(&self) -> TargetError {
-        let away = Attrs::read(&self.reply, 2).is_ok_and(|a| a.body.valid & md::MDS != 0);
-        match (self.has(disp::LOOKUP_NEG), away) {
-            (true, _) => self.reply.refused(Errno::ENOENT),
-            (false, true) => self.reply.refused(Errno::EREMOTE),
-            (false, false) => self.reply.bad("an open that neither opened nor failed"),
+        let body = Attrs::read(&self.reply, 2).ok().map(|a| a.body);
+        let is_special =
+            |mode: u32| !matches!(mode & libc::S_IFMT, 0 | libc::S_IFREG | libc::S_IFDIR);
+        match body {
+            _ if self.has(disp::LOOKUP_NEG) => self.reply.refused(Errno::ENOENT),
+            Some(b) if b.valid & md::MDS != 0 => self.reply.refused(Errno::EREMOTE),
+            Some(b) if is_special(b.mode) => self.reply.refused(Errno::ESTALE),
+            _ => self.reply.bad("an open that neither opened nor failed"),
         }
     }
 }

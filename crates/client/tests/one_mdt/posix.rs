@@ -37,6 +37,15 @@ async fn write_read_and_names() {
     let sl = u.fid("sl").await.unwrap();
     assert_eq!(fs.readlink(&u.cred, sl).await.unwrap(), "over/there");
     assert_eq!(u.stat("sl").await.unwrap().size, 10);
+    // what took the name since it was looked up, and no MDT opens
+    let fifo = libc::S_IFIFO | 0o600;
+    fs.mknod(&u.cred, fs.root(), b"fifo", fifo, 0)
+        .await
+        .unwrap();
+    for name in ["sl", "fifo"] {
+        let made = u.create(name, libc::O_RDWR).await;
+        assert_eq!(made.err(), Some(Errno::ESTALE), "{name}");
+    }
     fs.umount().await;
     c.stop().await;
 }

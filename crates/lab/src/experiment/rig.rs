@@ -16,6 +16,7 @@ use super::rig_spec::RigSpec;
 use super::runner::Settings;
 use crate::clock;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -403,7 +404,9 @@ impl Rig {
 
     /// Directories at which the processes of the mounts can be asked, by name: each has one of its own in the registry of this rig.
     pub(crate) fn clients(&self) -> Vec<(String, PathBuf)> {
-        let at = |pid| self.dir.join(format!("run/coral/{pid}.d"));
+        // as a process of Coral names its entry (`coral lnetctl`): with its PID namespace, which is that of this one
+        let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino());
+        let at = |pid| self.dir.join(format!("run/coral/{pid}-{namespace}.d"));
         let pids = self.client_pids();
         pids.map(|(name, pid)| (name, at(pid))).collect()
     }

@@ -72,7 +72,7 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
     let say = |e: StoreError| e.to_string();
     RunDir::is_free(dir).map_err(say)?;
     std::fs::create_dir_all(dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
-    let _alone = alone(dir)?;
+    let _alone = alone(dir, settings)?;
     let run = RunDir::create(dir, plan, &now).map_err(say)?;
     go(
         &run,
@@ -89,7 +89,7 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
 pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     let say = |e: StoreError| e.to_string();
     RunDir::open(dir).map_err(say)?;
-    let _alone = alone(dir)?;
+    let _alone = alone(dir, settings)?;
     let (run, plan) = RunDir::open(dir).map_err(say)?;
     run.mend().map_err(say)?;
     let before: Value = run.read("environment.json").map_err(say)?;
@@ -137,16 +137,19 @@ pub fn is_running(dir: &Path) -> bool {
 }
 
 /// Nobody else runs in this directory while this is held. A run that was killed may still be ending: that is waited for.
-fn alone(dir: &Path) -> Result<File, String> {
+fn alone(dir: &Path, settings: &Settings) -> Result<File, String> {
     let file = dir.join(LOCK);
     let lock = File::create(&file).map_err(|e| format!("'{}': {e}", file.display()))?;
-    let begun = clock::now();
+    let (begun, mut told) = (clock::now(), false);
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if begun.elapsed() >= ENDING {
+        if begun.elapsed() >= ENDING || settings.stop.load(Ordering::Relaxed) {
             return Err(format!(
                 "another `coral lab` runs in '{}': wait for its end, or end it",
                 dir.display()
             ));
+        }
+        if !std::mem::replace(&mut told, true) {
+            (settings.say)("waiting for another `coral lab` in this directory to end");
         }
         clock::pause(ENDING / 100);
     }

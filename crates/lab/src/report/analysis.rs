@@ -281,16 +281,14 @@ fn against(plan: &Plan, good: &[&Record]) -> Vec<AgainstRow> {
 /// One line about the run in a directory.
 pub fn state(dir: &Path) -> Result<String, StoreError> {
     let a = Analysis::of(dir)?;
+    let (name, began) = (&a.plan.spec.name, a.began());
     Ok(match a.incomplete() {
-        None => format!("{}, complete, begun {}", a.plan.spec.name, a.began()),
-        Some(why) => format!(
-            "{}, {}, begun {}: {why}",
-            a.plan.spec.name,
-            match is_running(dir) {
-                true => "running",
-                false => "incomplete",
-            },
-            a.began()
+        None => format!("{name}, complete, begun {began}"),
+        Some(_) if is_running(dir) => format!(
+            "{name}, running, begun {began}: {} of {} steps have a result",
+            a.done,
+            a.plan.steps.len()
         ),
+        Some(why) => format!("{name}, incomplete, begun {began}: {why}"),
     })
 }

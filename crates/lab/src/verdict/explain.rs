@@ -12,6 +12,8 @@ const LITTLE_OFF: f64 = 0.1;
 /// Operations under way below which it is their number that holds the rate down: as many as a client may have RPCs in flight to one
 /// target.
 const FEW_AT_ONCE: f64 = 8.0;
+/// With fewer there is no load.
+const IDLE: f64 = 0.1;
 /// Share of the time not placed, or in network and server together, from which on the verdict is 'unknown'.
 const UNKNOWN_SHARE: f64 = 0.4;
 
@@ -113,8 +115,10 @@ pub fn explain(f: &Facts) -> Verdict {
 /// Where no machine has a full core, and few operations are under way, more at once would be done as quickly.
 fn at_once(f: &Facts, little: &Little) -> Option<String> {
     let busiest = f.hosts.iter().map(|h| h.busiest_core);
-    let busiest = busiest.max_by(f64::total_cmp)?;
-    (busiest < CORE_BUSY && little.expected() < FEW_AT_ONCE).then(|| {
+    // one that was not watched, or too briefly, is not busy at all
+    let busiest = busiest.max_by(f64::total_cmp).filter(|b| *b > 0.0)?;
+    let is_few = (IDLE..FEW_AT_ONCE).contains(&little.expected());
+    (busiest < CORE_BUSY && is_few).then(|| {
         format!(
             "{:.2} operations are under way at once, {} each; the busiest core is {:.0}% busy",
             little.expected(),

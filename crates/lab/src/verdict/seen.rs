@@ -8,6 +8,7 @@ use serde_json::Value;
 use coral_stopwatch::Dump;
 
 use super::facts::{Facts, Host, RouterBuffers};
+use super::trial::LEAST_COUNT;
 use crate::attribution::{Joined, join};
 
 /// A grant below which an OST gives hardly any: one RPC of Lustre's.
@@ -55,6 +56,27 @@ impl Seen {
             d.passages.retain(|p| p.arrived >= from);
         }
         seen
+    }
+
+    /// What began in the last `seconds` of the load: before the last operation ended, whenever that was. Where a ring has lost
+    /// records of RPCs since, only as far back as it reaches: of older operations nobody knows where their time went. Also how many
+    /// seconds that are, and how long ago the last operation ended.
+    pub fn recent(&self, seconds: f64) -> (Seen, f64, f64) {
+        let age = |d: &Dump, at: i64| (d.now - at).max(0) as f64 / 1e9;
+        let ends = |d: &Dump| d.ops.iter().map(|o| age(d, o.span.1)).reduce(f64::min);
+        let Some(ago) = self.dumps.iter().filter_map(ends).reduce(f64::min) else {
+            return (self.clone(), 0.0, 0.0);
+        };
+        let lossy = self.dumps.iter().filter(|d| d.lost > d.lost_ops);
+        let reach = lossy.filter_map(|d| oldest(d).map(|at| age(d, at)));
+        let reach = reach.fold(f64::INFINITY, f64::min);
+        let upto = (ago + seconds).min(reach.max(ago));
+        let seen = self.last(upto);
+        let count: usize = seen.dumps.iter().map(|d| d.ops.len()).sum();
+        match (count as u64) < LEAST_COUNT {
+            true => (self.last(ago + seconds), seconds, ago),
+            false => (seen, upto - ago, ago),
+        }
     }
 
     /// Takes in what was seen of the same processes later: the rings of a busy node hold a second or less.
@@ -115,6 +137,19 @@ impl Seen {
     }
 }
 
+/// The oldest record of the ring that has the most, which is the one that is full where records were lost.
+fn oldest(d: &Dump) -> Option<i64> {
+    let rpcs = d.rpcs.iter().map(|r| r.span.0).min();
+    let served = d.served.iter().map(|s| s.arrived).min();
+    let passages = d.passages.iter().map(|p| p.arrived).min();
+    let rings = [
+        (d.rpcs.len(), rpcs),
+        (d.served.len(), served),
+        (d.passages.len(), passages),
+    ];
+    rings.into_iter().max_by_key(|(count, _)| *count)?.1
+}
+
 /// Share of the time that the passages of a router span in which one of them waited to be admitted.
 fn starved(router: &Dump) -> f64 {
     let mut waits: Vec<(i64, i64)> = (router.passages.iter())
@@ -139,9 +174,8 @@ fn starved(router: &Dump) -> f64 {
 mod tests {
     use super::*;
 
-    #[test]
-    fn waits_at_a_router_are_counted_once() {
-        let passage = |arrived, admitted, passed| coral_stopwatch::Passage {
+    fn passage(arrived: i64, admitted: i64, passed: i64) -> coral_stopwatch::Passage {
+        coral_stopwatch::Passage {
             from: 1,
             to: 2,
             kind: coral_stopwatch::Kind::Put,
@@ -152,7 +186,11 @@ mod tests {
             admitted,
             whole: admitted,
             passed,
-        };
+        }
+    }
+
+    #[test]
+    fn waits_at_a_router_are_counted_once() {
         let router = Dump {
             passages: vec![
                 passage(0, 40, 50),
@@ -163,6 +201,48 @@ mod tests {
         };
         assert_eq!(starved(&router), 0.6);
         assert_eq!(starved(&Dump::default()), 0.0);
+    }
+
+    #[test]
+    fn the_last_of_the_load_is_looked_at() {
+        const S: i64 = 1_000_000_000;
+        let op = |id: u64, begun: i64| coral_stopwatch::Op {
+            id,
+            op: "READ".into(),
+            fid: (id, 0, 0),
+            span: (begun, begun + S / 100),
+            run_ns: 0,
+            waits: vec![],
+        };
+        // loads at 5 to 6 s and at 980 to 990 s, and a node on which one operation ended long ago
+        let early = (0..100).map(|n| op(n, 5 * S + n as i64 * S / 100));
+        let late = (0..100).map(|n| op(100 + n, 980 * S + n as i64 * S / 10));
+        let mut busy = Dump {
+            now: 1000 * S,
+            ops: early.chain(late).collect(),
+            ..Dump::default()
+        };
+        let idle = Dump {
+            now: 1000 * S,
+            ops: vec![op(900, 0)],
+            ..Dump::default()
+        };
+        let seen = |busy: &Dump| Seen {
+            dumps: vec![busy.clone(), idle.clone()],
+            ..Seen::default()
+        };
+        let count = |s: &Seen| s.dumps.iter().map(|d| d.ops.len()).sum::<usize>();
+        let (recent, seconds, ago) = seen(&busy).recent(5.0);
+        assert_eq!((count(&recent), seconds), (50, 5.0));
+        assert!((ago - 10.09).abs() < 1e-6, "{ago}");
+        assert_eq!(count(&seen(&busy).recent(20.0).0), 100);
+        // a ring reaches back 12 s only
+        busy.lost = 7;
+        busy.passages = vec![passage(988 * S, 988 * S, 988 * S)];
+        let (recent, seconds, _) = seen(&busy).recent(20.0);
+        assert_eq!(count(&recent), 20);
+        assert!((seconds - 1.91).abs() < 1e-6, "{seconds}");
+        assert_eq!(Seen::default().recent(5.0), (Seen::default(), 0.0, 0.0));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! `version/recovery.rs`), and deletes files that are not in the list: a flipped bit could cost
 //! whole tables. So we verify it first. The format is read here and never written.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -114,19 +115,49 @@ fn files_of(dir: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|f| f.path())
 }
 
-/// A list has for each file: number (u64), kind of checksum (u8, 0 is XXH3), checksum of the whole file (u128).
-fn is_listed_otherwise(file: &Path, list: &[u8]) -> bool {
-    let number = file
-        .file_name()
-        .and_then(|n| n.to_str())
-        .and_then(|n| n.parse::<u64>().ok());
-    let (Some(number), Ok(bytes)) = (number, std::fs::read(file)) else {
-        return false;
+/// Files of a list, with their checksums (XXH3 of the whole file); `None`: the list has another form.
+///
+/// A list has the form (u8), the version of lsm-tree as text, kind of table, number of levels and kind of hash (u8 each), and then
+/// again the number of levels; for each level the number of runs (u8), for each run the number of files (u32), and for each file its
+/// number (u64), kind of checksum (u8, 0 is XXH3), checksum (u128) and greatest batch (u64).
+fn listed(list: &[u8]) -> Option<BTreeMap<u64, u128>> {
+    let version = list.get(1..)?;
+    let is_text = |b: &u8| b.is_ascii_graphic();
+    let after = version.iter().position(|b| !is_text(b))?;
+    let mut rest = version.get(after + 3..)?;
+    let mut take = |n: usize| {
+        let (head, tail) = rest.split_at_checked(n)?;
+        rest = tail;
+        Some(
+            head.iter()
+                .rev()
+                .fold(0u128, |n, b| n << 8 | u128::from(*b)),
+        )
     };
-    let head = [&number.to_le_bytes()[..], &[0]].concat();
-    let mut listed = list.windows(25).filter(|w| w.starts_with(&head)).peekable();
-    let sum = xxh3_128(&bytes).to_le_bytes();
-    listed.peek().is_some() && listed.all(|w| w[9..] != sum)
+    let mut files = BTreeMap::new();
+    for _level in 0..take(1)? {
+        for _run in 0..take(1)? {
+            for _file in 0..take(4)? {
+                let (number, kind, sum) = (take(8)? as u64, take(1)?, take(16)?);
+                take(8)?;
+                if kind == 0 {
+                    files.insert(number, sum);
+                }
+            }
+        }
+    }
+    Some(files)
+}
+
+/// Whether the list has another checksum of this file. A file that is not listed is a leftover.
+fn is_listed_otherwise(file: &Path, list: &[u8]) -> bool {
+    let name = file.file_name().and_then(|n| n.to_str());
+    let number = name.and_then(|n| n.parse::<u64>().ok());
+    let sum = number.and_then(|n| listed(list)?.get(&n).copied());
+    match (sum, std::fs::read(file)) {
+        (Some(sum), Ok(bytes)) => xxh3_128(&bytes) != sum,
+        _ => false,
+    }
 }
 
 fn check_table(dir: &Path) -> Result<(), String> {
@@ -210,6 +241,43 @@ mod tests {
                 );
             }
             fs::write(&path, &good).unwrap();
+        }
+    }
+
+    /// A list of files in as many runs of the first of seven levels.
+    fn list(files: &[(u64, u128)]) -> Vec<u8> {
+        let mut list = b"\x033.1.10\x00\x07\x00\x07".to_vec();
+        list.push(files.len() as u8);
+        for (number, sum) in files {
+            list.extend(1u32.to_le_bytes());
+            list.extend(number.to_le_bytes());
+            list.push(0);
+            list.extend(sum.to_le_bytes());
+            list.extend(99u64.to_le_bytes());
+        }
+        // the other levels, and what is said of files that are none of a level
+        list.extend([0; 6 + 8]);
+        list.extend(b"TOC!");
+        list
+    }
+
+    #[test]
+    fn a_file_is_damaged_whose_checksum_is_another_and_a_leftover_is_not() {
+        let all = [(7, xxh3_128(b"seven")), (8, xxh3_128(b"eight"))];
+        for listed in [&all[..0], &all[..1], &all[1..], &all[..]] {
+            let dir = store(&list(listed));
+            let tables = dir.path().join("keyspaces/0/tables");
+            // numbers as there are of levels, of runs and of batches too
+            for number in [0, 1, 2, 7, 8, 99] {
+                fs::write(tables.join(number.to_string()), "another").unwrap();
+            }
+            let mut damaged = damaged_files(dir.path());
+            damaged.sort();
+            let numbers = listed.iter().map(|(n, _)| tables.join(n.to_string()));
+            assert_eq!(damaged, numbers.collect::<Vec<_>>());
+            fs::write(tables.join("7"), "seven").unwrap();
+            fs::write(tables.join("8"), "eight").unwrap();
+            assert_eq!(damaged_files(dir.path()), [] as [PathBuf; 0]);
         }
     }
 
