@@ -162,7 +162,11 @@ fn an_operation_is_taken_apart_over_a_router_and_three_processes() {
 
             let verdict = ok(coral().arg("explain").args(all).args(["--watch", "0.1"]));
             println!("{verdict}");
-            assert!(verdict.starts_with("Little's law ") && verdict.contains("\nverdict: "));
+            assert!(
+                verdict.starts_with("operations of ")
+                    && verdict.contains("\nLittle's law ")
+                    && verdict.contains("\nverdict: ")
+            );
             std::fs::write(&file, trace(&all, &["--json"])).expect("it is kept");
             let kept = json(&ok(coral().arg("explain").arg(&file).arg("--json")));
             assert!(kept["little"]["counted"].is_number(), "{kept}");
