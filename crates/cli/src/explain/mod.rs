@@ -16,7 +16,7 @@ const WATCH_MAX_S: f64 = 3600.0;
 
 /// Operations of so many last seconds are judged, unless the machine is watched for longer.
 const RECENT_S: f64 = 10.0;
-/// A load that ended so many seconds ago has ended.
+/// Where the last operation ended so many seconds ago, or more, it is said how long ago that was.
 const AGO_S: f64 = 2.0;
 
 /// Entry of `coral explain`.

@@ -101,10 +101,11 @@ fn all_damaged_in(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-fn list_of(dir: &Path) -> Option<Vec<u8>> {
+/// Files of the table in `dir`, with their checksums; `None`: its list cannot be read.
+fn list_of(dir: &Path) -> Option<BTreeMap<u64, u128>> {
     let current = std::fs::read(dir.join("current")).ok()?;
     let id = u64::from_le_bytes(*current.first_chunk()?);
-    std::fs::read(dir.join(format!("v{id}"))).ok()
+    listed(&std::fs::read(dir.join(format!("v{id}"))).ok()?)
 }
 
 fn files_of(dir: &Path) -> impl Iterator<Item = PathBuf> {
@@ -150,14 +151,13 @@ fn listed(list: &[u8]) -> Option<BTreeMap<u64, u128>> {
 }
 
 /// Whether the list has another checksum of this file. A file that is not listed is a leftover.
-fn is_listed_otherwise(file: &Path, list: &[u8]) -> bool {
+fn is_listed_otherwise(file: &Path, list: &BTreeMap<u64, u128>) -> bool {
     let name = file.file_name().and_then(|n| n.to_str());
-    let number = name.and_then(|n| n.parse::<u64>().ok());
-    let sum = number.and_then(|n| listed(list)?.get(&n).copied());
-    match (sum, std::fs::read(file)) {
-        (Some(sum), Ok(bytes)) => xxh3_128(&bytes) != sum,
-        _ => false,
-    }
+    let number = name.and_then(|n| n.parse().ok());
+    let Some(sum) = number.and_then(|n: u64| list.get(&n)) else {
+        return false;
+    };
+    std::fs::read(file).is_ok_and(|bytes| xxh3_128(&bytes) != *sum)
 }
 
 fn check_table(dir: &Path) -> Result<(), String> {

@@ -333,16 +333,12 @@ fn has_any(dir: &Path) -> std::io::Result<bool> {
 /// Removes the store that a format may have left half made; what there is has no rows ([`foreign_content`]). What is promised of
 /// it goes first.
 fn remove_unfinished(dir: &Path) -> std::io::Result<()> {
-    for removed in [
-        fs::remove_file(dir.join(synced::NAME)),
-        fs::remove_dir_all(dir.join(tables::TABLES_DIR)),
-    ] {
-        match removed {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-    }
-    Ok(())
+    let if_there = |removed: std::io::Result<()>| match removed {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
+    if_there(fs::remove_file(dir.join(synced::NAME)))?;
+    if_there(fs::remove_dir_all(dir.join(tables::TABLES_DIR)))
 }
 
 fn open_tables(
