@@ -9,9 +9,14 @@
 //! Invariant: a lock under which names were listed is given back after their receipt has come and the kernel was told to look
 //! names up again. A program that is kept from running delays that for [`super::notify::TAKEN_IN_MAX`] at most; then the kernel
 //! is told again when the receipt comes.
+//!
+//! While it takes a listing in, the kernel waits for each name in it that is being looked up (`d_alloc_parallel`). Such a LOOKUP
+//! may wait at a server for the very lock whose return waits for the receipt. So names of a directory in which a name is being
+//! looked up are given without node ids, which the kernel waits for nobody with; and where the LOOKUP began after the listing was
+//! answered, the receipt is waited for no longer than [`super::notify::LOOKED_UP_MAX`].
 //! Linux: `fs/fuse/readdir.c`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,12 +38,14 @@ struct State {
     told: u64,
     /// Number of the next receipt.
     next: u64,
-    /// Receipts that have not come.
-    open: BTreeSet<u64>,
+    /// Receipts that have not come, and the directory of each.
+    open: BTreeMap<u64, u64>,
     /// The last one that was open when names were to be looked up again.
     doubtful: Option<u64>,
     /// Receipts that were waited for in vain.
     late: BTreeSet<u64>,
+    /// How many names are being looked up in a directory.
+    lookups: HashMap<u64, usize>,
 }
 
 /// The listings of one mount that are on their way.
@@ -57,6 +64,22 @@ pub(crate) struct Receipt {
     listings: Arc<Listings>,
     number: u64,
     sent: AtomicBool,
+}
+
+/// A name of a directory is being looked up.
+pub(crate) struct Looking {
+    listings: Arc<Listings>,
+    dir: u64,
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        let lookups = &mut self.listings.state.lock().lookups;
+        match lookups.get_mut(&self.dir) {
+            Some(n) if *n > 1 => *n -= 1,
+            _ => drop(lookups.remove(&self.dir)),
+        }
+    }
 }
 
 impl Receipt {
@@ -85,15 +108,33 @@ impl Listings {
         Began(self.state.lock().told)
     }
 
-    /// The receipt for a listing whose names may be kept; none when names were to be looked up again since it began.
-    pub fn receipt(self: &Arc<Self>, began: Began) -> Option<Receipt> {
+    /// A LOOKUP in `dir` begins.
+    pub fn looking(self: &Arc<Self>, dir: u64) -> Looking {
+        *self.state.lock().lookups.entry(dir).or_default() += 1;
+        let listings = self.clone();
+        Looking { listings, dir }
+    }
+
+    /// Whether a name of `dir` is being looked up.
+    pub fn is_looked_up(&self, dir: u64) -> bool {
+        self.state.lock().lookups.contains_key(&dir)
+    }
+
+    /// Whether a listing on its way may be waiting for a LOOKUP.
+    pub fn is_stuck(&self) -> bool {
+        let st = self.state.lock();
+        st.open.values().any(|dir| st.lookups.contains_key(dir))
+    }
+
+    /// The receipt for a listing of `dir` whose names may be kept; none when names were to be looked up again since it began.
+    pub fn receipt(self: &Arc<Self>, dir: u64, began: Began) -> Option<Receipt> {
         let st = &mut *self.state.lock();
         if st.told != began.0 {
             return None;
         }
         let number = st.next;
         st.next += 1;
-        st.open.insert(number);
+        st.open.insert(number, dir);
         Some(Receipt {
             listings: self.clone(),
             number,
@@ -105,7 +146,7 @@ impl Listings {
     pub fn told(&self) {
         let st = &mut *self.state.lock();
         st.told += 1;
-        st.doubtful = st.open.last().copied().or(st.doubtful);
+        st.doubtful = st.open.last_key_value().map(|(n, _)| *n).or(st.doubtful);
     }
 
     /// FORGET has come for a node id. True: names are to be looked up again because of it.
@@ -141,7 +182,8 @@ impl Listings {
         let upto = self.state.lock().doubtful?;
         loop {
             let fewer = self.fewer.notified();
-            if self.state.lock().open.first().is_none_or(|n| *n > upto) {
+            let first = self.state.lock().open.first_key_value().map(|(n, _)| *n);
+            if first.is_none_or(|n| n > upto) {
                 return Some(upto);
             }
             fewer.await;
@@ -164,7 +206,7 @@ impl Listings {
         };
         let rest = st.open.split_off(&(upto + 1));
         let late = std::mem::replace(&mut st.open, rest);
-        st.late.extend(late);
+        st.late.extend(late.into_keys());
         drop(st);
         self.fewer.notify_waiters();
     }
@@ -189,7 +231,7 @@ mod tests {
     #[test]
     fn a_lost_lock_waits_for_the_listings_on_their_way_and_no_others() {
         let l = Arc::new(Listings::default());
-        let [a, b] = [(); 2].map(|()| l.receipt(l.begin()).unwrap());
+        let [a, b] = [(); 2].map(|()| l.receipt(1, l.begin()).unwrap());
         let during = l.begin();
         assert_eq!(
             l.taken_in().now_or_never(),
@@ -197,8 +239,8 @@ mod tests {
             "nothing is doubtful"
         );
         l.told();
-        assert!(l.receipt(during).is_none(), "it began before");
-        let c = l.receipt(l.begin()).unwrap();
+        assert!(l.receipt(1, during).is_none(), "it began before");
+        let c = l.receipt(1, l.begin()).unwrap();
         for r in [&a, &b, &c] {
             r.sent();
         }
@@ -214,7 +256,7 @@ mod tests {
     #[test]
     fn what_was_not_sent_is_not_waited_for() {
         let l = Arc::new(Listings::default());
-        let a = l.receipt(l.begin()).unwrap();
+        let a = l.receipt(1, l.begin()).unwrap();
         l.told();
         assert!(l.taken_in().now_or_never().is_none());
         drop(a);
@@ -224,13 +266,13 @@ mod tests {
     #[test]
     fn a_receipt_that_comes_late_has_names_looked_up_again() {
         let l = Arc::new(Listings::default());
-        let a = l.receipt(l.begin()).unwrap();
+        let a = l.receipt(1, l.begin()).unwrap();
         a.sent();
         l.told();
         l.give_up();
         assert!(!l.is_doubtful());
         assert!(l.forgotten(a.nodeid()) && !l.forgotten(a.nodeid()));
-        let b = l.receipt(l.begin()).unwrap();
+        let b = l.receipt(1, l.begin()).unwrap();
         b.sent();
         l.told();
         l.end();
@@ -238,11 +280,30 @@ mod tests {
     }
 
     #[test]
+    fn a_listing_is_stuck_as_long_as_a_name_of_its_directory_is_looked_up() {
+        let l = Arc::new(Listings::default());
+        let a = l.receipt(7, l.begin()).unwrap();
+        a.sent();
+        let elsewhere = l.looking(8);
+        assert!(!l.is_stuck() && l.is_looked_up(8) && !l.is_looked_up(7));
+        let twice = [l.looking(7), l.looking(7)];
+        assert!(l.is_stuck());
+        let [one, two] = twice;
+        drop(one);
+        assert!(l.is_stuck());
+        drop((two, elsewhere));
+        assert!(!l.is_stuck() && !l.is_looked_up(8) && l.state.lock().lookups.is_empty());
+        let _again = l.looking(7);
+        l.forgotten(a.nodeid());
+        assert!(!l.is_stuck(), "it was taken in");
+    }
+
+    #[test]
     fn numbers_outlive_their_ids() {
         let l = Arc::new(Listings::default());
         for next in [RECEIPTS - 1, RECEIPTS, 3 * RECEIPTS + 5] {
             l.state.lock().next = next;
-            let r = [(); 3].map(|()| l.receipt(l.begin()).unwrap());
+            let r = [(); 3].map(|()| l.receipt(1, l.begin()).unwrap());
             l.told();
             for r in &r {
                 r.sent();

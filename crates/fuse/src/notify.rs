@@ -52,6 +52,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(128);
 /// How long the loss of a lock waits for an answer to be taken in. A program needs moments for it, unless it is kept from running
 /// (a frozen control group).
 pub(crate) const TAKEN_IN_MAX: Duration = Duration::from_secs(5);
+/// The same where the kernel may be waiting for a LOOKUP that waits for that lock.
+pub(crate) const LOOKED_UP_MAX: Duration = Duration::from_millis(50);
 
 type FidKey = (u64, u32, u32);
 
@@ -195,15 +197,27 @@ impl Notifier {
                 fewer.await;
             }
         };
-        if tokio::time::timeout(TAKEN_IN_MAX, forgotten).await.is_err() {
-            // the next lock does not wait for the same program
-            self.queue.lock().old.clear();
-            self.fewer_old.notify_waiters();
-            self.listings.give_up();
-            tracing::warn!(
-                "a program that asked for names or attributes does not take them in: it may see old ones when it goes on"
-            );
+        let mut forgotten = std::pin::pin!(forgotten);
+        let began = tokio::time::Instant::now();
+        loop {
+            let looked = tokio::time::timeout(LOOKED_UP_MAX, &mut forgotten).await;
+            if looked.is_ok() {
+                return;
+            }
+            if began.elapsed() >= TAKEN_IN_MAX {
+                tracing::warn!(
+                    "a program that asked for names or attributes does not take them in: it may see old ones when it goes on"
+                );
+                break;
+            }
+            if self.listings.is_stuck() {
+                break;
+            }
         }
+        // the next lock does not wait for the same program
+        self.queue.lock().old.clear();
+        self.fewer_old.notify_waiters();
+        self.listings.give_up();
     }
 
     /// Works the queue off.
@@ -424,6 +438,32 @@ mod tests {
             began.elapsed() < TAKEN_IN_MAX,
             "nor for a mount that has ended"
         );
+        idle(&i).await;
+    }
+
+    /// The kernel takes a listing in when the LOOKUP is answered, for which the lock has to be given back.
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_lock_waits_for_no_listing_that_a_lookup_keeps() {
+        let nodes = Arc::new(Nodes::new(fid(1)));
+        nodes.remember(fid(2));
+        let (i, _) = kernel(&nodes, usize::MAX);
+        let listings = i.0.listings.clone();
+        let receipt = listings.receipt(7, listings.begin()).unwrap();
+        receipt.sent();
+        let lookup = listings.looking(7);
+        i.inval_entry(fid(1), b"name");
+        i.inval_inode(fid(2), true);
+        let began = tokio::time::Instant::now();
+        i.forgotten().await;
+        assert!(began.elapsed() < TAKEN_IN_MAX / 10);
+        drop(lookup);
+        let before = listings.begin();
+        i.0.taken_in(receipt.nodeid());
+        assert!(
+            listings.receipt(7, before).is_none(),
+            "names are to be looked up again once it was taken in"
+        );
+        i.0.ended();
         idle(&i).await;
     }
 

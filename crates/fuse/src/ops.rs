@@ -282,8 +282,9 @@ fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     } else {
         s.fid(h.nodeid)?
     };
-    let s = s.clone();
+    let (s, looking) = (s.clone(), s.notifier.listings.looking(h.nodeid));
     Ok(boxed(async move {
+        let _looking = looking;
         let began = s.notifier.told.mark();
         let e = match &name[..] {
             b"." => s.fs.getattr(&cred, parent, None).await?,

@@ -10,7 +10,7 @@ use coral_osd::{Kv, OsdMem, Table};
 use coral_server::mdt::{self, check::Problem, table};
 use coral_wire::connect::ConnectFlags2;
 use coral_wire::layout::{LOV_OFFSET_DEFAULT, Layout, LovMd};
-use coral_wire::ldlm::Ibits;
+use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
 use coral_wire::mds::{MDS_DIR_END_OFF, attr as sa, disp, layout_intent, md, open as flag};
 use coral_wire::{Errno, Fid};
 use mdt_rig::{Client, Rig};
@@ -1080,6 +1080,49 @@ async fn a_client_that_is_not_coral_sees_lustre() -> TestResult {
             .filter(|l| l.res == Fid::ROOT.res_id())
             .count();
     assert!(root > 0 && after == 0, "{root} then {after}");
+    rig.stop().await;
+    Ok(())
+}
+
+/// A kernel client believes a layout that comes without a lock. So it gets none while the file is being changed, and waits.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_not_coral_gets_no_layout_without_its_lock() -> TestResult {
+    let rig = Rig::new(2).await;
+    let c = rig.client_as("1@lo", 0).await;
+    let flags = flag::CREAT | flag::WRITE | flag::READ;
+    let made = c.open(Fid::ROOT, b"file", flags, 0o644).await?;
+    c.close(&made).await?;
+    let fid = made.body.fid1;
+    let bits = Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0 | Ibits::LAYOUT.0;
+    for what in ["getattr", "open", "layout"] {
+        let ldlm = rig.mdt().target.ldlm().clone();
+        let (ty, policy) = (LdlmType::IBITS, Policy::ibits(Ibits(bits)));
+        let changing = ldlm.lock_local(fid.res_id(), ty, LdlmMode::EX, policy, None);
+        let changing = changing.await;
+        let asking = c.clone();
+        let asked = tokio::spawn(async move {
+            let found = match what {
+                "getattr" => asking.lookup(Fid::ROOT, b"file").await?,
+                "open" => asking.open(Fid::ROOT, b"file", flag::READ, 0).await?,
+                _ => {
+                    let access = layout_intent::ACCESS;
+                    let (layout, locked) = asking.layout(fid, access, 0, 1).await?;
+                    return Ok((layout, locked.then_some(Ibits::LAYOUT.0)));
+                }
+            };
+            if found.handle != 0 {
+                asking.close(&found).await?;
+            }
+            Ok::<_, Errno>((found.md, found.lock))
+        });
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!asked.is_finished(), "{what}");
+        drop(changing);
+        let (layout, lock) = asked.await??;
+        assert!(!layout.is_empty(), "{what}");
+        let has = lock.is_some_and(|bits| bits & Ibits::LAYOUT.0 != 0);
+        assert!(has, "{what}: {lock:?}");
+    }
     rig.stop().await;
     Ok(())
 }

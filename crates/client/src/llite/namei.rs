@@ -86,8 +86,7 @@ impl Namespace {
     /// about, so many times.
     fn is_another(&self, e: &Error, asked: usize) -> bool {
         let again = match e.errno() {
-            Errno::EREMOTE => asked < MOVES_MAX,
-            Errno::ESTALE => asked == 0,
+            Errno::EREMOTE | Errno::ESTALE => asked < MOVES_MAX,
             _ => false,
         };
         again && self.servers.lmv.several()

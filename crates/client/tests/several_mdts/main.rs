@@ -10,3 +10,4 @@ mod migrate;
 mod restripe;
 mod rmfid;
 mod striped;
+mod waits;

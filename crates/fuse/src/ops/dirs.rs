@@ -29,6 +29,18 @@ pub(super) fn opendir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
     }))
 }
 
+/// The entry of a name of which the kernel remembers nothing: node id 0.
+fn nothing_of(ino: u64, mode: u32) -> abi::EntryOut {
+    abi::EntryOut {
+        attr: abi::Attr {
+            ino,
+            mode,
+            ..Default::default()
+        },
+        ..Default::default()
+    }
+}
+
 /// A page of directory records in the making.
 struct Listing {
     out: Vec<u8>,
@@ -63,15 +75,7 @@ impl Listing {
                     self.pending.push((at, record, x.attr.fid));
                     record
                 }
-                // Node id 0: nothing to remember.
-                _ => abi::EntryOut {
-                    attr: abi::Attr {
-                        ino,
-                        mode: e.kind,
-                        ..Default::default()
-                    },
-                    ..Default::default()
-                },
+                _ => nothing_of(ino, e.kind),
             };
             self.out.extend_from_slice(record.as_bytes());
         }
@@ -93,10 +97,24 @@ impl Listing {
         before.is_some_and(|records| records.iter().any(|(_, r, _)| r.is_kept()))
     }
 
-    /// The finished page of a request that began at `began`; counts the lookups.
-    fn finish<F: FileSystem>(mut self, s: &Shared<F>, began: Mark, listed: Began) -> Body {
+    /// The finished page of directory `dir`, whose request began at `began`; counts the lookups.
+    fn finish<F: FileSystem>(
+        mut self,
+        s: &Shared<F>,
+        dir: u64,
+        began: Mark,
+        listed: Began,
+    ) -> Body {
+        let listings = &s.notifier.listings;
+        // the kernel would wait for that LOOKUP with whatever it is to remember
+        if listings.is_looked_up(dir) {
+            for (at, record, _) in std::mem::take(&mut self.pending) {
+                self.put(at, &nothing_of(record.attr.ino, record.attr.mode));
+            }
+            return Body::Vec(self.out);
+        }
         let receipt = match self.keeps() {
-            true => s.notifier.listings.receipt(listed),
+            true => listings.receipt(dir, listed),
             false => None,
         };
         if let Some(receipt) = &receipt
@@ -142,11 +160,8 @@ pub(super) fn readdir<F: FileSystem>(
     plus: bool,
 ) -> Fut {
     let r: abi::ReadIn = i.get()?;
-    let (s, dir, cred) = (
-        s.clone(),
-        s.dirs.get(r.fh).ok_or(OpError::BadHandle)?,
-        cred(h, 0),
-    );
+    let (s, node) = (s.clone(), h.nodeid);
+    let (dir, cred) = (s.dirs.get(r.fh).ok_or(OpError::BadHandle)?, cred(h, 0));
     let room = (r.size as usize).min(s.max_write);
     let mut page = Listing {
         out: Vec::new(),
@@ -159,7 +174,7 @@ pub(super) fn readdir<F: FileSystem>(
         let (began, listed) = (s.notifier.told.mark(), s.notifier.listings.begin());
         s.fs.readdir(&cred, &dir, r.offset, plus, &mut |e| page.add(e))
             .await?;
-        Ok(page.finish(&s, began, listed))
+        Ok(page.finish(&s, node, began, listed))
     }))
 }
 

@@ -21,6 +21,7 @@ use super::cred::Ucred;
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
 use super::packed::Packed;
+use super::record::Inode;
 use super::store::{MdtResult, Txn};
 use super::stripe;
 use super::xattr;
@@ -55,13 +56,14 @@ pub struct GetattrIntent<'a> {
 pub enum Blocked {
     /// Another client may keep attributes of this file back.
     Kept(Fid),
-    /// The name of this object, which lies on another MDT, is being changed.
-    Name(Fid),
+    /// What these bits cover of this object is being changed.
+    Changing(Fid, Ibits),
 }
 
-/// The name of an object on another MDT, which nobody changes as long as this is held.
-pub struct HeldName {
+/// An object of which nobody changes what these bits cover as long as this is held.
+pub struct HeldObject {
     fid: Fid,
+    bits: Ibits,
     lock: LocalLock,
 }
 
@@ -224,45 +226,58 @@ impl Ctx {
                     held = None;
                     Box::pin(self.end_keeping(&fid)).await;
                 }
-                Err(Blocked::Name(fid)) => {
+                Err(Blocked::Changing(fid, bits)) => {
                     drop(held.take());
-                    held = Some(self.unchanged_name(&fid).await);
+                    held = Some(self.unchanged(&fid, LdlmMode::PR, bits).await);
                 }
             }
         }
     }
 
-    /// Waits until the name of an object on another MDT is changed by nobody; it stays so as long as the lock is held.
-    pub async fn unchanged_name(&self, fid: &Fid) -> HeldName {
-        let (ty, mode, policy) = (LdlmType::IBITS, LdlmMode::PR, Policy::ibits(Ibits::LOOKUP));
+    /// Whether a layout of this object must not reach the client without a lock ([`Ctx::sure_lock`]). Of directories nothing is
+    /// waited for: a kernel client has a directory's lock in use while it asks for its shards, whatever the order of their FIDs.
+    pub fn believes_layouts(&self, ino: &Inode) -> bool {
+        !self.coral && ino.is_reg() && !self.rq.is_replay()
+    }
+
+    /// Waits until nobody changes what `bits` cover of the object `fid`; it stays so as long as the lock is held.
+    pub async fn unchanged(&self, fid: &Fid, mode: LdlmMode, bits: Ibits) -> HeldObject {
+        let (ty, policy) = (LdlmType::IBITS, Policy::ibits(bits));
         let lock = (self.ops.ldlm).lock_local(fid.res_id(), ty, mode, policy, None);
-        HeldName {
+        HeldObject {
             fid: *fid,
+            bits,
             lock: Box::pin(lock).await,
         }
     }
 
-    /// The lock on the name of an object on another MDT, or what it waits for. A kernel client that is told of such an object
-    /// without it takes the lock of the other MDT for both, gives it back twice, and panics (`lmv_intent_remote`). What is `held` on
-    /// that name becomes the client's, also where others wait for it by now.
-    pub fn name_lock(
+    /// The lock on an object without which a client must not be answered, or what it waits for. What is `held` of that object
+    /// becomes the client's, also where others wait for it by now.
+    ///
+    /// * A kernel client that is told of an object on another MDT without the lock on its name takes the lock of the other MDT for
+    ///   both, gives it back twice, and panics (`lmv_intent_remote`).
+    /// * It believes a layout that comes without a lock (`ll_prep_inode`). While a file moves to another MDT, it would take its objects for
+    ///   those of the old FID for ever, and refuse them under the new one (`lov_init_sub`).
+    pub fn sure_lock(
         &self,
         req: &LdlmRequest,
         fid: &Fid,
-        held: &mut Option<HeldName>,
+        bits: Ibits,
+        held: &mut Option<HeldObject>,
     ) -> MdtResult<Result<Option<u64>, Blocked>> {
+        let bits = Ibits(bits.0 & self.known_bits());
         // who knows no such locks asks for none
-        if wants_no_lock(req) || self.known_bits() & Ibits::LOOKUP.0 == 0 {
+        if wants_no_lock(req) || bits.0 == 0 {
             return Ok(Ok(None));
         }
-        if let Some(name) = held.take_if(|name| name.fid == *fid) {
-            let given = name.lock.give_to(self.exp(), req.handle(0));
+        if let Some(object) = held.take_if(|o| o.fid == *fid && o.bits == bits) {
+            let given = object.lock.give_to(self.exp(), req.handle(0));
             let (lock, _) = given.ok_or(Errno::ENOTCONN)?;
             return Ok(Ok(Some(lock)));
         }
-        match self.give_lock(req, fid, Ibits::LOOKUP, Ibits(0)) {
+        match self.give_lock(req, fid, bits, Ibits(0)) {
             None if self.rq.exp.gone() => Err(Errno::ENOTCONN.into()),
-            None => Ok(Err(Blocked::Name(*fid))),
+            None => Ok(Err(Blocked::Changing(*fid, bits))),
             lock => Ok(Ok(lock)),
         }
     }
@@ -271,7 +286,7 @@ impl Ctx {
     pub fn try_getattr(
         &self,
         asked: &GetattrIntent<'_>,
-        held: &mut Option<HeldName>,
+        held: &mut Option<HeldObject>,
     ) -> MdtResult<Result<Box<Answer>, Blocked>> {
         let answer = |out: &IntentOutcome, p| Ok(Ok(Box::new(self.getattr_answer(out, p))));
         let GetattrIntent {
@@ -312,7 +327,7 @@ impl Ctx {
         };
         if !core.store.is_here(&fid) {
             out.disp |= disp::LOOKUP_POS;
-            out.lock = match self.name_lock(req, &fid, held)? {
+            out.lock = match self.sure_lock(req, &fid, Ibits::LOOKUP, held)? {
                 Ok(lock) => lock,
                 Err(blocked) => return Ok(Err(blocked)),
             };
@@ -349,7 +364,13 @@ impl Ctx {
         } else {
             Ibits(0)
         };
-        out.lock = self.give_lock(req, &fid, Ibits(bits), layout);
+        out.lock = match self.believes_layouts(&ino) {
+            true => match self.sure_lock(req, &fid, Ibits(bits | layout.0), held)? {
+                Ok(lock) => lock,
+                Err(blocked) => return Ok(Err(blocked)),
+            },
+            false => self.give_lock(req, &fid, Ibits(bits), layout),
+        };
         out.disp |= disp::LOOKUP_POS;
         let p = self.pack_all(&core.store, &fid, &ino, Some(b.valid))?;
         drop(core);
@@ -371,20 +392,16 @@ impl Ctx {
         } else {
             0
         };
-        // the lock is given and the layout read together; another change may have come between,
-        // the client then gets the newer layout
-        let core = self.reading();
-        let lov = match core.store.find(&fid)? {
-            Some(ino) => ino.lov,
-            None if done => Bytes::new(),
-            None => return Err(Errno::ENOENT.into()),
+        let mut held = None;
+        let (out, lov) = loop {
+            match self.try_layout(req, &fid, done, &mut held)? {
+                Some(read) => break read,
+                None => {
+                    drop(held.take());
+                    held = Some(self.unchanged(&fid, LdlmMode::CR, Ibits::LAYOUT).await);
+                }
+            }
         };
-        let out = IntentOutcome {
-            disp: disp::IT_EXECD,
-            error: None,
-            lock: self.layout_lock(req, &fid),
-        };
-        drop(core);
         let mut a = self.intent_answer(&out);
         a.msg.push_bytes(lov);
         if transno != 0 {
@@ -393,6 +410,39 @@ impl Ctx {
             a.msg.set_body(&body);
         }
         Ok(a)
+    }
+
+    /// The layout with the lock on it; `None`: a kernel client has to wait for the lock. The lock is given and the layout read
+    /// together; another change may have come since the layout was made, the client then gets the newer one.
+    fn try_layout(
+        &self,
+        req: &LdlmRequest,
+        fid: &Fid,
+        done: bool,
+        held: &mut Option<HeldObject>,
+    ) -> MdtResult<Option<(IntentOutcome, Bytes)>> {
+        let core = self.reading();
+        let ino = match core.store.find(fid)? {
+            Some(ino) => ino,
+            None if done => Inode::default(),
+            None => return Err(Errno::ENOENT.into()),
+        };
+        let lock = match held.take() {
+            Some(object) => {
+                let given = object.lock.give_to(self.exp(), req.handle(0));
+                Some(given.ok_or(Errno::ENOTCONN)?.0)
+            }
+            None => self.layout_lock(req, fid),
+        };
+        if lock.is_none() && self.believes_layouts(&ino) && !self.rq.exp.gone() {
+            return Ok(None);
+        }
+        let out = IntentOutcome {
+            disp: disp::IT_EXECD,
+            error: None,
+            lock,
+        };
+        Ok(Some((out, ino.lov)))
     }
 
     /// Makes objects for the range the intent names, if there are none yet. Returns the transno.

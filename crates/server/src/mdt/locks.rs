@@ -22,7 +22,9 @@
 //! of its own, as others wait for the lock already.
 //! Whoever finds out late what it must lock lets go of all it holds and starts over; that it looked up before it locked is
 //! looked up again under the core's lock.
-//! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs.
+//! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs, where the MDT on which the object lies comes after
+//! those on which it has names. For whoever looks up a name on one MDT has the lock of that MDT in use while it asks the other one
+//! about the object, and may have to wait there: it waits in the same order as operations do.
 //!
 //! Every place where a server waits for a lock:
 //!
@@ -34,12 +36,13 @@
 //! | setattr that makes a layout, `set_layout` | as above: LAYOUT is one of the bits of the one lock | as above |
 //! | open that creates, open that makes a layout (`opening.rs`) | nothing: the lock of an earlier try is dropped first; a free lock on the parent is taken without a wait | the parent, or the layout |
 //! | layout intent (`intent.rs`) | nothing | the layout |
-//! | getattr, lookup and open of a file whose maker may keep attributes back (`intent.rs`, `getattr.rs`, `opening.rs`) | nothing | the file |
+//! | getattr and open of a file by a kernel client (`intent.rs`, `opening.rs`) | nothing; the client the name of the file on another MDT | the file |
+//! | getattr, lookup and open of a file whose maker may keep attributes back (`intent.rs`, `getattr.rs`, `opening.rs`) | nothing; the client the name of the file on another MDT | the file |
 //! | removal of data on the MDT (`dom.rs`) | nothing: each object is a future with one lock | DOM of one object |
 //! | data on the MDT, OST read, write, punch, fallocate (`ost/io.rs`, `ost/ops.rs`) | nothing: data of a write is fetched before | one object |
 //! | OST destroy (`ost/ops.rs`) | nothing: a range of objects is locked one after another | one object |
 //! | the MGS's configuration locks | nothing: dropped as soon as granted | one resource |
-//! | an operation over several MDTs, on the MDT that coordinates it and on the others (`trans.rs`, `out.rs`) | locks on smaller FIDs, and on the same FID on MDTs with smaller indices | the next larger FID |
+//! | an operation over several MDTs, on the MDT that coordinates it and on the others (`trans.rs`, `out.rs`) | locks on smaller FIDs, and on the same FID on MDTs where it has names | the next larger FID |
 //! | locks given with intents, several in a batch (`batch.rs`) | they never wait | |
 //! | a client's plain or flock enqueue | nothing of the server's: it is answered at once and queued | one resource; flocks are searched for circles |
 

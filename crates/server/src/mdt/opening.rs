@@ -15,7 +15,7 @@ use coral_wire::{ConnectFlags, Errno, Fid};
 use super::core::MdtCore;
 use super::cred::{FL_APPEND, FL_IMMUTABLE, MAY_EXEC, MAY_READ, MAY_WRITE, Ucred};
 use super::ctx::{Answer, Ctx};
-use super::intent::{Blocked, HeldName, IntentOutcome};
+use super::intent::{Blocked, HeldObject, IntentOutcome};
 use super::locks::HeldLocks;
 use super::namespace::{self, At, NewObject};
 use super::open_handles::OpenHandle;
@@ -64,6 +64,10 @@ impl Open<'_> {
     }
 }
 
+/// Bits of an open's lock: those a lookup gives, and those that it has where they are free.
+const OPEN_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0);
+const OPEN_TRIES: Ibits = Ibits(Ibits::UPDATE.0 | Ibits::LAYOUT.0);
+
 /// What must be locked before an open can go on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OpenNeed {
@@ -109,9 +113,9 @@ impl Ctx {
             return Err(Errno::EOPNOTSUPP.into());
         }
         let mut held: Option<(OpenNeed, HeldLocks)> = None;
-        let mut name = None;
+        let mut object = None;
         for _ in 0..RETRIES {
-            let need = match self.try_open(req, &o, &mut held, &mut name) {
+            let need = match self.try_open(req, &o, &mut held, &mut object) {
                 Ok(OpenStep::Done(a)) => return Ok(*a),
                 Ok(OpenStep::OpenNeed(need)) => need,
                 Err(e) => {
@@ -125,7 +129,7 @@ impl Ctx {
             };
             // nothing is held while it waits: what it locks next may come before in the order of locks
             held = None;
-            drop(name.take());
+            drop(object.take());
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
                 OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
@@ -137,8 +141,8 @@ impl Ctx {
                     Box::pin(self.end_keeping(fid)).await;
                     continue;
                 }
-                OpenNeed::Blocked(Blocked::Name(fid)) => {
-                    name = Some(self.unchanged_name(fid).await);
+                OpenNeed::Blocked(Blocked::Changing(fid, bits)) => {
+                    object = Some(self.unchanged(fid, LdlmMode::PR, *bits).await);
                     continue;
                 }
             };
@@ -157,7 +161,7 @@ impl Ctx {
         req: &LdlmRequest,
         o: &Open<'_>,
         held: &mut Option<(OpenNeed, HeldLocks)>,
-        name: &mut Option<HeldName>,
+        object: &mut Option<HeldObject>,
     ) -> MdtResult<OpenStep> {
         let early = self.ahead(|t| self.read_ahead(t, o));
         let mut guard = self.core();
@@ -195,10 +199,10 @@ impl Ctx {
             Some(_) if o.has(flag::EXCL) && o.has(flag::CREAT) && !o.replay => {
                 Ok(self.open_failed(disp::LOOKUP_POS, Errno::EEXIST))
             }
-            Some(fid) if !core.store.is_here(&fid) => self.open_elsewhere(req, fid, name),
+            Some(fid) if !core.store.is_here(&fid) => self.open_elsewhere(req, fid, object),
             Some(fid) => {
                 let locked = held.as_ref().map(|(need, _)| *need);
-                self.open_existing(req, o, core, t, (fid, locked))
+                self.open_existing(req, o, core, t, (fid, locked), object)
             }
         }
     }
@@ -222,9 +226,9 @@ impl Ctx {
         &self,
         req: &LdlmRequest,
         fid: Fid,
-        name: &mut Option<HeldName>,
+        object: &mut Option<HeldObject>,
     ) -> MdtResult<OpenStep> {
-        let lock = match self.name_lock(req, &fid, name)? {
+        let lock = match self.sure_lock(req, &fid, Ibits::LOOKUP, object)? {
             Ok(lock) => lock,
             Err(blocked) => return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(blocked))),
         };
@@ -324,7 +328,7 @@ impl Ctx {
             Ok(h) => h,
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
-        let lock = self.open_lock(req, &fid);
+        let lock = self.give_lock(req, &fid, OPEN_BITS, OPEN_TRIES);
         let keeps = self.may_keep(&o.rec, lock.is_some());
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
@@ -379,12 +383,6 @@ impl Ctx {
             .permit(&o.cred, &o.rec.fid1, dir, MAY_WRITE | MAY_EXEC)
     }
 
-    /// Bits of an open's lock: those a lookup gives.
-    fn open_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
-        let bits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0);
-        self.give_lock(req, fid, bits, Ibits(Ibits::UPDATE.0 | Ibits::LAYOUT.0))
-    }
-
     /// The lock that is a lease: whoever opens the file to write it, or truncates it, calls it back. It lives with the client,
     /// whose close may come with it. `None`: it is not free at once.
     fn lease_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
@@ -426,6 +424,7 @@ impl Ctx {
         core: &mut MdtCore,
         mut t: Txn<'_>,
         (fid, locked): (Fid, Option<OpenNeed>),
+        object: &mut Option<HeldObject>,
     ) -> MdtResult<OpenStep> {
         let h = t.get(&fid)?;
         let ino = t.ino(h).clone();
@@ -441,7 +440,7 @@ impl Ctx {
         let found = disp::IT_EXECD | disp::LOOKUP_EXECD | disp::LOOKUP_POS;
         if !ino.is_reg() && !ino.is_dir() {
             // pipes, sockets, devices and links are opened by the client's kernel
-            let lock = self.open_lock(req, &fid);
+            let lock = self.give_lock(req, &fid, OPEN_BITS, OPEN_TRIES);
             let p = self.pack_all(&core.store, &fid, &ino, None)?;
             return Ok(OpenStep::Done(Box::new(self.open_answer(
                 &IntentOutcome {
@@ -484,11 +483,9 @@ impl Ctx {
         if let Some(lov) = lov {
             t.change(h).lov = lov;
         }
-        // our own server lock on the layout is still held here: that bit is left out then
-        let lock = match ino.is_dir() {
-            true => None,
-            false if leases => self.lease_lock(req, &fid),
-            false => self.open_lock(req, &fid),
+        let lock = match self.existing_lock(req, &fid, &ino, (leases, locked), object)? {
+            Ok(lock) => lock,
+            Err(blocked) => return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(blocked))),
         };
         let leased = match leases {
             true if lock.is_none() => return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid))),
@@ -517,6 +514,26 @@ impl Ctx {
         core.opens
             .insert(p.body.open_handle, self.new_handle(o, fid, keeps));
         Ok(OpenStep::Done(Box::new(a)))
+    }
+
+    /// The lock that comes with the open of what exists, or what it waits for. While our own lock is held, its bit is left out.
+    fn existing_lock(
+        &self,
+        req: &LdlmRequest,
+        fid: &Fid,
+        ino: &Inode,
+        (leases, locked): (bool, Option<OpenNeed>),
+        object: &mut Option<HeldObject>,
+    ) -> MdtResult<Result<Option<u64>, Blocked>> {
+        if locked.is_none() && !leases && self.believes_layouts(ino) {
+            let bits = Ibits(OPEN_BITS.0 | OPEN_TRIES.0);
+            return self.sure_lock(req, fid, bits, object);
+        }
+        Ok(Ok(match ino.is_dir() {
+            true => None,
+            false if leases => self.lease_lock(req, fid),
+            false => self.give_lock(req, fid, OPEN_BITS, OPEN_TRIES),
+        }))
     }
 
     /// May this caller open the object so (`mdd_open_sanity_check`)?

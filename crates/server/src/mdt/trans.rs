@@ -9,8 +9,8 @@
 //!   which nothing is known was not decided.
 //! * Nobody is told that it is decided before the row is on disk, nor that it is not before the operation has ended.
 //! * Numbers are never given twice: each start of the target has an instance of its own.
-//! * Locks are taken in the order of FIDs, those on one FID in the order of MDTs. With the rules of `locks` no two operations
-//!   wait for each other, wherever they are coordinated.
+//! * Locks are taken in the order of FIDs; of those on one FID, those on MDTs where it has a name come before that on the MDT where it
+//!   lies. With the rules of `locks` no two operations wait for each other, wherever they are coordinated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -218,7 +218,7 @@ impl Trans {
 }
 
 /// One lock of an operation: of that object, on that MDT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Need {
     pub fid: Fid,
     pub mdt: u32,
@@ -267,7 +267,17 @@ impl Op {
     /// Locks all of these, here and there, and looks names up in directories of other MDTs. What was locked before comes first in
     /// the order of locks.
     pub async fn lock(&mut self, mut needs: Vec<Need>, looks: &[Look]) -> MdtResult<()> {
-        needs.sort();
+        let mut homes = BTreeMap::new();
+        needs.sort_by_key(|n| n.fid);
+        for twice in needs
+            .chunk_by(|a, b| a.fid == b.fid)
+            .filter(|n| n.len() > 1)
+        {
+            if let Some(n) = twice.first() {
+                homes.insert(n.fid, self.ops.home(&n.fid).await?);
+            }
+        }
+        needs.sort_by_key(|n| (n.fid, homes.get(&n.fid) == Some(&n.mdt), n.mdt));
         for run in needs.chunk_by(|a, b| a.mdt == b.mdt) {
             let Some(mdt) = run.first().map(|n| n.mdt) else {
                 continue;
