@@ -10,8 +10,9 @@ use coral_wire::nid::Nid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Waits};
+use crate::record::{Begun, Dump, Kind, Op, Passage, Rpc, Served, Waits};
 use crate::ring::{Ring, Span};
+use crate::under_way::{Entry, Going, UnderWay, What};
 use crate::watch::{Interval, Operation, Ran, Watch, sends_for};
 
 /// An operation that took longer is kept, whatever it needed.
@@ -159,6 +160,7 @@ pub struct Stopwatch {
     rpcs: Ring<KeptRpc>,
     served: Ring<KeptServed>,
     passages: Ring<(Passing, Instant)>,
+    pub(crate) under_way: Arc<UnderWay>,
 }
 
 impl Default for Stopwatch {
@@ -173,6 +175,7 @@ impl Default for Stopwatch {
             rpcs: Ring::default(),
             served: Ring::default(),
             passages: Ring::default(),
+            under_way: Arc::default(),
         }
     }
 }
@@ -226,6 +229,35 @@ impl Stopwatch {
         fut: F,
     ) -> impl Future<Output = F::Output> {
         Operation::new(self, op, fid, fut)
+    }
+
+    /// An operation that began at `begun` goes on: it is told as under way until this is dropped.
+    pub fn goes_on(&self, watch: &Arc<Watch>, op: &'static str, fid: Fid, begun: Instant) -> Entry {
+        let going = Going {
+            what: What::Op(op),
+            fid,
+            begun,
+            watch: watch.clone(),
+        };
+        Entry::new(&self.under_way, going)
+    }
+
+    /// The same of an RPC.
+    pub fn rpc_begins(
+        &self,
+        watch: &Arc<Watch>,
+        opc: u32,
+        target: Name,
+        fid: Fid,
+        begun: Instant,
+    ) -> Entry {
+        let going = Going {
+            what: What::Rpc(opc, target),
+            fid,
+            begun,
+            watch: watch.clone(),
+        };
+        Entry::new(&self.under_way, going)
     }
 
     /// An operation has ended. One that needed no RPC and waited for nothing is counted only: there is nothing to take apart.
@@ -395,6 +427,23 @@ impl Stopwatch {
                 admitted: at(p.admitted),
                 whole: at(p.whole),
                 passed: at(passed),
+            })
+            .collect();
+        dump.under_way = (self.under_way.all().into_iter())
+            .map(|g| {
+                let (what, opc, target) = match g.what {
+                    What::Op(op) => (op, None, Cow::Borrowed("")),
+                    What::Rpc(opc, target) => ("", Some(opc), name(target)),
+                };
+                Begun {
+                    op: g.watch.id().max(g.watch.parent()),
+                    name: Cow::Borrowed(what),
+                    opc,
+                    target,
+                    fid: fid(g.fid),
+                    begun: at(g.begun),
+                    waits: g.watch.waiting().map(|(wait, since)| (wait, at(since))),
+                }
             })
             .collect();
         dump.sort();
