@@ -14,6 +14,7 @@ fn settings() -> Settings {
         scratch: None,
         ask: Arc::new(|_| Err("nobody is asked".into())),
         trace: Arc::new(|_| Err("nobody is asked".into())),
+        tcp: Arc::new(|_| Err("nobody is asked".into())),
         command_line: vec!["test".into()],
         stop: Arc::new(AtomicBool::new(false)),
         say: Arc::new(|_| ()),
