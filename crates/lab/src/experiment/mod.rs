@@ -10,6 +10,7 @@
 mod check;
 pub mod environment;
 mod hosts;
+mod measures;
 mod nearest;
 mod needs;
 pub mod parse;
