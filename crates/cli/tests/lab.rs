@@ -318,7 +318,7 @@ fn a_host_that_vanishes_ends_the_run_with_what_it_has() {
     let tmp = tempfile::tempdir().unwrap();
     let at = |name: &str| tmp.path().join(name);
     // In the second step the host goes away in the middle.
-    let dies = "case \"$1\" in */f1*) [ $host = bert ] && { (sleep 1; kill -9 $$) & };; esac";
+    let dies = "case \"$1\" in */f2*) [ $host = bert ] && { (sleep 1; kill -9 $$) & };; esac";
     let ssh = fake_ssh(&at("ssh"), dies);
     let program = Path::new(coral().get_program()).canonicalize().unwrap();
     let text = format!(

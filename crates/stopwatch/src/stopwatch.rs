@@ -10,7 +10,7 @@ use coral_wire::nid::Nid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::record::{Begun, Dump, Kind, Op, Passage, Rpc, Served, Waits};
+use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Waits};
 use crate::ring::{Ring, Span};
 use crate::under_way::{Entry, Going, UnderWay, What};
 use crate::watch::{Interval, Operation, Ran, Watch, sends_for};
@@ -429,23 +429,8 @@ impl Stopwatch {
                 passed: at(passed),
             })
             .collect();
-        dump.under_way = (self.under_way.all().into_iter())
-            .map(|g| {
-                let (what, opc, target) = match g.what {
-                    What::Op(op) => (op, None, Cow::Borrowed("")),
-                    What::Rpc(opc, target) => ("", Some(opc), name(target)),
-                };
-                Begun {
-                    op: g.watch.id().max(g.watch.parent()),
-                    name: Cow::Borrowed(what),
-                    opc,
-                    target,
-                    fid: fid(g.fid),
-                    begun: at(g.begun),
-                    waits: g.watch.waiting().map(|(wait, since)| (wait, at(since))),
-                }
-            })
-            .collect();
+        let going = self.under_way.all();
+        dump.under_way = going.iter().map(|g| g.told(at, name)).collect();
         dump.sort();
         dump
     }

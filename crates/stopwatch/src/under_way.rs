@@ -4,12 +4,14 @@
 //! - Only what waits is here: an operation enters when its first poll did not end it, and every RPC.
 //! - At most [`UNDER_WAY_MAX`] are kept at once; what begins beyond is not.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::record::Begun;
 use crate::stopwatch::Name;
 use crate::watch::Watch;
 
@@ -32,6 +34,29 @@ pub(crate) struct Going {
     pub(crate) fid: Fid,
     pub(crate) begun: Instant,
     pub(crate) watch: Arc<Watch>,
+}
+
+impl Going {
+    /// As a dump has it, with its moments and names.
+    pub(crate) fn told(
+        &self,
+        at: impl Fn(Instant) -> i64,
+        name: impl Fn(Name) -> Cow<'static, str>,
+    ) -> Begun {
+        let (what, opc, target) = match self.what {
+            What::Op(op) => (op, None, Cow::Borrowed("")),
+            What::Rpc(opc, target) => ("", Some(opc), name(target)),
+        };
+        Begun {
+            op: self.watch.id().max(self.watch.parent()),
+            name: Cow::Borrowed(what),
+            opc,
+            target,
+            fid: (self.fid.seq, self.fid.oid, self.fid.ver),
+            begun: at(self.begun),
+            waits: self.watch.waiting().map(|(wait, since)| (wait, at(since))),
+        }
+    }
 }
 
 /// All of a node, with the places that are free.

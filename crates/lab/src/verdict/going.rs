@@ -46,7 +46,7 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
         count,
         oldest_s: seconds(age),
         oldest: text(d, b, rpc),
-        target: rpc.map(|r| name(r)),
+        target: rpc.map(name),
     })
 }
 
