@@ -20,6 +20,10 @@ const BUSY: f64 = 0.7;
 const PEER_FULL: f64 = 0.3;
 /// Bytes that wait, of a way that is full: with less it waits for others' data, not for its own.
 const WAITING_LEAST: f64 = 32_768.0;
+/// A receiver reads what comes if less than this lies unread, or less than one part in so many of what waits: its socket holds a few
+/// MiB at most, and before the sender's there may be more.
+const UNREAD_LEAST: f64 = 65_536.0;
+const UNREAD_PART: f64 = 8.0;
 /// How many times the least the round trip is, and how much longer: a queue of a megabyte or two before 10 Gb/s.
 const RTT_TIMES: f64 = 3.0;
 const RTT_MORE_S: f64 = 0.001;
@@ -134,7 +138,7 @@ impl Link {
     fn is_queued(&self) -> bool {
         self.peer_full < PEER_FULL * self.busy
             && self.waiting_bytes >= WAITING_LEAST
-            && self.unread_bytes < self.waiting_bytes / 2.0
+            && self.unread_bytes < UNREAD_LEAST.max(self.waiting_bytes / UNREAD_PART)
             && self.rtt_s >= RTT_TIMES * self.least_rtt_s
             && self.rtt_s - self.least_rtt_s >= RTT_MORE_S
     }
@@ -429,7 +433,7 @@ mod tests {
             let mut looks = slow();
             let back = looks.iter_mut().flat_map(|l| &mut l.tcp);
             back.filter(|t| t.from == "s")
-                .for_each(|t| t.unread_bytes = 2 << 20);
+                .for_each(|t| t.unread_bytes = 1 << 18);
             saturated(&facts(&looks))
         };
         assert_eq!(unread, None, "the peer does not read");
