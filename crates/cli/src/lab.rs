@@ -127,6 +127,7 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
             control::ask(dir, Ask::Status).map_err(|e| format!("'{}': {e}", dir.display()))
         }),
         trace: Arc::new(crate::trace::ask_all),
+        tcp: Arc::new(crate::trace::tcp),
         command_line: std::env::args().collect(),
         stop,
         say: Arc::new(|line| eprintln!("{line}")),

@@ -4,7 +4,7 @@ use crate::args::Trace;
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
 use coral_lab::attribution::{Filter, perfetto, text};
-use coral_lab::verdict::Seen;
+use coral_lab::verdict::{Seen, Tcp};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -44,6 +44,24 @@ pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Seen, String> {
         take(&mut seen, &socket)?;
     }
     Ok(seen)
+}
+
+/// What TCP knows of the connections of all these processes.
+pub(crate) fn tcp(places: &[PathBuf]) -> Result<Vec<Tcp>, String> {
+    let mut all = vec![];
+    for socket in find::sockets(places, HOW)? {
+        let answer = find::ask(
+            &socket,
+            &json!({ "lnet": LnetAsk { node: None, act: Act::Tcp } }),
+        )?;
+        if let Some(why) = answer["error"].as_str() {
+            return Err(why.to_owned());
+        }
+        let more: Vec<Tcp> = serde_json::from_value(answer["tcp"].clone())
+            .map_err(|e| format!("odd answer of a Coral process: {e}"))?;
+        all.extend(more);
+    }
+    Ok(all)
 }
 
 fn take(seen: &mut Seen, socket: &Path) -> Result<(), String> {

@@ -241,7 +241,7 @@ fn full_disk() {
     let spec = tmp.path().join("full.toml");
     // the second repeat fills what the run directory is on
     let fill = format!(
-        "test {{rep}} = 0 || dd if=/dev/zero of={0}/fill bs=4k 2>/dev/null; echo 1",
+        "test {{rep}} = 1 || dd if=/dev/zero of={0}/fill bs=4k 2>/dev/null; echo 1",
         small.display()
     );
     std::fs::write(&spec, format!("name = 'full'\n[run]\nrepeats = 3\n[[roles]]\nname = 'r'\nparser = 'json'\ncommand = ['sh', '-c', '{fill}; echo \"{{{{\\\"v\\\": 5}}}}\"']\n")).unwrap();
@@ -318,11 +318,11 @@ fn a_host_that_vanishes_ends_the_run_with_what_it_has() {
     let tmp = tempfile::tempdir().unwrap();
     let at = |name: &str| tmp.path().join(name);
     // In the second step the host goes away in the middle.
-    let dies = "case \"$1\" in */f1*) [ $host = bert ] && { (sleep 1; kill -9 $$) & };; esac";
+    let dies = "case \"$1\" in */f2*) [ $host = bert ] && { (sleep 1; kill -9 $$) & };; esac";
     let ssh = fake_ssh(&at("ssh"), dies);
     let program = Path::new(coral().get_program()).canonicalize().unwrap();
     let text = format!(
-        "name = 'hosts'\n[run]\nrepeats = 3\n[[roles]]\nname = 'w'\nparser = 'ior'\ncommand = ['sh', '-c', 'exec {{coral}} ior --np 2 -F -w -b 64k -t 4k -O interIODelay=$(( 2000 + {{rep}} * 500000 )) -o {dir}/f{{rep}} --hosts anna,bert --meet 127.0.0.1 --ssh {ssh} --program {program}']\n",
+        "name = 'hosts'\n[run]\nrepeats = 3\n[[roles]]\nname = 'w'\nparser = 'ior'\ncommand = ['sh', '-c', 'exec {{coral}} ior --np 2 -F -w -b 64k -t 4k -O interIODelay=$(( 2000 + ({{rep}} - 1) * 500000 )) -o {dir}/f{{rep}} --hosts anna,bert --meet 127.0.0.1 --ssh {ssh} --program {program}']\n",
         dir = tmp.path().display(),
         program = program.display()
     );
@@ -352,7 +352,7 @@ fn hosts_are_measured_and_one_that_vanishes_is_named() {
         )
     };
     let text = format!(
-        "name = 'hosts'\n[run]\nrepeats = 3\nsample = '100ms'\n{}{}[[roles]]\nname = 'w'\nhost = 'anna'\nparser = 'json'\ncommand = ['sh', '-c', 'test {{rep}} = 0 || sleep 60; sleep 0.5; echo \"{{{{\\\"write\\\": 7}}}}\"']\n",
+        "name = 'hosts'\n[run]\nrepeats = 3\nsample = '100ms'\n{}{}[[roles]]\nname = 'w'\nhost = 'anna'\nparser = 'json'\ncommand = ['sh', '-c', 'test {{rep}} = 1 || sleep 60; sleep 0.5; echo \"{{{{\\\"write\\\": 7}}}}\"']\n",
         host("anna"),
         host("bert")
     );

@@ -1,5 +1,5 @@
-//! `coral explain` where something is planted for real: a router with two buffers, an MDT whose disk syncs slowly, a client that
-//! swaps. (`explain.rs` has a far server, too few RPCs in flight and a busy core; `crates/lab/tests/planted.rs` all of them in a
+//! `coral explain` where something is planted for real: a router with two buffers, a network that is full, an RPC that is not
+//! answered, an MDT whose disk syncs slowly, a client that swaps. (`explain.rs` has a far server, too few RPCs in flight and a busy core; `crates/lab/tests/planted.rs` all of them in a
 //! simulation.)
 
 mod common;
@@ -183,6 +183,111 @@ fn an_mdt_with_a_slow_sync_is_named() {
         client.stop();
         servers.into_iter().rev().for_each(Running::stop);
         drop(disk.off());
+    });
+}
+
+/// Programs write to the OSTs, past their cache, over a loopback device of this rate; without one it has no limit.
+fn over_a_network(rate: Option<&str>) -> String {
+    let place = Place::new();
+    let dirs = ["mds", "ost0", "ost1"].map(|n| place.path(n));
+    format(&["--mgs", "--mdt", "0"], &dirs[0]);
+    for (i, dir) in ["0", "1"].iter().zip(&dirs[1..]) {
+        format(&["--ost", i, "--mgsnode", "127.0.0.2@tcp"], dir);
+    }
+    let apart: Vec<&[PathBuf]> = dirs.iter().map(std::slice::from_ref).collect();
+    let servers = serve(&place, &apart, &[]);
+    let (mnt, client) = mount(&place, &["--nid", "127.0.0.20@tcp"]);
+    let tc = |args: &str| ok(Command::new("tc").args(args.split(' ')));
+    if let Some(rate) = rate {
+        tc(&format!(
+            "qdisc add dev lo root tbf rate {rate} burst 256kb latency 400ms"
+        ));
+    }
+    let within = mnt.clone();
+    let load = Load::start(4, move |p, round| {
+        let name = within.join(format!("w{p}"));
+        let mut open = std::fs::File::options();
+        let file = open.create(true).truncate(false).write(true);
+        let file = file.open(name).expect("opened");
+        file.write_all_at(&[7; MIB as usize], round % 16 * MIB)
+            .expect("written");
+        file.sync_all().expect("synced");
+    });
+    let said = explained(&mnt, &dirs, "3");
+    drop(load);
+    if rate.is_some() {
+        tc("qdisc del dev lo root");
+    }
+    client.stop();
+    servers.into_iter().rev().for_each(Running::stop);
+    said
+}
+
+#[test]
+fn a_saturated_network_is_named() {
+    alone("a_saturated_network_is_named", || {
+        let said = over_a_network(Some("80mbit"));
+        assert!(said.contains("verdict: saturated network ("), "{said}");
+        assert!(said.contains("from 127.0.0.20@tcp to 127.0.0."), "{said}");
+        // 80 Mbit/s are 10 MB/s, of which headers take some
+        let ceiling = said.split("ceiling: ").nth(1).expect("a ceiling");
+        let (number, rest) = ceiling.split_once(' ').expect("a number");
+        let rate: f64 = number.parse().expect("a number");
+        assert!(
+            (2.0..10.5).contains(&rate) && rest.starts_with("MB/s"),
+            "{said}"
+        );
+        let said = over_a_network(None);
+        assert!(
+            !said.contains("saturated network ("),
+            "there is no limit: {said}"
+        );
+    });
+}
+
+/// A program reads a file whose RPCs take a minute: nothing ends while it is looked at.
+#[test]
+fn an_operation_that_does_not_end_is_told() {
+    alone("an_operation_that_does_not_end_is_told", || {
+        let place = Place::new();
+        let dirs = [place.path("mds"), place.path("ost0")];
+        format(&["--mgs", "--mdt", "0"], &dirs[0]);
+        format(&["--ost", "0", "--mgsnode", "127.0.0.2@tcp"], &dirs[1]);
+        let apart: Vec<&[PathBuf]> = dirs.iter().map(std::slice::from_ref).collect();
+        let servers = serve(&place, &apart, &[]);
+        let (mnt, client) = mount(&place, &["--nid", "127.0.0.20@tcp"]);
+        let file = mnt.join("f");
+        std::fs::write(&file, vec![7; MIB as usize]).expect("written");
+        let written = std::fs::File::open(&file).expect("opened");
+        written.sync_all().expect("synced");
+        let mut held = coral();
+        let held = held.args(["lctl", "--dir"]).arg(&mnt);
+        ok(held.args("net_delay_add -s * -d 127.0.0.3@tcp -r 1 -l 60".split(' ')));
+        // Past the cache, which has it.
+        let input = format!("if={}", text(&file));
+        let mut reader = Command::new("dd");
+        let reader = reader.args([&input, "of=/dev/null", "bs=64k", "count=1", "iflag=direct"]);
+        let reader = Burner::start(reader.stderr(std::process::Stdio::null()));
+        let mut said = String::new();
+        common::until("the read is told", || {
+            said = explained(&mnt, &dirs, "0.2");
+            said.contains("not ended: ")
+        });
+        let told = said.lines().find(|l| l.starts_with("not ended: "));
+        let told = told.expect("a line");
+        assert!(told.contains(": READ on [0x"), "{said}");
+        assert!(
+            told.contains("its OST_READ to fs-OST0000 ") && told.ends_with("sent and not answered"),
+            "{said}"
+        );
+        drop(reader);
+        let mut over = coral();
+        ok(over
+            .args(["lctl", "--dir"])
+            .arg(&mnt)
+            .args(["net_delay_del", "-a"]));
+        client.kill();
+        servers.into_iter().rev().for_each(Running::stop);
     });
 }
 

@@ -230,7 +230,12 @@ fn wait<F: FileSystem>(
     let (shared, dev, h) = (shared.clone(), dev.clone(), *h);
     let interrupted = shared.waiting.register(h.unique);
     let waits = shared.waits.clone();
+    let entry = watch.as_ref().zip(shared.fs.stopwatch()).map(|(w, s)| {
+        let fid = shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
+        s.goes_on(w, op::name(h.opcode), fid, begun)
+    });
     let request = async move {
+        let _entry = entry;
         let cut_off = || shared.fs.is_cut_off();
         let driven = interrupt::drive(fut, interrupted, ends, h.pid, cut_off);
         let r = std::panic::AssertUnwindSafe(driven).catch_unwind();

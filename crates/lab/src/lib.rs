@@ -5,6 +5,7 @@
 pub mod attribution;
 mod clock;
 pub mod collect;
+pub mod entry;
 pub mod experiment;
 pub mod load;
 pub mod report;

@@ -14,6 +14,7 @@ fn settings() -> Settings {
         scratch: None,
         ask: Arc::new(|_| Err("nobody is asked".into())),
         trace: Arc::new(|_| Err("nobody is asked".into())),
+        tcp: Arc::new(|_| Err("nobody is asked".into())),
         command_line: vec!["test".into()],
         stop: Arc::new(AtomicBool::new(false)),
         say: Arc::new(|_| ()),
@@ -158,14 +159,14 @@ fn a_run_measures_every_step_once_and_its_report_says_what_was_printed() {
                 && row["parameters"]["op"] == "read"
         })
         .unwrap();
-    // repeats are 10, 11 and 12; the warm-up, 10 as well, is not among them
+    // repeats are 11, 12 and 13; the warm-up, 11 as well, is not among them
     assert_eq!(
         (
             row["n"].as_u64(),
             row["summary"]["mean"].as_f64(),
             row["summary"]["sd_sample"].as_f64()
         ),
-        (Some(3), Some(11.0), Some(1.0))
+        (Some(3), Some(12.0), Some(1.0))
     );
     assert!(
         run(&dir, &p, &settings())
@@ -174,6 +175,20 @@ fn a_run_measures_every_step_once_and_its_report_says_what_was_printed() {
         "a run is never written over"
     );
     assert_eq!(r.csv.lines().count(), 1 + 12 * 2 + 12 * (2 + 1 + 1));
+    // what commands are told as {rep} is what the report calls the repeat
+    let cells = r.csv.lines().map(|l| l.split(',').collect::<Vec<_>>());
+    let rates = cells.filter(|c| c[7] == "a/rate");
+    let repeats: Vec<(&str, &str)> = rates.map(|c| (c[3], c[9])).collect();
+    assert_eq!(repeats.len(), 24);
+    for (repeat, rate) in repeats {
+        assert_eq!(rate, format!("1{repeat}"));
+    }
+    assert_eq!(
+        r.json["unmeasured"],
+        serde_json::json!([]),
+        "all was measured"
+    );
+    assert!(!r.text.contains("warning"), "{}", r.text);
     page_holds(&r.html);
     let page = r.write(&dir).unwrap();
     assert_eq!(std::fs::read_to_string(&page).unwrap(), r.html);
@@ -588,4 +603,50 @@ fn an_ab_has_its_noise_floor_and_its_verdict() {
     );
     assert!((c["ratio"].as_f64().unwrap() - 2.0).abs() < 0.05);
     assert!(r.html.contains("B is higher") && r.text.contains("B is higher"));
+}
+
+#[test]
+fn a_name_that_no_step_has_is_told() {
+    let tmp = tempfile::tempdir().unwrap();
+    let text = SMALL
+        .replace("y = [\"a/rate\"]", "y = [\"a/raet\"]")
+        .replace("y = [\"host/cpu_busy\", ", "y = [\"host/cpu_bsy\", ")
+        .replace("measure = \"a/rate\"", "measure = \"a/tare\"")
+        .replace(
+            "all = [\"a/rate\", \"b/rate\"]",
+            "all = [\"a/rate\", \"b/rat\"]",
+        )
+        + "[[figures]]\ntitle = \"Latency\"\nkind = \"cdf\"\ny = [\"a/write\"]\n";
+    let dir = tmp.path().join("run");
+    let stopped = Settings {
+        stop: Arc::new(AtomicBool::new(true)),
+        ..settings()
+    };
+    run(&dir, &plan(&text), &stopped).unwrap();
+    let none = report::of(&dir).unwrap();
+    assert!(
+        !none.text.contains("warning"),
+        "nothing was measured at all: {}",
+        none.text
+    );
+    assert_eq!(resume(&dir, &settings()), Ok(complete(24)));
+    let r = report::of(&dir).unwrap();
+    let told = r.json["unmeasured"].as_array().unwrap();
+    for says in [
+        "the figure 'Rate by size': nothing was measured as 'a/raet'; did you mean 'a/rate'?",
+        "the figure 'CPU over time': nothing was sampled as 'host/cpu_bsy'; did you mean 'host/cpu_busy'?",
+        "the figure 'Latency': nothing was recorded by a load generator as 'a/write'",
+        "the figure 'Bars': nothing was measured as 'all'",
+        "the sum 'all': no step has all of a/rate, b/rat",
+        "beside the published 'rate': nothing was measured as 'a/tare'",
+    ] {
+        assert!(
+            told.iter().any(|t| t.as_str().unwrap().starts_with(says)),
+            "{says}: {told:?}"
+        );
+        assert!(r.text.contains(&format!("warning: {says}")), "{}", r.text);
+        let html = says.replace('\'', "&#39;");
+        assert!(r.html.contains(&html), "{says}");
+    }
+    assert_eq!(told.len(), 6, "{told:?}");
 }

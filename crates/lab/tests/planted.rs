@@ -1,10 +1,12 @@
 //! The verdict where the truth is planted: a simulated cluster in which one thing at a time is made slow.
 //!
 //! What a simulation has not is planted in the facts instead, beside a run with nothing else planted: a busy core and a client
-//! that swaps (processors take no simulated time), and a router with two buffers (memlnd's routers hold none). On real processes
+//! that swaps (processors take no simulated time), a network that is full (memlnd has no TCP), and a router with two buffers
+//! (memlnd's routers hold none). On real processes
 //! these are planted in `crates/cli/tests/planted_real.rs` and `explain.rs`.
 //! `CORAL_SEED=N` chooses the twenty random plants.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use bytes::Bytes;
 use coral_client::llite::types::SetAttr;
 use coral_client::{Cred, Llite};
 use coral_lab::attribution::{Segment, join};
-use coral_lab::verdict::{CauseKind, Facts, Host, RouterBuffers, Verdict, explain};
+use coral_lab::verdict::{CauseKind, Facts, Host, Link, RouterBuffers, Verdict, explain};
 use coral_lnet::{LinkModel, Nid, Node};
 use coral_node::{Client, Cluster};
 use coral_osd::DiskModel;
@@ -33,10 +35,13 @@ const WRITES: u64 = 8;
 const WRITE_BYTES: usize = 65_536;
 
 /// Kinds of [`Plant`].
-const KINDS: u32 = 12;
+const KINDS: u32 = 13;
 /// Bytes of a file that is read in large blocks, and of a block.
 const LARGE_BYTES: u64 = 32 << 20;
 const BLOCK_BYTES: u64 = 256 << 10;
+
+/// Who sends what stands in a queue.
+const SENDER: &str = "10.0.0.100@tcp";
 
 /// What is made slow.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,6 +65,8 @@ enum Plant {
     MdtSync(Duration),
     /// In the facts: a core so busy.
     Core(f64),
+    /// In the facts: what a client sends stands in a queue, and so many MB/s go through.
+    Network(f64),
     /// In the facts: so many buffers of a router.
     Router(u64),
     /// In the facts: so many pages from swap in a second.
@@ -80,6 +87,9 @@ impl Plant {
             Plant::FarFile(_) => Some((CauseKind::Window, "the OSTs".into())),
             Plant::MdtSync(_) => Some((CauseKind::SlowStorage, "coral-MDT0000".into())),
             Plant::Core(_) => Some((CauseKind::BusyCore, "oss1".into())),
+            Plant::Network(_) => {
+                Some((CauseKind::SaturatedNetwork, format!("what {SENDER} sends")))
+            }
             Plant::Router(_) => Some((CauseKind::RouterBuffers, "10.9.0.1@tcp".into())),
             Plant::Swap(_) => Some((CauseKind::Swap, "client1".into())),
         }
@@ -114,6 +124,7 @@ impl Plant {
             8 => Plant::Router(rng.random_range(1..4)),
             9 => Plant::Writers,
             10 => Plant::FarFile(ms),
+            11 => Plant::Network(rng.random_range(1.0..1000.0)),
             _ => Plant::Swap(rng.random_range(200.0..20_000.0)),
         }
     }
@@ -289,6 +300,7 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
     };
     match plant {
         Plant::Core(_) => spent(Segment::ServerQueue, "coral-OST0001"),
+        Plant::Network(_) => spent(Segment::Bulk, "coral-OST0001"),
         Plant::Router(_) => spent(Segment::RouterQueue, "10.9.0.1@tcp"),
         Plant::Swap(_) => spent(Segment::NotPlaced, "client1"),
         _ => {}
@@ -309,6 +321,29 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
         least_free: 900,
         starved: 0.0,
     }];
+    // What TCP would have measured of these ways, by server.
+    let mut servers: BTreeMap<String, f64> = BTreeMap::new();
+    for p in &f.paths {
+        let least = servers.entry(p.peer.clone()).or_insert(f64::INFINITY);
+        *least = least.min(p.rtt_s);
+    }
+    let bytes_per_s = match plant {
+        Plant::Network(mb) => mb * 1e6 / servers.len() as f64,
+        _ => 1e6,
+    };
+    let is_full = matches!(plant, Plant::Network(_));
+    let link = |(to, least_rtt_s): (&String, &f64)| Link {
+        from: SENDER.to_owned(),
+        to: to.clone(),
+        rates: vec![bytes_per_s; 4],
+        bytes_per_s,
+        busy: if is_full { 0.9 } else { 0.3 },
+        rtt_s: least_rtt_s + if is_full { 0.02 } else { 0.000_1 },
+        least_rtt_s: *least_rtt_s,
+        waiting_bytes: 1e6,
+        ..Link::default()
+    };
+    f.links = servers.iter().map(link).collect();
     match plant {
         Plant::Core(busy) => f.hosts[4].busiest_core = busy,
         Plant::Router(n) => {
@@ -417,6 +452,7 @@ async fn what_is_planted_is_named_first() -> TestResult {
         (Plant::FarFile(ms(19)), "twice there and back", 38.0, 1.1),
         (Plant::MdtSync(ms(30)), "storage takes", 30.0, 2.0),
         (Plant::Core(0.99), "busiest core", 99.0, 1.0),
+        (Plant::Network(40.0), "", 40.0, 1.0),
         (Plant::Router(2), "all of its", 2.0, 1.0),
         (Plant::Swap(5000.0), "", 5000.0, 1.0),
     ];

@@ -326,6 +326,19 @@ fn what_makes_no_sense_is_refused_and_the_nearest_option_named() {
         ("mdsrate --create --nfiles 3 --dirfmt DIR/%s", ""),
         ("fio", ""),
         ("ior --np 0", ""),
+        // what is written at the end has no place
+        (
+            "ior -w -b 64k -t 4k -o DIR/f --coral-json DIR/none/r.json",
+            "--coral-json",
+        ),
+        (
+            "mdtest -n 1 -d DIR/x --coral-json DIR/none/r.json",
+            "no file can be made in",
+        ),
+        (
+            "mib -t DIR -s 4k -l 1 --coral-json DIR",
+            "it is a directory: give a file",
+        ),
         // more than a machine can have
         (
             "ior -t 4p -b 4p -o DIR/f",

@@ -176,6 +176,31 @@ pub struct PeerShow {
     pub nis: Vec<PeerNiShow>,
 }
 
+/// What a node sends over one TCP connection, since that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LinkShow {
+    /// NID of this node.
+    pub from: String,
+    /// NID of the peer.
+    pub to: String,
+    /// TCP ports here and there, which tell it from others.
+    pub ports: (u16, u16),
+    /// Bytes that the peer has acknowledged.
+    pub acked_bytes: u64,
+    /// Bytes that wait here, in the socket and before it, or are on the way.
+    pub waiting_bytes: u64,
+    /// Bytes that came and are not read.
+    pub unread_bytes: u64,
+    /// How long data were on the way or waited to be, microseconds.
+    pub busy_us: u64,
+    /// Of that, how long the peer had no room, microseconds.
+    pub peer_full_us: u64,
+    /// Round trip, smoothed, microseconds.
+    pub rtt_us: u32,
+    /// The least round trip of some minutes, microseconds.
+    pub least_rtt_us: u32,
+}
+
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RouteShow {
@@ -305,6 +330,11 @@ impl Node {
             }
         };
         views.into_iter().map(show).collect()
+    }
+
+    /// What TCP knows of the connections, by peer.
+    pub fn links(&self) -> Vec<LinkShow> {
+        self.sock().links()
     }
 
     /// The routes, by network.

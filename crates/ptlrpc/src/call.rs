@@ -87,6 +87,10 @@ impl Import {
         let watch = self.node.stopwatch().part();
         // A server that asks another one waits for it.
         let handled = watch.as_ref().and_then(|_| stopwatch::handled());
+        let _entry = watch.as_ref().map(|watch| {
+            let (opc, fid) = (rq.opc, rq.fid());
+            (self.node.stopwatch()).rpc_begins(watch, opc, self.name, fid, begun)
+        });
         let call = std::pin::pin!(self.run_from(begun, watch.as_ref(), rq, progress));
         let done = stopwatch::watched_since(watch.clone(), begun, call).await;
         if let Some(handled) = handled {

@@ -9,18 +9,20 @@
 //!
 //! # Invariants
 //! - Time is tokio's clock: under a paused clock the stamps are exact.
-//! - Memory is bounded: [`KEPT`] records of each kind, and [`WAITS_KEPT`] waits of each.
+//! - Memory is bounded: [`KEPT`] records of each kind, [`WAITS_KEPT`] waits of each, and [`UNDER_WAY_MAX`] of what is under way.
 //! - A future that does not wait reads no clock here but where it begins and ends.
 #![warn(missing_docs)]
 
 mod record;
 mod ring;
 mod stopwatch;
+mod under_way;
 mod watch;
 
-pub use record::{Dump, Kind, Op, Passage, Rpc, Served, Wait, Waited, Waits};
+pub use record::{Begun, Dump, Kind, Op, Passage, Rpc, Served, Wait, Waited, Waits};
 pub use ring::KEPT;
 pub use stopwatch::{Name, Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
+pub use under_way::{Entry, UNDER_WAY_MAX};
 pub use watch::{
     Ran, WAITS_KEPT, Watch, carried, current, first_poll, handled, poll_and, waits, watched,
     watched_since,

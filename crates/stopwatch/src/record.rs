@@ -149,6 +149,25 @@ pub struct Passage {
     pub passed: i64,
 }
 
+/// An operation or an RPC of a client that has begun and not ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Begun {
+    /// Number of the operation; of an RPC: of that which it is part of, 0: none.
+    pub op: u64,
+    /// Name of the operation; empty: it is an RPC.
+    pub name: Cow<'static, str>,
+    /// Opcode of the RPC.
+    pub opc: Option<u32>,
+    /// Target of the RPC.
+    pub target: Cow<'static, str>,
+    /// The file, as sequence, object id and version; zeros: unknown.
+    pub fid: (u64, u32, u32),
+    /// When it began.
+    pub begun: i64,
+    /// What it waits for now, and since when. None: an operation runs, or has RPCs that wait; an RPC was sent, and is not answered.
+    pub waits: Option<(Wait, i64)>,
+}
+
 /// What a node gives out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Dump {
@@ -176,6 +195,9 @@ pub struct Dump {
     pub served: Vec<Served>,
     /// Messages it has passed on.
     pub passages: Vec<Passage>,
+    /// Operations and RPCs of its clients that were under way when it was made.
+    #[serde(default)]
+    pub under_way: Vec<Begun>,
 }
 
 impl Dump {
@@ -197,12 +219,14 @@ impl Dump {
         self.rpcs.sort_by_key(|r| (r.span.0, r.xid));
         self.served.sort_by_key(|s| (s.arrived, s.xid));
         self.passages.sort_by_key(|p| (p.arrived, p.mbits));
+        self.under_way.sort_by_key(|u| (u.begun, u.op, u.opc));
     }
 
     /// Takes in a later dump of the same node and clock; records that both have are there once.
     pub fn add(&mut self, later: Dump) {
         (self.now, self.brief) = (later.now, later.brief);
         (self.lost, self.lost_ops) = (later.lost, later.lost_ops);
+        self.under_way = later.under_way;
         self.ops.extend(later.ops);
         self.rpcs.extend(later.rpcs);
         self.served.extend(later.served);

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Waits};
 use crate::ring::{Ring, Span};
+use crate::under_way::{Entry, Going, UnderWay, What};
 use crate::watch::{Interval, Operation, Ran, Watch, sends_for};
 
 /// An operation that took longer is kept, whatever it needed.
@@ -159,6 +160,7 @@ pub struct Stopwatch {
     rpcs: Ring<KeptRpc>,
     served: Ring<KeptServed>,
     passages: Ring<(Passing, Instant)>,
+    pub(crate) under_way: Arc<UnderWay>,
 }
 
 impl Default for Stopwatch {
@@ -173,6 +175,7 @@ impl Default for Stopwatch {
             rpcs: Ring::default(),
             served: Ring::default(),
             passages: Ring::default(),
+            under_way: Arc::default(),
         }
     }
 }
@@ -226,6 +229,35 @@ impl Stopwatch {
         fut: F,
     ) -> impl Future<Output = F::Output> {
         Operation::new(self, op, fid, fut)
+    }
+
+    /// An operation that began at `begun` goes on: it is told as under way until this is dropped.
+    pub fn goes_on(&self, watch: &Arc<Watch>, op: &'static str, fid: Fid, begun: Instant) -> Entry {
+        let going = Going {
+            what: What::Op(op),
+            fid,
+            begun,
+            watch: watch.clone(),
+        };
+        Entry::new(&self.under_way, going)
+    }
+
+    /// The same of an RPC.
+    pub fn rpc_begins(
+        &self,
+        watch: &Arc<Watch>,
+        opc: u32,
+        target: Name,
+        fid: Fid,
+        begun: Instant,
+    ) -> Entry {
+        let going = Going {
+            what: What::Rpc(opc, target),
+            fid,
+            begun,
+            watch: watch.clone(),
+        };
+        Entry::new(&self.under_way, going)
     }
 
     /// An operation has ended. One that needed no RPC and waited for nothing is counted only: there is nothing to take apart.
@@ -397,6 +429,8 @@ impl Stopwatch {
                 passed: at(passed),
             })
             .collect();
+        let going = self.under_way.all();
+        dump.under_way = going.iter().map(|g| g.told(at, name)).collect();
         dump.sort();
         dump
     }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
+use crate::under_way::Entry;
 use crate::{Stopwatch, Wait};
 use coral_wire::fid::Fid;
 
@@ -34,6 +35,8 @@ pub struct Watch {
     /// There is something in `waits`: most watches never wait, and need not lock that to say so.
     has_waits: AtomicBool,
     waits: Mutex<Vec<Interval>>,
+    /// What it waits for now, and since when.
+    waiting: Mutex<Option<(Wait, Instant)>>,
 }
 
 /// What a watch has seen.
@@ -90,6 +93,11 @@ impl Watch {
             waits.push((what, from, to));
         }
         self.has_waits.store(true, Ordering::Release);
+    }
+
+    /// What it waits for now, and since when; of several waits at once the one that began last.
+    pub(crate) fn waiting(&self) -> Option<(Wait, Instant)> {
+        *self.waiting.lock()
     }
 
     /// It ran from one moment to the other outside its polls, such as to give its answer.
@@ -341,6 +349,7 @@ pin_project! {
         op: &'static str,
         fid: Fid,
         is_polled: bool,
+        entry: Option<Entry>,
         #[pin]
         fut: F,
     }
@@ -358,6 +367,7 @@ impl<'a, F> Operation<'a, F> {
             op,
             fid,
             is_polled: false,
+            entry: None,
             fut,
         }
     }
@@ -375,7 +385,12 @@ impl<F: Future> Future for Operation<'_, F> {
             true => Instant::now(),
             false => begun,
         };
-        let (out, ended) = ready!(poll_under(this.watch, poll_begun, this.fut, cx));
+        let polled = poll_under(this.watch, poll_begun, this.fut, cx);
+        if let (Poll::Pending, None, Some(watch)) = (&polled, &this.entry, &this.watch) {
+            *this.entry = Some(this.stopwatch.goes_on(watch, this.op, *this.fid, begun));
+        }
+        let (out, ended) = ready!(polled);
+        *this.entry = None;
         if let Some(watch) = this.watch {
             let fid = *this.fid;
             (this.stopwatch).operation_ended(watch, this.op, || fid, (begun, ended));
@@ -422,9 +437,18 @@ impl<F: Future> Future for Waits<F> {
         let this = self.project();
         let polled = this.fut.poll(cx);
         match (&polled, *this.begun) {
-            (Poll::Pending, None) => *this.begun = Some(Instant::now()),
+            (Poll::Pending, None) => {
+                let now = Instant::now();
+                *this.begun = Some(now);
+                CURRENT.with_borrow(|watch| {
+                    if let Some(watch) = watch {
+                        *watch.waiting.lock() = Some((*this.what, now));
+                    }
+                });
+            }
             (Poll::Ready(_), Some(begun)) => CURRENT.with_borrow(|watch| {
                 if let Some(watch) = watch {
+                    *watch.waiting.lock() = None;
                     watch.waited(*this.what, begun, Instant::now());
                 }
             }),

@@ -5,14 +5,21 @@ mod probe;
 mod trial;
 
 use crate::args::Explain;
-use crate::trace::{ask_all, print};
-use coral_lab::verdict::{STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host};
+use crate::lfs;
+use crate::trace::{ask_all, print, tcp};
+use coral_lab::verdict::{
+    Host, Look, Looks, STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host,
+};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Longest that this machine is watched.
 const WATCH_MAX_S: f64 = 3600.0;
+
+/// Pauses between looks at the TCP connections, at first.
+const LOOKS: f64 = 8.0;
 
 /// Operations of so many last seconds are judged, unless the machine is watched for longer.
 const RECENT_S: f64 = 10.0;
@@ -46,10 +53,10 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
     let (seen, of) = match file {
         Some(file) => (read(&file)?, None),
         None => {
-            let machine = this_host(&e.places, || wait(e.watch));
+            let watched = watched(&e.places, e.watch);
             let all = ask_all(&e.places)?;
             let (mut seen, seconds, ago) = all.recent(e.watch.max(RECENT_S));
-            seen.hosts.push(machine);
+            watched.into(&mut seen);
             (seen, Some((seconds, ago)))
         }
     };
@@ -69,6 +76,47 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
         _ => String::new(),
     };
     print(&format!("{of}{verdict}"))
+}
+
+/// What was watched meanwhile: this machine, and the TCP connections of the processes.
+struct Watched {
+    machine: Host,
+    tcp: Vec<Look>,
+}
+
+impl Watched {
+    fn into(self, seen: &mut Seen) {
+        seen.hosts.push(self.machine);
+        seen.tcp = self.tcp;
+    }
+}
+
+/// Watches for so many seconds. Whoever uses one of the mounts of this mount namespace is load, whichever processes are asked.
+fn watched(places: &[PathBuf], seconds: f64) -> Watched {
+    let mounts = lfs::mounts().unwrap_or_default().into_iter();
+    let mounts: Vec<PathBuf> = (mounts.map(|m| m.path))
+        .chain(places.iter().cloned())
+        .collect();
+    let mut tcp = vec![];
+    let machine = this_host(&mounts, || tcp = looks(places, seconds));
+    Watched { machine, tcp }
+}
+
+/// Looks at the TCP connections, evenly spread over so many seconds. Processes that cannot be asked are told of later.
+fn looks(places: &[PathBuf], seconds: f64) -> Vec<Look> {
+    let begun = Instant::now();
+    let mut looks = Looks::every(seconds / LOOKS);
+    loop {
+        let at_s = begun.elapsed().as_secs_f64();
+        if let Ok(tcp) = tcp(places) {
+            looks.take(Look { at_s, tcp });
+        }
+        let left = seconds - begun.elapsed().as_secs_f64();
+        if left <= 0.0 {
+            return looks.all();
+        }
+        wait(left.min(looks.pause_s()));
+    }
 }
 
 #[expect(
@@ -110,6 +158,13 @@ fn as_json(v: &Verdict) -> Value {
         },
         "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
         "at_once": v.at_once, "next": v.next,
+        "rpcs_with_data": v.transfers.map(|t| json!({
+            "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "in_flight": t.in_flight,
+            "in_flight_max": t.in_flight_max, "targets": t.targets,
+        })),
+        "not_ended": v.going.as_ref().map(|g| json!({
+            "operations": g.count, "oldest_s": g.oldest_s, "oldest": g.oldest,
+        })),
     })
 }
 

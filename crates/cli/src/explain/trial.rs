@@ -3,7 +3,7 @@
 
 use super::guard::{Guard, Undo, buffers};
 use super::probe::Probe;
-use super::{as_json, judge, wait};
+use super::{as_json, judge, wait, watched};
 use crate::args::Explain;
 use crate::control::Ask;
 use crate::lnetctl::find;
@@ -71,10 +71,10 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
 
 /// Waits for a window, and what was seen in it.
 fn looked(e: &Explain) -> Result<(Seen, Window), String> {
-    let machine = this_host(&e.places, || wait(e.window));
+    let watched = watched(&e.places, e.window);
     let all = ask_all(&e.places)?;
     let mut seen = all.last(e.window);
-    seen.hosts.push(machine);
+    watched.into(&mut seen);
     Ok((seen, Window::of(&all, e.window)))
 }
 
@@ -121,7 +121,7 @@ impl Maker<'_> {
                     self.e.window
                 ));
                 let mut all = Vec::new();
-                let machine = this_host(&self.e.places, || all = busiest(self.e.window));
+                let machine = this_host(&[], || all = busiest(self.e.window));
                 Ok(threads(&all, machine.cpu_wait))
             }
             Trial::LookAgain => {
@@ -214,12 +214,12 @@ impl Maker<'_> {
     }
 
     fn clear_cache(&self) -> Result<Outcome, String> {
-        let before = this_host(&self.e.places, || wait(self.e.window)).swap_in_per_s;
+        let before = this_host(&[], || wait(self.e.window)).swap_in_per_s;
         self.say("trying: the mounts give back their locks and what they cache; it fills again by itself");
         for (socket, name, _) in self.matching("ldlm.namespaces.*.lru_size") {
             self.ask(&socket, &json!(Ask::SetParam(name, "clear".into())))?;
         }
-        let with = this_host(&self.e.places, || wait(self.e.window)).swap_in_per_s;
+        let with = this_host(&[], || wait(self.e.window)).swap_in_per_s;
         Ok(swap(before, with))
     }
 

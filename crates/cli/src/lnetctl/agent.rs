@@ -3,12 +3,16 @@
 use coral_lab::verdict::{RouterBuffers, Seen};
 use coral_lnet::faults::{FaultAction, FaultRule, FaultStat, HealthError, NidMatch, Side, Strike};
 use coral_lnet::history::History;
+use coral_lnet::show::LinkShow;
 use coral_lnet::{Nid, Node, PoolSizes, RouteSpec};
 use coral_metrics::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Most connections in one answer.
+const TCP_MAX: usize = 256;
 
 /// What one may ask a process about its nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +38,8 @@ pub(crate) enum Act {
     Metrics { json: bool },
     /// Where the time of requests went, of all nodes unless one is named.
     Stopwatch,
+    /// What TCP knows of the connections, of all nodes unless one is named: those that carried most.
+    Tcp,
     /// Adds a route.
     RouteAdd {
         net: String,
@@ -220,6 +226,9 @@ impl Agent {
         if let (Act::Stopwatch, None) = (&ask.act, &ask.node) {
             return stopwatches(nodes.iter().map(|(node, _)| node));
         }
+        if let (Act::Tcp, None) = (&ask.act, &ask.node) {
+            return tcp(nodes.iter().map(|(node, _)| node));
+        }
         let found = match &ask.node {
             None => nodes.first(),
             Some(name) => nodes
@@ -278,6 +287,14 @@ fn stopwatches<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Value {
     json!(seen)
 }
 
+/// What TCP knows of the connections of nodes; of very many, of those that carried most.
+fn tcp<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Value {
+    let mut all: Vec<LinkShow> = nodes.flat_map(|n| n.links()).collect();
+    all.sort_by_key(|l| std::cmp::Reverse(l.acked_bytes));
+    all.truncate(TCP_MAX);
+    json!({ "tcp": all })
+}
+
 type Done = Result<Value, (i32, String)>;
 
 fn invalid(why: impl ToString) -> (i32, String) {
@@ -300,13 +317,11 @@ fn net(text: &str) -> Result<u32, (i32, String)> {
 async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
     match act {
         Act::Show => return Ok(show(node)),
-        Act::Ping {
-            nid: text,
-            limit_ms,
-        } => return ping(node, nid(&text)?, limit_ms).await,
+        Act::Ping { nid: to, limit_ms } => return ping(node, nid(&to)?, limit_ms).await,
         Act::History { seconds } => return Ok(last(node, history, seconds)),
         Act::Metrics { json } => return Ok(metrics(std::iter::once(node), json)),
         Act::Stopwatch => return Ok(stopwatches(std::iter::once(node))),
+        Act::Tcp => return Ok(tcp(std::iter::once(node))),
         Act::RouteAdd {
             net: name,
             gateway,

@@ -3,10 +3,10 @@
 use crate::control::{self, Ask, Asked};
 use crate::lnetctl::agent::Agent;
 use crate::rundir;
+use coral_lab::entry::Owner;
 use coral_lnet::Node;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Registered {
     pub(crate) fn new(socket: &Path) -> Option<Registered> {
         let dir = made_registry()?;
         tidy(&dir);
-        let link = dir.join(Owner::here(std::process::id()).entry("sock"));
+        let link = dir.join(Owner::here(std::process::id()).socket());
         let _ = std::fs::remove_file(&link);
         std::os::unix::fs::symlink(std::path::absolute(socket).ok()?, &link).ok()?;
         Some(Registered(link))
@@ -53,7 +53,7 @@ impl Drop for Registered {
 
 /// Where this process may put a control socket that belongs to no directory of its own.
 fn own_socket_dir() -> Option<PathBuf> {
-    let dir = made_registry()?.join(Owner::here(std::process::id()).entry("d"));
+    let dir = made_registry()?.join(Owner::here(std::process::id()).dir());
     rundir::private(&dir).ok()?;
     Some(dir)
 }
@@ -116,46 +116,6 @@ pub(crate) fn mount_log(mountpoint: &Path) -> PathBuf {
     )
 }
 
-/// The process whose entry it is. Containers may share the directory, and number their processes alike.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Owner {
-    pid: u32,
-    /// Of the PID namespace.
-    inode: u64,
-}
-
-impl Owner {
-    /// The process with that number in the PID namespace of this one.
-    fn here(pid: u32) -> Owner {
-        let own = std::fs::metadata("/proc/self/ns/pid");
-        Owner {
-            pid,
-            inode: own.map_or(0, |m| m.ino()),
-        }
-    }
-
-    /// Name of its entry.
-    fn entry(self, kind: &str) -> String {
-        format!("{}-{}.{kind}", self.pid, self.inode)
-    }
-
-    /// Of an entry's path.
-    fn of(entry: &Path) -> Option<Owner> {
-        let known = matches!(entry.extension()?.to_str()?, "sock" | "d");
-        let (pid, inode) = entry.file_stem()?.to_str()?.split_once('-')?;
-        known.then_some(())?;
-        Some(Owner {
-            pid: pid.parse().ok()?,
-            inode: inode.parse().ok()?,
-        })
-    }
-
-    /// Its number is one of this PID namespace.
-    fn is_here(self) -> bool {
-        self == Owner::here(self.pid)
-    }
-}
-
 /// Whether a process is there that has not ended. Where that cannot be read, it is taken to be there.
 pub(crate) fn alive(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -168,7 +128,7 @@ pub(crate) fn alive(pid: u32) -> bool {
 
 /// The process answers on its control socket.
 pub(crate) fn can_be_asked(pid: u32) -> bool {
-    UnixStream::connect(registry().join(Owner::here(pid).entry("sock"))).is_ok()
+    UnixStream::connect(registry().join(Owner::here(pid).socket())).is_ok()
 }
 
 /// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
@@ -378,7 +338,10 @@ mod tests {
         // Started again in the same directory after a kill -9: both links lead to the socket that is there now.
         let socket = at("control.sock");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let entry = |pid: u32, kind: &str| Owner::here(pid).entry(kind);
+        let entry = |pid: u32, kind: &str| match kind {
+            "d" => Owner::here(pid).dir(),
+            _ => Owner::here(pid).socket(),
+        };
         for pid in [dead, own] {
             symlink(&socket, at(&entry(pid, "sock"))).unwrap();
             let made = at(&entry(pid, "d"));
@@ -414,7 +377,7 @@ mod tests {
         let (answers, silent) = (at("a.socket"), at("s.socket"));
         let _listener = UnixListener::bind(&answers).unwrap();
         let inode = Owner::here(1).inode + 1;
-        let other = |pid| Owner { pid, inode }.entry("sock");
+        let other = |pid| Owner { pid, inode }.socket();
         symlink(&answers, at(&other(u32::MAX))).unwrap();
         symlink(&silent, at(&other(std::process::id()))).unwrap();
         let running = Running {

@@ -276,8 +276,13 @@ fn taken_apart(
         .first()
         .map(|(d, p)| p.arrived - clock(*d).offset_ns);
     let arrived = w.served.map(|(d, s)| s.arrived - clock(d).offset_ns);
-    let sent = [next, arrived].into_iter().flatten().fold(r.sent, i64::min);
-    let sent = sent.max(r.sending);
+    let sent = match [next, arrived].into_iter().flatten().min() {
+        Some(there) => r.sent.min(there).max(r.sending),
+        // Where nobody else tells, and the answer was here before the sender heard that the question was taken, none of it was
+        // known to be sending: it may have lost its processor in between.
+        None if r.sent > r.reply => r.sending,
+        None => r.sent,
+    };
     let all = (Segment::Send, i64::MAX / 4);
     line.waits_until(&r.waits, 0, all, target, (sent, 0));
     let service = match w.served {
@@ -374,4 +379,52 @@ fn chain(op: &Op, client: usize, rpcs: &[JoinedRpc], of: &[usize]) -> Vec<Part> 
     }
     own(&mut line, op.span.1);
     line.parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client whose server was not asked; its sender heard at `sent` that the request was taken.
+    fn parts(sent: i64) -> (Vec<(Segment, i64)>, i64) {
+        let rpc = Rpc {
+            op: 0,
+            peer: 2,
+            target: "fs-OST0000_UUID".into(),
+            xid: 7,
+            reply_mbits: 7,
+            opc: opc::OST_READ,
+            fid: (0, 0, 0),
+            span: (0, 70),
+            sending: 10,
+            sent,
+            reply: 50,
+            attempts: 1,
+            bulk_bytes: 0,
+            in_flight: 1,
+            in_flight_max: 8,
+            waits: vec![],
+        };
+        let client = Dump {
+            clock: "c".into(),
+            nids: vec![1],
+            names: vec!["c@tcp".into()],
+            rpcs: vec![rpc],
+            ..Dump::default()
+        };
+        let joined = join(&[client]);
+        let parts = joined.rpcs[0].parts.iter();
+        (
+            parts.map(|p| (p.segment, p.ns())).collect(),
+            joined.conflict_ns,
+        )
+    }
+
+    #[test]
+    fn a_sender_that_hears_late_contradicts_nobody() {
+        use Segment::{Remote, Send, WakeUp};
+        assert_eq!(parts(20), (vec![(Send, 20), (Remote, 30), (WakeUp, 20)], 0));
+        // it had lost its processor, and the answer was there before it went on
+        assert_eq!(parts(60), (vec![(Send, 10), (Remote, 40), (WakeUp, 20)], 0));
+    }
 }

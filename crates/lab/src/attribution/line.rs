@@ -28,6 +28,8 @@ impl Part {
 pub(super) struct Line {
     pub(super) parts: Vec<Part>,
     now: i64,
+    /// How far `now` may be wrong.
+    now_sure: i64,
     end: i64,
     /// By how much stamps lay before those that should come first.
     pub(super) conflict: i64,
@@ -38,6 +40,7 @@ impl Line {
         Line {
             parts: Vec::new(),
             now: from,
+            now_sure: 0,
             end,
             conflict: 0,
         }
@@ -45,11 +48,12 @@ impl Line {
 
     /// All up to `to` was in `segment`. `sure`: how far `to` may be wrong, nanoseconds.
     pub(super) fn until(&mut self, segment: Segment, at: usize, to: i64, sure: i64) {
-        self.conflict = self.conflict.max(self.now - to - sure);
+        self.conflict = self.conflict.max(self.now - to - sure - self.now_sure);
         self.conflict = self.conflict.max(to - self.end - sure);
         let to = to.clamp(self.now, self.end);
         if to > self.now {
             self.push(segment, at, to);
+            self.now_sure = sure;
         }
     }
 
@@ -104,8 +108,12 @@ impl Line {
                 self.push(Segment::of(wait), at, until);
             }
         }
-        self.conflict = self.conflict.max(self.now - to - sure);
+        self.conflict = self.conflict.max(self.now - to - sure - self.now_sure);
+        let before = self.now;
         gap(self, bound);
+        if self.now > before {
+            self.now_sure = sure;
+        }
     }
 }
 
@@ -137,5 +145,19 @@ mod tests {
             line.conflict, 3,
             "5 too early, of which 2 may be the clock's"
         );
+    }
+
+    /// Two clocks between which no message passes, as of a router and of a server.
+    #[test]
+    fn both_clocks_may_be_wrong() {
+        let passed = |router_sure, server_sure| {
+            let mut line = Line::new(0, 100);
+            line.until(Segment::Router, 1, 50, router_sure);
+            line.until(Segment::Network, 0, 43, server_sure);
+            line.conflict
+        };
+        assert_eq!(passed(0, 0), 7);
+        assert_eq!(passed(4, 2), 1);
+        assert_eq!(passed(4, 3), 0);
     }
 }

@@ -98,7 +98,7 @@ impl Segment {
     }
 
     /// The segment of a wait.
-    pub(super) fn of(wait: Wait) -> Segment {
+    pub(crate) fn of(wait: Wait) -> Segment {
         match wait {
             Wait::Slot => Segment::ClientQueue,
             Wait::Connection => Segment::Connection,

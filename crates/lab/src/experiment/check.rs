@@ -1,6 +1,7 @@
 //! What of an experiment has to fit together, beyond its keys.
 
 use super::hosts::check_hosts;
+use super::measures::check_measures;
 use super::nearest::unknown;
 use super::spec::{FigureKind, MAX_REPEATS, OneOrMany, Spec, SpecError, wrong};
 use std::collections::BTreeMap;
@@ -20,12 +21,17 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
     }
     if !(1..=MAX_REPEATS).contains(&spec.run.repeats) {
         return wrong(format!(
-            "repeats = {}: give 1 to {MAX_REPEATS}",
+            "[run] repeats = {}: give 1 to {MAX_REPEATS}",
             spec.run.repeats
         ));
     }
+    if spec.run.timeout.is_zero() {
+        return wrong(
+            "[run] timeout = 0: every command would be ended at once; give 90s, 10m or 2h",
+        );
+    }
     if spec.run.sample < Duration::from_millis(50) {
-        return wrong("sample: give 50ms or more");
+        return wrong("[run] sample: give 50ms or more");
     }
     let names: Vec<&str> = spec.parameters.keys().map(String::as_str).collect();
     if let Some((name, _)) = spec.parameters.iter().find(|(_, v)| v.0.is_empty()) {
@@ -132,35 +138,6 @@ fn check_zip(
                 ));
             }
         }
-    }
-    Ok(())
-}
-
-/// Every measure that is asked for is one of a role's, or a sum.
-fn check_measures(spec: &Spec) -> Result<(), SpecError> {
-    let roles: Vec<&str> = spec.roles.iter().map(|r| r.name.as_str()).collect();
-    let sums: Vec<&str> = spec.sums.keys().map(String::as_str).collect();
-    let known = |place: &str, name: &str| {
-        let (what, word, all) = match name.split_once('/') {
-            Some((role, _)) => ("role", role, &roles),
-            None => ("sum", name, &sums),
-        };
-        match all.contains(&word) {
-            true => Ok(()),
-            false => wrong(format!("{place}: {}", unknown(what, word, all))),
-        }
-    };
-    let parts = spec.sums.values().flatten();
-    for part in parts {
-        known("[sums]", part.trim_end_matches('?'))?;
-    }
-    let drawn = spec.figures.iter().filter(|f| f.kind != FigureKind::Time);
-    for y in drawn.flat_map(|f| &f.y) {
-        known("[[figures]] y", y)?;
-    }
-    let published = spec.published.iter().map(|p| p.measure.as_str());
-    for measure in published.filter(|m| !m.is_empty()) {
-        known("[[published]] measure", measure)?;
     }
     Ok(())
 }

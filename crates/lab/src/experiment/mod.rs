@@ -10,6 +10,7 @@
 mod check;
 pub mod environment;
 mod hosts;
+mod measures;
 mod nearest;
 mod needs;
 pub mod parse;
@@ -21,6 +22,7 @@ mod runner;
 mod spec;
 mod step;
 mod store;
+mod tcp_watch;
 mod template;
 mod value;
 
@@ -30,7 +32,7 @@ pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;
 pub use process::{Ended, Role, run_together};
 pub use rig_spec::{RigSpec, System, needs_namespace};
-pub use runner::{Ask, Outcome, Settings, is_running, loopback_up, resume, run};
+pub use runner::{Ask, AskTcp, Outcome, Settings, is_running, loopback_up, resume, run};
 pub(crate) use spec::applies;
 pub use spec::{
     Cache, Command, Figure, FigureKind, Order, Profile, Published, Spec, SpecError, load,

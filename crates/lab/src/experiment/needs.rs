@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_only_a_rig_can_vary_is_not_varied_on_given_mounts() {
-        let text = "name='x'\nzip=[['rtt','label']]\n[parameters]\nrtt=['0','19']\nlabel=['near','far']\nstripes=[1,2]\nhow=['a','b']\n[rig]\nsystems=[{name='fs1'}]\nrtt_ms='{rtt}'\nstripe_count='{stripes}'\ncache_mb='{how}'\n[[roles]]\nname='r'\nwhen={how='a'}\ncommand=['true','{stripes}']\n[[published]]\nwhat='best'\nvalue='682'\nmeasure='r/write'\nwhen={rtt='19',stripes=2}\n";
+        let text = "name='x'\nzip=[['rtt','label']]\n[parameters]\nrtt=['0','19']\nlabel=['near','far']\nstripes=[1,2]\nhow=['a','b']\n[rig]\nsystems=[{name='fs1'}]\nrtt_ms='{rtt}'\nstripe_count='{stripes}'\ncache_mb='{how}'\n[[roles]]\nname='r'\nparser='ior'\nwhen={how='a'}\ncommand=['true','{stripes}']\n[[published]]\nwhat='best'\nvalue='682'\nmeasure='r/write'\nwhen={rtt='19',stripes=2}\n";
         let mut spec = load(text, None).unwrap();
         spec.on_given_mounts();
         assert_eq!(spec.parameters["rtt"].0, [AS_IT_IS]);

@@ -48,7 +48,7 @@ pub enum StepKind {
 pub struct Step {
     /// The point's id.
     pub point: String,
-    /// Which repeat, from 0.
+    /// Which repeat, from 1.
     pub rep: u32,
     /// What for.
     pub kind: StepKind,
@@ -263,11 +263,11 @@ fn steps(spec: &Spec, points: &[Point]) -> Vec<Step> {
         }
         round
     };
-    for rep in 0..spec.run.warmup {
+    for rep in 1..=spec.run.warmup {
         out.extend(round(rep, StepKind::Warmup, &mut rng));
     }
     let mut measured = vec![];
-    for rep in 0..spec.run.repeats {
+    for rep in 1..=spec.run.repeats {
         measured.extend(round(rep, StepKind::Measure, &mut rng));
     }
     if spec.run.order == Order::Blocked {
@@ -323,6 +323,8 @@ mod tests {
         let rounds: Vec<&[Step]> = p.steps.chunks(18).collect();
         assert_eq!(rounds.len(), 4);
         assert!(rounds[0].iter().all(|s| s.kind == StepKind::Warmup));
+        let reps: Vec<u32> = rounds.iter().map(|r| r[0].rep).collect();
+        assert_eq!(reps, [1, 1, 2, 3], "counted from 1, as reports do");
         let order = |r: &[Step]| r.iter().map(|s| s.point.clone()).collect::<Vec<_>>();
         for r in &rounds {
             assert_eq!(

@@ -15,8 +15,8 @@ use super::process::{output, output_unless};
 use super::rig_spec::RigSpec;
 use super::runner::Settings;
 use crate::clock;
+use crate::entry::Owner;
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ const CLIENT_END: Duration = Duration::from_secs(60);
 const END_POLL: Duration = Duration::from_millis(5);
 /// Longest path of a control socket (sun_path has 108 bytes) with its file name.
 const MAX_SOCKET_PATH: usize = 107;
-/// Length of the longest name below the rig's directory: `/run/coral/4194304.d/control.sock`.
-const LONGEST_NAME: usize = 33;
+/// Where entries of processes are, below the rig's directory.
+const REGISTRY: &str = "run/coral";
 
 struct Mount {
     dir: PathBuf,
@@ -57,8 +57,8 @@ pub(crate) struct Rig {
 impl Rig {
     /// Starts one in `dir`, which is removed when it stops.
     pub(crate) fn start(spec: &RigSpec, dir: &Path, settings: &Settings) -> Result<Rig, String> {
-        let longest = dir.as_os_str().len() + LONGEST_NAME;
-        if longest > MAX_SOCKET_PATH {
+        let longest = dir.join(REGISTRY).join(Owner::LONGEST.dir());
+        if longest.join("control.sock").as_os_str().len() > MAX_SOCKET_PATH {
             return Err(format!(
                 "the path '{}' is too long for control sockets in it: give a shorter --scratch",
                 dir.display()
@@ -404,9 +404,8 @@ impl Rig {
 
     /// Directories at which the processes of the mounts can be asked, by name: each has one of its own in the registry of this rig.
     pub(crate) fn clients(&self) -> Vec<(String, PathBuf)> {
-        // as a process of Coral names its entry (`coral lnetctl`): with its PID namespace, which is that of this one
-        let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino());
-        let at = |pid| self.dir.join(format!("run/coral/{pid}-{namespace}.d"));
+        // their PID namespace is that of this process
+        let at = |pid| self.dir.join(REGISTRY).join(Owner::here(pid).dir());
         let pids = self.client_pids();
         pids.map(|(name, pid)| (name, at(pid))).collect()
     }

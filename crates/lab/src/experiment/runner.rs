@@ -7,7 +7,7 @@ use super::process::output_unless;
 use super::step::{Runner, Stop};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
-use crate::verdict::Seen;
+use crate::verdict::{Seen, Tcp};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -28,6 +28,9 @@ pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
 /// Reads the stopwatches of the processes at these places.
 pub type Trace = Arc<dyn Fn(&[PathBuf]) -> Result<Seen, String> + Send + Sync>;
 
+/// Reads what TCP knows of the connections of the processes at these places.
+pub type AskTcp = Arc<dyn Fn(&[PathBuf]) -> Result<Vec<Tcp>, String> + Send + Sync>;
+
 /// What a run needs besides its plan.
 #[derive(Clone)]
 pub struct Settings {
@@ -41,6 +44,8 @@ pub struct Settings {
     pub ask: Ask,
     /// How the stopwatches of processes are read, by their directories and mount points.
     pub trace: Trace,
+    /// How their TCP connections are looked at.
+    pub tcp: AskTcp,
     /// The command line, for the record.
     pub command_line: Vec<String>,
     /// Set to end the run: what runs then is killed, and the run is incomplete.
@@ -271,7 +276,7 @@ fn line(plan: &Plan, r: &Record) -> String {
                 .map(|m| format!("{}/{} {:.2} {}", role.name, m.name, m.value, m.unit))
         })
         .collect();
-    format!("{label}, {kind} {}: {}", r.step.rep + 1, figures.join(", "))
+    format!("{label}, {kind} {}: {}", r.step.rep, figures.join(", "))
 }
 
 /// Brings the loopback device of a fresh network namespace up, unless `stop` is set.

@@ -394,9 +394,20 @@ pub fn load(text: &str, profile: Option<&str>) -> Result<Spec, SpecError> {
     check_keys(&table)?;
     let spec: Spec = Value::Table(table)
         .try_into()
-        .map_err(|e: toml::de::Error| SpecError::Toml(e.message().to_owned()))?;
+        .map_err(|e: toml::de::Error| SpecError::Wrong(type_error(&e)))?;
     check(&spec)?;
     Ok(spec)
+}
+
+/// A value of the wrong kind: where it is, and what was expected.
+fn type_error(e: &toml::de::Error) -> String {
+    // The key is in the long form only, in a line of its own.
+    let long = e.to_string();
+    let key = long.lines().find_map(|l| l.strip_prefix("in `"));
+    match key.and_then(|k| k.strip_suffix('`')) {
+        Some(key) => format!("{key}: {}", e.message()),
+        None => e.message().to_owned(),
+    }
 }
 
 /// Lays the tables of a profile over an experiment, and takes the profiles out.
@@ -579,6 +590,31 @@ mod tests {
     }
 
     #[test]
+    fn a_value_of_the_wrong_kind_is_named_by_its_key() {
+        for (from, to, says) in [
+            ("repeats = 2", "repeats = \"two\"", "run.repeats: "),
+            ("repeats = 2", "repeats = -1", "run.repeats: "),
+            ("budget = \"10m\"", "budget = \"soon\"", "run.budget: "),
+            ("budget = \"10m\"", "order = \"any\"", "run.order: "),
+            (
+                "command = [\"true\", \"{size}\"]",
+                "command = \"true\"",
+                "roles.command: ",
+            ),
+            (
+                "[run]",
+                "[needs]\nfree_mib = \"all\"\n[run]",
+                "needs.free_mib: ",
+            ),
+            ("name = \"small\"", "name = 5", "name: "),
+        ] {
+            assert!(SMALL.contains(from), "{from}");
+            let said = refused(&SMALL.replace(from, to));
+            assert!(said.starts_with(says), "{to}: {said}");
+        }
+    }
+
+    #[test]
     fn what_does_not_fit_together_is_refused() {
         let zip =
             |z: &str| SMALL.replace("name = \"small\"", &format!("name = \"small\"\nzip = {z}"));
@@ -592,6 +628,10 @@ mod tests {
         assert!(refused(&SMALL.replace("[1, 2]", "[]")).contains("'n' has no values"));
         assert!(refused(&SMALL.replace("\"10m\"", "\"soon\"")).contains("no time"));
         assert!(refused(&SMALL.replace("repeats = 2", "repeats = 0")).contains("1 to 1000"));
+        for key in ["timeout", "sample"] {
+            let said = refused(&SMALL.replace("budget = \"10m\"", &format!("{key} = \"0s\"")));
+            assert!(said.starts_with(&format!("[run] {key}")), "{said}");
+        }
         assert!(refused("name = 'x'\nroles = []").contains("nothing would be measured"));
         assert!(refused("name = ").contains("TOML"));
         assert!(

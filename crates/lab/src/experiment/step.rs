@@ -8,18 +8,23 @@ use super::rig_spec::RigSpec;
 use super::runner::Settings;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
+use super::tcp_watch::TcpWatch;
 use crate::clock;
 use crate::collect::{Node, Processes, Sampler, Samples, of_machine, read_sadf};
-use crate::verdict::{Host, Processors, STOPWATCHES, Used, explain};
+use crate::verdict::{Host, Look, Processors, STOPWATCHES, Used, explain};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use toml::Table;
 
 /// Most of a command's output that is read; the file has all of it.
 const MAX_OUTPUT_BYTES: u64 = 64 << 20;
+/// Least pause between two looks at which programs use the mounts: it is beside a measurement.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Least pause between two looks at the TCP connections.
+const TCP_PAUSE: Duration = Duration::from_millis(500);
 /// Lines of its errors that a record repeats.
 const ERROR_LINES: usize = 5;
 
@@ -68,10 +73,7 @@ impl Runner<'_> {
                     .plan
                     .point(&step.point)
                     .map_or("", |p| p.label.as_str());
-                Err(Stop::Failed(format!(
-                    "{label}, repeat {}: {e}",
-                    step.rep + 1
-                )))
+                Err(Stop::Failed(format!("{label}, repeat {}: {e}", step.rep)))
             }
         }
     }
@@ -104,14 +106,17 @@ impl Runner<'_> {
         let (roles, parsers) = self.roles(&point, step, raw, "")?;
         let mut sampler = None;
         record.started_ms = clock::unix_ms();
-        let (begun, processors) = (clock::now(), Processors::begin());
+        let mounts: Vec<PathBuf> = self.settings.mounts.values().flatten().cloned().collect();
+        let (begun, processors) = (clock::now(), Processors::begin(&mounts, LOOK_PAUSE));
+        let pause = spec.run.sample.max(TCP_PAUSE);
+        let tcp = TcpWatch::start(self.settings.tcp.clone(), self.places(), pause);
         let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids, raw));
+        let tcp = tcp.end();
         if let Some(s) = sampler {
             let mut samples: Samples = s.stop();
             self.sar(&point, step, raw, &mut samples);
-            let mounts: Vec<PathBuf> = self.settings.mounts.values().flatten().cloned().collect();
-            let host = host_of(&samples, processors.end(&mounts));
-            record.verdict = self.verdict(host, begun, raw);
+            let host = host_of(&samples, processors.end());
+            record.verdict = self.verdict((host, tcp), begun, raw);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
             record.samples = Some(name);
@@ -390,16 +395,13 @@ impl Runner<'_> {
     /// What limited the commands that have just ended; None: no Coral processes are known here. All records go into the run, for
     /// `coral explain`: those of the last step stay. Of commands that mounted file systems through the library and wrote down what
     /// their stopwatches saw, these count, and the mounts do not. What was before the commands, such as the mounting, is left out.
-    fn verdict(&self, host: Host, begun: Instant, raw: &str) -> Option<String> {
+    fn verdict(&self, (host, tcp): (Host, Vec<Look>), begun: Instant, raw: &str) -> Option<String> {
         let own = taken_stopwatches(&self.run.path().join(raw));
-        let mut places: Vec<PathBuf> = match &self.rig {
-            _ if !own.is_empty() => vec![],
-            Some(r) => r.clients().into_iter().map(|(_, dir)| dir).collect(),
-            None => self.settings.mounts.values().flatten().cloned().collect(),
+        let mut places = match own.is_empty() {
+            true => self.clients(),
+            false => vec![],
         };
-        if let Some(rig) = &self.rig {
-            places.extend(rig.servers().iter().map(|(_, dir)| dir.clone()));
-        }
+        places.extend(self.servers());
         if places.is_empty() && own.is_empty() {
             return None;
         }
@@ -407,6 +409,7 @@ impl Runner<'_> {
         let seen = (self.settings.trace)(&places).and_then(|seen| {
             let mut seen = seen.last(since.as_secs_f64());
             seen.hosts.push(host);
+            seen.tcp = tcp;
             for answer in &own {
                 seen.take(answer)?;
             }
@@ -417,6 +420,27 @@ impl Runner<'_> {
             Ok(seen) => explain(&seen.facts(&seen.joined())).to_string(),
             Err(why) => format!("verdict: unknown: {why}\n"),
         })
+    }
+
+    /// Where the processes of all mounts can be asked.
+    fn clients(&self) -> Vec<PathBuf> {
+        match &self.rig {
+            Some(r) => r.clients().into_iter().map(|(_, dir)| dir).collect(),
+            None => self.settings.mounts.values().flatten().cloned().collect(),
+        }
+    }
+
+    /// Where the servers and the router of the rig can be asked.
+    fn servers(&self) -> Vec<PathBuf> {
+        let of = |rig: &Rig| rig.servers().iter().map(|(_, dir)| dir.clone()).collect();
+        self.rig.as_ref().map(of).unwrap_or_default()
+    }
+
+    /// Where all Coral processes that are known here can be asked.
+    fn places(&self) -> Vec<PathBuf> {
+        let mut places = self.clients();
+        places.extend(self.servers());
+        places
     }
 
     /// Starts sampling; without a sampler the step has no series, which its record shows.

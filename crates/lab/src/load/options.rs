@@ -89,32 +89,62 @@ pub(crate) struct Parsed {
     pub fatal: bool,
 }
 
-/// A number with a suffix, as the original reads it: what is no number is -1, and an unknown suffix counts for nothing.
-pub(crate) fn number(text: &str) -> i64 {
+/// Digits with a sign, and what follows them.
+fn digits_and_rest(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     let end = text
         .char_indices()
         .find(|(i, c)| !(c.is_ascii_digit() || *i == 0 && (*c == '-' || *c == '+')))
         .map_or(text.len(), |(i, _)| i);
-    let Ok(value) = text[..end].parse::<i64>() else {
+    (&text[..end], text[end..].trim_start())
+}
+
+/// Powers of two of a suffix; None: it is none.
+fn shift(suffix: &str) -> Option<u32> {
+    match suffix.bytes().next()?.to_ascii_lowercase() {
+        b'k' => Some(10),
+        b'm' => Some(20),
+        b'g' => Some(30),
+        b't' => Some(40),
+        b'p' => Some(50),
+        _ => None,
+    }
+}
+
+/// A number with a suffix, as the original reads it: what is no number is -1, and an unknown suffix counts for nothing.
+pub(crate) fn number(text: &str) -> i64 {
+    let (digits, rest) = digits_and_rest(text);
+    let Ok(value) = digits.parse::<i64>() else {
         return -1;
     };
-    let shift = match text[end..]
-        .trim_start()
-        .bytes()
-        .next()
-        .map(|b| b.to_ascii_lowercase())
-    {
-        Some(b'k') => 10,
-        Some(b'm') => 20,
-        Some(b'g') => 30,
-        Some(b't') => 40,
-        Some(b'p') => 50,
-        _ => 0,
-    };
     value
-        .checked_mul(1 << shift)
+        .checked_mul(1 << shift(rest).unwrap_or(0))
         .unwrap_or(if value < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// What of a number the original passes over in silence.
+fn passed_over(text: &str) -> Option<String> {
+    let (digits, rest) = digits_and_rest(text);
+    let known = "k, m, g, t and p are powers of 1024";
+    let of = |suffix: &str| {
+        let unit = suffix.to_ascii_lowercase();
+        ["", "b", "ib"].iter().any(|end| unit[1..] == **end)
+    };
+    if digits.parse::<i64>().is_err() {
+        return Some(format!(
+            "'{text}' is no number: it counts as -1, as in the original"
+        ));
+    }
+    match shift(rest) {
+        None if rest.is_empty() => None,
+        None => Some(format!(
+            "'{rest}' of '{text}' is no suffix: it counts for nothing, as in the original; {known}"
+        )),
+        Some(_) if of(rest) => None,
+        Some(_) => Some(format!(
+            "of '{rest}' in '{text}' the first letter counts alone, as in the original; {known}"
+        )),
+    }
 }
 
 /// `atoi`: a number at the start, else 0.
@@ -330,6 +360,12 @@ fn set(spec: &Spec, text: &str, target: &mut dyn Target, parsed: &mut Parsed) {
     match target.slot(spec.key) {
         Slot::Number(n) => {
             *n = number(text);
+            if let Some(what) = passed_over(text) {
+                let name = spec
+                    .short
+                    .map_or(format!("--{}", spec.key), |c| format!("-{c}"));
+                parsed.notes.push(format!("{name}: {what}"));
+            }
             if spec.kind == Kind::Int && i32::try_from(*n).is_err() {
                 parsed.said.push(format!(
                     "WARNING: parsing the number {text} to integer, this produced an overflow!"
@@ -440,6 +476,29 @@ mod tests {
         assert_eq!(number("12t"), 12 << 40);
         assert_eq!(number("x"), -1);
         assert_eq!(number("3z"), 3);
+    }
+
+    #[test]
+    fn what_is_passed_over_in_a_number_is_told() {
+        for fine in ["4k", "4 M", "1MiB", "2gb", "-1", "+3"] {
+            assert_eq!(passed_over(fine), None, "{fine}");
+        }
+        for (odd, says) in [
+            ("10x", "'x' of '10x' is no suffix"),
+            ("4kx", "the first letter counts alone"),
+            ("1mö", "the first letter counts alone"),
+            ("ö", "is no number"),
+            ("x", "'x' is no number: it counts as -1"),
+        ] {
+            assert!(passed_over(odd).unwrap().contains(says), "{odd}");
+        }
+        let (any, parsed) = parse_line("-b 10x -D 2k");
+        assert_eq!(
+            (any.numbers["blockSize"], any.numbers["deadline"]),
+            (10, 2048)
+        );
+        assert_eq!(parsed.notes.len(), 1, "{:?}", parsed.notes);
+        assert!(parsed.notes[0].starts_with("-b: 'x'"), "{:?}", parsed.notes);
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Analysis {
     pub against: Vec<AgainstRow>,
     /// Steps with a result.
     pub done: usize,
+    /// What the experiment names and no step has, a sentence each. A report looks for it.
+    pub unmeasured: Vec<String>,
 }
 
 impl Analysis {
@@ -80,6 +82,7 @@ impl Analysis {
             done,
             plan,
             records,
+            unmeasured: vec![],
         })
     }
 
@@ -250,7 +253,7 @@ fn against(plan: &Plan, good: &[&Record]) -> Vec<AgainstRow> {
         for (measure, _) in names(&mine) {
             let value = |r: Option<&Record>| Some(r?.measure(&measure)?.value);
             let pairs = |other: &Point, kind| -> Vec<(f64, f64)> {
-                (0..plan.spec.run.repeats)
+                (1..=plan.spec.run.repeats)
                     .filter_map(|rep| {
                         Some((
                             value(of(a, StepKind::Measure, rep))?,

@@ -80,6 +80,11 @@ fn found(a: &Analysis, f: &Figure, p: &Point, y: &str) -> Option<Found> {
     })
 }
 
+/// Whether the latencies of ROLE/PHASE are there for a point.
+pub(super) fn has(a: &Analysis, f: &Figure, p: &Point, y: &str) -> bool {
+    found(a, f, p, y).is_some()
+}
+
 /// What a load generator recorded of its last phase of that name.
 fn recorded(file: &Path, operation: &str) -> Option<Value> {
     let record: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;

@@ -6,6 +6,7 @@ use super::{escape, short};
 use crate::collect::{Samples, Series};
 use crate::experiment::{Figure, FigureKind, Point, RunDir, applies};
 use crate::stats::{phases, slowest};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Most panels of a figure over time; the rest is in the run directory.
@@ -188,6 +189,12 @@ fn samples(a: &Analysis, p: &Point) -> Option<Samples> {
     a.measured(&p.id)
         .iter()
         .find_map(|r| run.read(r.samples.as_ref()?).ok())
+}
+
+/// Names of all series that were sampled at these points.
+pub(super) fn sampled(a: &Analysis, of: &[&Point]) -> BTreeSet<String> {
+    let all = of.iter().filter_map(|p| samples(a, p));
+    all.flat_map(|s| s.series.into_keys()).collect()
 }
 
 fn over_time(a: &Analysis, f: &Figure, id: &str) -> String {

@@ -9,6 +9,7 @@ mod chart;
 mod figure;
 mod page;
 mod tables;
+mod unmeasured;
 
 pub use analysis::{Analysis, Row, state};
 pub use chart::{Chart, Line, Mark, Shade, XAxis};
@@ -31,7 +32,8 @@ pub struct Report {
 
 /// The report of the run in this directory.
 pub fn of(dir: &Path) -> Result<Report, StoreError> {
-    let a = Analysis::of(dir)?;
+    let mut a = Analysis::of(dir)?;
+    a.unmeasured = unmeasured::told(&a);
     Ok(Report {
         html: page::page(&a),
         csv: tables::csv(&a),

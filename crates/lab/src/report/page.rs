@@ -83,6 +83,9 @@ fn head(out: &mut String, a: &Analysis) {
     for r in a.resumptions() {
         p(&escape(&r));
     }
+    for name in &a.unmeasured {
+        p(&format!("<span class=\"warn\">{}</span>", escape(name)));
+    }
     if !spec.scaled_from.is_empty() {
         p(&format!(
             "Scaled down from {}.",
@@ -294,7 +297,7 @@ fn failures(out: &mut String, a: &Analysis) {
             Some(format!(
                 "<li>{}, repeat {}: {}</li>",
                 escape(label),
-                r.step.rep + 1,
+                r.step.rep,
                 escape(r.error.as_ref()?)
             ))
         })

@@ -106,6 +106,7 @@ pub(crate) fn json(a: &Analysis) -> Value {
         "complete": a.incomplete().is_none(),
         "incomplete": a.incomplete(),
         "resumed": a.resumptions(),
+        "unmeasured": a.unmeasured,
         "steps_done": a.done,
         "steps": a.plan.steps.len(),
         "outlier_rule": OUTLIER_RULE,
@@ -209,6 +210,9 @@ pub(crate) fn text(a: &Analysis) -> String {
     }
     if let Some(why) = a.incomplete() {
         let _ = writeln!(out, "incomplete: {why}");
+    }
+    for name in &a.unmeasured {
+        let _ = writeln!(out, "warning: {name}");
     }
     for r in a.resumptions() {
         let _ = writeln!(out, "{r}");

@@ -26,6 +26,20 @@ pub struct Interval {
     pub high: f64,
 }
 
+impl Interval {
+    /// From 0 on at least, if none of `values` is below 0.
+    fn cut(self, values: &[f64]) -> Interval {
+        let least = match values.iter().all(|v| *v >= 0.0) {
+            true => 0.0,
+            false => f64::NEG_INFINITY,
+        };
+        Interval {
+            low: self.low.max(least),
+            ..self
+        }
+    }
+}
+
 /// What some measurements of one thing say, in the unit of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
@@ -45,7 +59,8 @@ pub struct Summary {
     pub sd_population: f64,
     /// Standard deviation of the values as a sample (divided by n - 1), as mdtest prints it; of two values or more.
     pub sd_sample: Option<f64>,
-    /// Student's t interval of the mean at 95%; of two values or more.
+    /// Student's t interval of the mean at 95%; of two values or more. It begins at 0 where it would begin below, and no value
+    /// is below 0: rates, times and counts cannot be.
     pub t95: Option<Interval>,
     /// Percentile bootstrap interval of the mean at 95%; of [`BOOTSTRAP_MIN`] values or more.
     pub bootstrap95: Option<Interval>,
@@ -65,7 +80,7 @@ impl Summary {
             max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             sd_population: sd_population(values),
             sd_sample: sd_sample(values),
-            t95: t_mean95(values),
+            t95: t_mean95(values).map(|i| i.cut(values)),
             bootstrap95: bootstrap_mean95(values, seed),
             values: values.to_vec(),
         })
@@ -147,6 +162,21 @@ mod tests {
             (one.mean, one.sd_population, one.sd_sample, one.t95),
             (3.0, 0.0, None, None)
         );
+    }
+
+    #[test]
+    fn an_interval_of_what_is_never_below_0_begins_at_0() {
+        let t = |values: &[f64]| Summary::of(values, 1).unwrap().t95.unwrap();
+        let plain = t_mean95(&[1.0, 9.0]).unwrap();
+        assert!(plain.low < 0.0);
+        let cut = t(&[1.0, 9.0]);
+        assert_eq!((cut.low, cut.high), (0.0, plain.high));
+        assert_eq!(
+            t(&[-1.0, 9.0]),
+            t_mean95(&[-1.0, 9.0]).unwrap(),
+            "it can be below"
+        );
+        assert_eq!(t(&[5.0, 6.0, 7.0]), t_mean95(&[5.0, 6.0, 7.0]).unwrap());
     }
 
     #[test]

@@ -4,14 +4,19 @@ use std::fmt;
 
 use crate::attribution::Segment;
 
-use super::facts::Facts;
-use super::rules::{CORE_BUSY, Cause, causes, ms};
+use super::facts::{Facts, Path};
+use super::going::Going;
+use super::hosts::CORE_BUSY;
+use super::rules::{Cause, causes, ms};
 
 /// How far Little's law may be off before the stamps are not believed.
 const LITTLE_OFF: f64 = 0.1;
 /// Operations under way below which it is their number that holds the rate down: as many as a client may have RPCs in flight to one
 /// target.
 const FEW_AT_ONCE: f64 = 8.0;
+/// An operation under way is told when it is so old, seconds, and so many times as old as those that have ended took.
+const GOING_S: f64 = 1.0;
+const GOING_TIMES: f64 = 3.0;
 /// With fewer there is no load.
 const IDLE: f64 = 0.1;
 /// Share of the time not placed, or in network and server together, from which on the verdict is 'unknown'.
@@ -41,6 +46,39 @@ impl Little {
     }
 }
 
+/// RPCs with bulk data.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Transfers {
+    /// RPCs.
+    pub rpcs: u64,
+    /// Bytes of one, in the mean.
+    pub mean_bytes: f64,
+    /// Seconds of one, in the mean, from its slot to its reply.
+    pub mean_s: f64,
+    /// In flight at once, in the mean.
+    pub in_flight: f64,
+    /// How many may be, to each target.
+    pub in_flight_max: u32,
+    /// Targets.
+    pub targets: usize,
+}
+
+impl Transfers {
+    fn of(f: &Facts) -> Option<Transfers> {
+        let bulk: Vec<&Path> = f.paths.iter().filter(|p| p.bulk_rpcs > 0).collect();
+        let rpcs: u64 = bulk.iter().map(|p| p.bulk_rpcs).sum();
+        let seconds: f64 = bulk.iter().map(|p| p.bulk_s).sum();
+        Some(Transfers {
+            rpcs,
+            mean_bytes: bulk.iter().map(|p| p.bytes).sum::<u64>() as f64 / rpcs.max(1) as f64,
+            mean_s: seconds / rpcs.max(1) as f64,
+            in_flight: seconds / f.window_s.max(1e-12),
+            in_flight_max: bulk.iter().map(|p| p.in_flight_max).max()?,
+            targets: bulk.len(),
+        })
+    }
+}
+
 /// What limits a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
@@ -54,6 +92,10 @@ pub struct Verdict {
     pub unknown: Option<String>,
     /// What holds the rate down where nobody is slow and nothing is full: how many operations the programs have under way at once.
     pub at_once: Option<String>,
+    /// RPCs with bulk data: of what size they were, and how many at once.
+    pub transfers: Option<Transfers>,
+    /// Operations that have been under way for long when it was asked.
+    pub going: Option<Going>,
     /// The one thing to do next.
     pub next: String,
 }
@@ -74,8 +116,13 @@ pub fn explain(f: &Facts) -> Verdict {
     let mut found = causes(f);
     found.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.kind.cmp(&b.kind)));
     let missing = f.share(Segment::NotPlaced, None) + f.share(Segment::Remote, None);
+    let going = (f.going.clone())
+        .filter(|g| count == 0 || g.oldest_s >= GOING_S.max(GOING_TIMES * little.time_s));
     let unknown = if count == 0 {
-        Some("no operation was seen".to_owned())
+        Some(match &going {
+            None => "no operation was seen".to_owned(),
+            Some(_) => "no operation has ended".to_owned(),
+        })
     } else if !little.holds() {
         Some(format!(
             "{:.2} operations were under way, {:.1}/s x {} make {:.2}: clocks or counts are wrong",
@@ -99,6 +146,14 @@ pub fn explain(f: &Facts) -> Verdict {
         .then(|| at_once(f, &little))
         .flatten();
     let mut next = next(&found, &shares, unknown.as_deref());
+    if let (0, Some(g)) = (count, &going) {
+        next = match &g.target {
+            None => "see with `coral trace` what it needed when it has ended".to_owned(),
+            Some(t) => format!(
+                "see whether the server of {t} answers (`lctl ping NID`), or ask again with its directory when one has ended"
+            ),
+        };
+    }
     if at_once.is_some() {
         next = format!("more programs at once, or more operations at once by each; {next}");
     }
@@ -108,6 +163,8 @@ pub fn explain(f: &Facts) -> Verdict {
         shares,
         unknown,
         at_once,
+        transfers: Transfers::of(f),
+        going,
         next,
     }
 }
@@ -189,6 +246,28 @@ impl fmt::Display for Verdict {
                 writeln!(out, "   ceiling: {ceiling}")?;
             }
         }
+        if let Some(t) = &self.transfers {
+            writeln!(
+                out,
+                "RPCs with data: {:.0} KiB each in the mean, {:.1} in flight to {} target{}, {} may be to each; {} each",
+                t.mean_bytes / 1024.0,
+                t.in_flight,
+                t.targets,
+                if t.targets == 1 { "" } else { "s" },
+                t.in_flight_max,
+                ms(t.mean_s)
+            )?;
+        }
+        if let Some(g) = &self.going {
+            let of = match g.count {
+                1 => "1 operation is under way, ".to_owned(),
+                n => format!("{n} operations are under way, the oldest "),
+            };
+            writeln!(out, "not ended: {of}for {}: {}", ms(g.oldest_s), g.oldest)?;
+        }
+        if self.shares.is_empty() {
+            return writeln!(out, "next: {}", self.next);
+        }
         writeln!(out, "where the time is:")?;
         for (s, share) in &self.shares {
             writeln!(out, "  {:>18} {:>5.1}%", s.name(), 100.0 * share)?;
@@ -225,6 +304,73 @@ mod tests {
             hosts: vec![host],
             ..Facts::default()
         })
+    }
+
+    #[test]
+    fn the_size_of_rpcs_is_the_one_that_was_measured() {
+        let path = |target: &str, bulk_rpcs: u64, bytes: u64| Path {
+            target: target.to_owned(),
+            rpcs: bulk_rpcs + 5,
+            bulk_rpcs,
+            bytes,
+            bulk_s: 0.01 * bulk_rpcs as f64,
+            in_flight_max: 8,
+            ..Path::default()
+        };
+        let v = explain(&Facts {
+            window_s: 0.5,
+            paths: vec![
+                path("fs-OST0000", 30, 30 << 20),
+                path("fs-OST0001", 10, 50 << 20),
+                path("fs-MDT0000", 0, 0),
+            ],
+            ..Facts::default()
+        });
+        let told = "RPCs with data: 2048 KiB each in the mean, 0.8 in flight to 2 targets, 8 may be to each; 10.00 ms each\n";
+        assert!(v.to_string().contains(told), "{v}");
+        assert_eq!(explain(&Facts::default()).transfers, None);
+    }
+
+    #[test]
+    fn what_has_not_ended_is_told() {
+        let going = Going {
+            count: 4,
+            oldest_s: 2.5,
+            oldest: "READ on c@tcp: its OST_READ to fs-OST0001 is sent".to_owned(),
+            target: Some("fs-OST0001".to_owned()),
+        };
+        let told = "not ended: 4 operations are under way, the oldest for 2.50 s: READ on c@tcp";
+        let none_ended = explain(&Facts {
+            going: Some(going.clone()),
+            ..Facts::default()
+        });
+        let text = none_ended.to_string();
+        assert!(
+            text.contains("verdict: unknown: no operation has ended\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains(told) && none_ended.next.contains("fs-OST0001"),
+            "{text}"
+        );
+        assert!(!text.contains("where the time is"), "it is nowhere: {text}");
+        let among = |time_s: f64| {
+            explain(&Facts {
+                window_s: time_s,
+                under_way: 1.0,
+                ops: vec![OpKind {
+                    op: "READ".into(),
+                    count: 1,
+                    seconds: time_s,
+                }],
+                going: Some(going.clone()),
+                ..Facts::default()
+            })
+        };
+        assert!(among(0.1).to_string().contains(told));
+        assert_eq!(among(2.0).going, None, "others took as long");
+        let nothing = explain(&Facts::default()).to_string();
+        assert!(nothing.contains("no operation was seen") && !nothing.contains("not ended"));
     }
 
     #[test]

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use coral_wire::nid::Nid;
 use coral_wire::opc;
 use serde::{Deserialize, Serialize};
 
+use super::going::Going;
+use super::links::Link;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
 
 /// Moments at which it is counted how many operations are under way: with few of them, operations that come in bursts are missed
@@ -16,6 +19,8 @@ const SAMPLES: i64 = 20_000;
 pub struct Path {
     /// The target.
     pub target: String,
+    /// NID of its server.
+    pub peer: String,
     /// RPCs.
     pub rpcs: u64,
     /// Seconds from the slot to the reply, all RPCs together.
@@ -164,6 +169,10 @@ pub struct Facts {
     pub hosts: Vec<Host>,
     /// Routers.
     pub routers: Vec<RouterBuffers>,
+    /// Ways over TCP.
+    pub links: Vec<Link>,
+    /// What had not ended.
+    pub going: Option<Going>,
     /// Writes that had to be synchronous for want of a grant, and all writes.
     pub grantless: (u64, u64),
     /// Records had left the rings.
@@ -274,6 +283,9 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
         let served = seconds(r.rpc.span.1 - r.rpc.span.0 - queued);
         if p.rpcs == 0 {
             (p.rtt_s, p.send_s) = (f64::INFINITY, f64::INFINITY);
+        }
+        if p.peer.is_empty() {
+            p.peer = Nid(r.rpc.peer).to_string();
         }
         p.rtt_s = p.rtt_s.min(rtt(r));
         let sending = in_segment(Segment::Send) + in_segment(Segment::ReplyOut);

@@ -1,21 +1,24 @@
 //! This machine, watched for a while: how busy it is, who keeps it busy, and how long Coral waits for a processor.
 //!
 //! # Invariants
-//! - Processes of Coral, what this process has started, and what has a mount in use count as Coral with its load. All others are
-//!   other programs.
+//! - Processes of Coral, what this process has started, and what had a mount in use at any time count as Coral with its load.
+//!   All others are other programs.
 //! - What a child took that has ended counts for who has waited for it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use super::facts::Host;
+use super::users::{InUse, Users};
 use crate::collect::{Host as Machine, Reading, Source};
 
 /// Clock ticks in a second, as `/proc` counts CPU time.
 const USER_HZ: f64 = 100.0;
-/// Cores below which nobody is asked what files a process has open.
+/// Cores below which a program is not worth a name.
 const NOTICED: f64 = 0.05;
+/// Least pause between two looks at who uses a mount, where nothing is measured meanwhile.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Processors from one moment on.
 pub struct Processors {
@@ -23,6 +26,7 @@ pub struct Processors {
     busy_s: f64,
     programs: BTreeMap<u32, Program>,
     waited_ns: BTreeMap<(u32, u32), u64>,
+    users: Users,
 }
 
 /// Who used processors.
@@ -40,38 +44,44 @@ pub struct Used {
 
 /// A process, as it was at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Program {
-    name: String,
-    parent: u32,
-    is_coral: bool,
-    /// CPU seconds, with those of children that have ended.
-    cpu_s: f64,
+pub(super) struct Program {
+    pub(super) name: String,
+    pub(super) parent: u32,
+    pub(super) is_coral: bool,
+    /// CPU seconds of its own.
+    pub(super) cpu_s: f64,
+    /// CPU seconds of its children that have ended.
+    pub(super) children_s: f64,
+}
+
+impl Program {
+    /// CPU seconds with those of children.
+    pub(super) fn all_s(&self) -> f64 {
+        self.cpu_s + self.children_s
+    }
 }
 
 impl Processors {
-    /// From now on.
-    pub fn begin() -> Processors {
+    /// From now on. What has files open below `mounts`, or had, is load; it is looked for with pauses of `pause` at least.
+    pub fn begin(mounts: &[PathBuf], pause: Duration) -> Processors {
         Processors {
             begun: crate::clock::now(),
             busy_s: busy_s(),
             programs: programs(),
             waited_ns: cpu_waits_ns(),
+            users: Users::watch(mounts, pause),
         }
     }
 
-    /// Until now. What has files open below `mounts` is load.
-    pub fn end(self, mounts: &[PathBuf]) -> Used {
+    /// Until now.
+    pub fn end(self) -> Used {
         let s = crate::clock::now().duration_since(self.begun).as_secs_f64();
         let busy = busy_s() - self.busy_s;
         let waited: u64 = (cpu_waits_ns().iter())
             .map(|(t, ns)| ns.saturating_sub(self.waited_ns.get(t).copied().unwrap_or(*ns)))
             .sum();
-        let mounts: Vec<PathBuf> = mounts
-            .iter()
-            .filter_map(|m| m.canonicalize().ok())
-            .collect();
-        let uses = |pid: u32| uses(pid, &mounts);
-        let mut used = shared_out(&self.programs, &programs(), s, std::process::id(), uses);
+        let in_use = self.users.end();
+        let mut used = shared_out(&self.programs, &programs(), s, std::process::id(), &in_use);
         let unseen = busy / s.max(1e-9) - used.ours - used.others;
         used.others += unseen.max(0.0);
         used.cpu_wait = waited as f64 / 1e9 / s.max(1e-9);
@@ -85,14 +95,20 @@ fn shared_out(
     after: &BTreeMap<u32, Program>,
     seconds: f64,
     me: u32,
-    uses_a_mount: impl Fn(u32) -> bool,
+    in_use: &InUse,
 ) -> Used {
+    // Cores of a program itself, and of its children that have ended.
     let cores = |pid: &u32, p: &Program| {
         // A child that was there before, and has ended, is in what its parent has now.
         let gone = (before.iter()).filter(|(c, b)| b.parent == *pid && !after.contains_key(c));
+        let gone: f64 = gone.map(|(_, b)| b.all_s()).sum();
         let was = before.get(pid).filter(|b| b.parent == p.parent);
-        let was = was.map_or(0.0, |b| b.cpu_s) + gone.map(|(_, b)| b.cpu_s).sum::<f64>();
-        (p.cpu_s - was).max(0.0) / seconds.max(1e-9)
+        let (own, children) = was.map_or((0.0, 0.0), |b| (b.cpu_s, b.children_s));
+        let in_a_second = |s: f64| s.max(0.0) / seconds.max(1e-9);
+        (
+            in_a_second(p.cpu_s - own),
+            in_a_second(p.children_s - children - gone),
+        )
     };
     let started_here = |pid: u32| {
         let mut at = pid;
@@ -109,12 +125,17 @@ fn shared_out(
     let mut used = Used::default();
     let mut others: BTreeMap<&str, f64> = BTreeMap::new();
     for (pid, p) in after {
-        let took = cores(pid, p);
-        if p.is_coral || started_here(*pid) || (took >= NOTICED && uses_a_mount(*pid)) {
-            used.ours += took;
-        } else {
-            used.others += took;
-            *others.entry(&p.name).or_default() += took;
+        let (own, children) = cores(pid, p);
+        let is_ours = p.is_coral || started_here(*pid);
+        let is_load = is_ours || in_use.programs.contains(pid);
+        let has_load = is_load || in_use.parents.contains(pid);
+        for (took, is_ours) in [(own, is_load), (children, has_load)] {
+            if is_ours {
+                used.ours += took;
+            } else {
+                used.others += took;
+                *others.entry(&p.name).or_default() += took;
+            }
         }
     }
     let most = others.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
@@ -122,15 +143,15 @@ fn shared_out(
     used
 }
 
-/// This machine, watched while `wait` waits. What has files open below `mounts` is load.
+/// This machine, watched while `wait` waits. What has files open below `mounts`, or had meanwhile, is load.
 pub fn this_host(mounts: &[PathBuf], wait: impl FnOnce()) -> Host {
     let mut machine = Machine::new(false);
     let mut missing = Vec::new();
     let begun = crate::clock::now();
     let before = machine.read(&mut missing);
-    let processors = Processors::begin();
+    let processors = Processors::begin(mounts, LOOK_PAUSE);
     wait();
-    let used = processors.end(mounts);
+    let used = processors.end();
     let after = machine.read(&mut missing);
     let s = crate::clock::now().duration_since(begun).as_secs_f64();
     let value =
@@ -166,7 +187,7 @@ fn busy_s() -> f64 {
         / USER_HZ
 }
 
-fn programs() -> BTreeMap<u32, Program> {
+pub(super) fn programs() -> BTreeMap<u32, Program> {
     let one = |pid: u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Some((pid, program(&stat, is_coral(pid))?))
@@ -184,7 +205,8 @@ fn program(stat: &str, is_coral: bool) -> Option<Program> {
         name: name.to_owned(),
         parent: fields.get(1)?.parse().ok()?,
         is_coral,
-        cpu_s: (ticks(11)? + ticks(12)? + ticks(13)? + ticks(14)?) / USER_HZ,
+        cpu_s: (ticks(11)? + ticks(12)?) / USER_HZ,
+        children_s: (ticks(13)? + ticks(14)?) / USER_HZ,
     })
 }
 
@@ -194,18 +216,6 @@ fn is_coral(pid: u32) -> bool {
     program(&pid.to_string()).is_some_and(|p| {
         p.file_name().is_some_and(|n| n == "coral") || program("self").is_some_and(|own| own == p)
     })
-}
-
-/// Whether it works in a directory, or has a file open, below one of `mounts`.
-fn uses(pid: u32, mounts: &[PathBuf]) -> bool {
-    let below = |link: PathBuf| {
-        let to = std::fs::read_link(link);
-        to.is_ok_and(|to| mounts.iter().any(|m| to.starts_with(m)))
-    };
-    let dir = Path::new("/proc").join(pid.to_string());
-    let files = std::fs::read_dir(dir.join("fd"));
-    let mut files = files.into_iter().flatten().flatten();
-    !mounts.is_empty() && (below(dir.join("cwd")) || files.any(|f| below(f.path())))
 }
 
 /// Nanoseconds that each thread of a Coral process of this user has waited for a processor.
@@ -227,18 +237,24 @@ mod tests {
 
     fn at(all: &[(u32, u32, &str, f64)]) -> BTreeMap<u32, Program> {
         let one = |(pid, parent, name, cpu_s): &(u32, u32, &str, f64)| {
+            let children_s = if *name == "cargo" || *name == "sh" {
+                *cpu_s
+            } else {
+                0.0
+            };
             let program = Program {
                 name: (*name).to_owned(),
                 parent: *parent,
                 is_coral: *name == "coral",
-                cpu_s: *cpu_s,
+                cpu_s: cpu_s - children_s,
+                children_s,
             };
             (*pid, program)
         };
         all.iter().map(one).collect()
     }
 
-    /// A compiler beside Coral, whose children come and go; a load that this process has started, and one that has not.
+    /// What `cargo` and `sh` took, their children did. A compiler beside Coral, whose children come and go; a load that this process has started, and one that has not.
     #[test]
     fn processors_are_shared_out_among_coral_its_load_and_others() {
         let before = at(&[
@@ -248,6 +264,7 @@ mod tests {
             (20, 1, "coral", 7.0),
             (30, 1, "lab", 1.0),
             (40, 1, "dd", 2.0),
+            (50, 1, "sh", 1.0),
         ]);
         let after = at(&[
             (1, 0, "init", 5.0),
@@ -258,20 +275,25 @@ mod tests {
             (30, 1, "lab", 1.0),
             (31, 30, "fio", 0.25),
             (40, 1, "dd", 2.25),
+            (50, 1, "sh", 1.75),
         ]);
-        let used = shared_out(&before, &after, 2.0, 30, |pid| pid == 40);
-        assert_eq!((used.ours, used.others), (0.5, 1.5));
+        let in_use = InUse {
+            programs: [40].into(),
+            parents: [50].into(),
+        };
+        let used = shared_out(&before, &after, 2.0, 30, &in_use);
+        assert_eq!((used.ours, used.others), (0.875, 1.5));
         assert_eq!(used.other.as_deref(), Some("cargo"));
+        let unseen = shared_out(&before, &after, 2.0, 30, &InUse::default());
+        assert_eq!((unseen.ours, unseen.others), (0.375, 2.0));
     }
 
     #[test]
     fn this_machine_is_watched() {
         let stat = "7 (a) b) S 3 7 7 0 -1 4194304 1 1 0 0 100 50 20 10 20 0 1 0 5 6 7";
         let p = program(stat, false).unwrap();
-        assert_eq!((p.name.as_str(), p.parent, p.cpu_s), ("a) b", 3, 1.8));
-        let mine = std::process::id();
-        let here = std::env::current_dir().unwrap();
-        assert!(uses(mine, &[here]) && !uses(mine, &[]) && !uses(mine, &["/no".into()]));
+        assert_eq!((p.name.as_str(), p.parent), ("a) b", 3));
+        assert_eq!((p.cpu_s, p.children_s), (1.5, 0.3));
         let host = this_host(&[], || {});
         assert!(host.core_count > 0 && host.swap_in_per_s >= 0.0);
         assert!(host.ours >= 0.0 && host.others >= 0.0);

@@ -14,13 +14,19 @@ pub const STOPWATCHES: &str = "stopwatches.json";
 
 mod explain;
 mod facts;
+mod going;
+mod hosts;
+mod links;
 mod machine;
 mod rules;
 mod seen;
 mod trial;
+mod users;
 
-pub use explain::{Little, Verdict, explain};
+pub use explain::{Little, Transfers, Verdict, explain};
 pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers, Shared};
+pub use going::Going;
+pub use links::{Link, Look, Looks, Tcp};
 pub use machine::{Processors, Used, this_host};
 pub use rules::{Cause, CauseKind};
 pub use seen::Seen;

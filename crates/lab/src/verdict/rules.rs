@@ -5,7 +5,9 @@
 
 use crate::attribution::Segment;
 
-use super::facts::{Facts, Host, Path};
+use super::facts::{Facts, Path};
+use super::hosts::hosts;
+use super::links::{Link, saturated};
 
 /// Share of the operations' time below which nobody is accused.
 pub(super) const SHARE_LEAST: f64 = 0.2;
@@ -23,14 +25,6 @@ const SMALL_BYTES: f64 = 65_536.0;
 const IN_FLIGHT_DEFAULT: u32 = 8;
 /// Locks given back in an operation, from which on clients take them from each other.
 pub(super) const CALLBACKS_LEAST: f64 = 0.2;
-/// A core so busy has no room.
-pub(super) const CORE_BUSY: f64 = 0.95;
-/// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
-pub(super) const CPU_WAIT: f64 = 0.2;
-/// Cores that other programs take, from which on a core may be full because of them.
-const OTHERS_LEAST: f64 = 0.25;
-/// Pages from swap in a second that tell of too little memory.
-const SWAP_LEAST: f64 = 100.0;
 /// Share of the writes without a grant.
 const GRANTLESS_SHARE: f64 = 0.25;
 /// A cache warms that answers so many times faster in the second half.
@@ -44,6 +38,8 @@ pub(super) const FAR: &str = "the OSTs";
 pub enum CauseKind {
     /// The storage of one target.
     SlowStorage,
+    /// A network that lets no more through.
+    SaturatedNetwork,
     /// The way to one server.
     SlowLink,
     /// Too few RPCs in flight.
@@ -69,6 +65,7 @@ impl CauseKind {
     pub fn name(self) -> &'static str {
         match self {
             CauseKind::SlowStorage => "slow storage",
+            CauseKind::SaturatedNetwork => "saturated network",
             CauseKind::SlowLink => "slow link",
             CauseKind::Window => "RPCs in flight",
             CauseKind::LockPingPong => "lock ping-pong",
@@ -104,17 +101,24 @@ pub struct Cause {
 /// All causes that break a rule, in no order.
 pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     let mut out = Vec::new();
+    // What stands in a queue before a full network looks far and slow, and holds slots and buffers.
+    let (full, behind) = saturated(f).unzip();
+    let behind = behind.unwrap_or_default();
     for p in &f.paths {
         out.extend(slow_storage(f, p));
-        out.extend(slow_link(f, p));
+        out.extend(slow_link(f, p).filter(|c| !behind.contains(&c.subject)));
     }
-    out.extend(window(f).or_else(|| far_window(f)));
-    out.extend(fixed_concurrency(f));
+    let is_queue = |c: &Cause| full.is_some() && (c.subject == FAR || behind.contains(&c.subject));
+    out.extend(window(f).or_else(|| far_window(f)).filter(|c| !is_queue(c)));
+    if full.is_none() {
+        out.extend(fixed_concurrency(f));
+        out.extend(router_buffers(f));
+    }
     out.extend(lock_ping_pong(f).or_else(|| shared_file(f)));
     let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
-    let links: Vec<String> = links.map(|c| c.subject.clone()).collect();
+    let links: Vec<String> = links.map(|c| c.subject.clone()).chain(behind).collect();
     out.extend(hosts(f, &links));
-    out.extend(router_buffers(f));
+    out.extend(full);
     out.extend(grants(f));
     out.extend(cold_cache(f));
     out
@@ -124,7 +128,7 @@ pub(super) fn ms(s: f64) -> String {
     crate::attribution::time((s * 1e9) as i64)
 }
 
-fn rate(bytes_per_s: f64) -> String {
+pub(super) fn rate(bytes_per_s: f64) -> String {
     match bytes_per_s {
         b if b < 1e6 => format!("{:.1} kB/s", b / 1e3),
         b => format!("{:.1} MB/s", b / 1e6),
@@ -154,7 +158,7 @@ fn mean_bytes(p: &Path) -> f64 {
 }
 
 /// Waits for slots of a target, which are those of whatever its RPCs spend their time on: `what`, seconds of them.
-fn queued_for(f: &Facts, p: &Path, what: f64) -> f64 {
+pub(super) fn queued_for(f: &Facts, p: &Path, what: f64) -> f64 {
     f.share(Segment::ClientQueue, Some(&p.target)) * what / p.service_s.max(1e-12)
 }
 
@@ -184,6 +188,15 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     })
 }
 
+/// Least time there and back to a server. Of a busy way even the quickest RPC may have stood in a queue: where TCP has measured the
+/// way, that counts, with what was held back before it was sent.
+fn unqueued(f: &Facts, p: &Path) -> f64 {
+    let of = |l: &&Link| (l.from == p.peer || l.to == p.peer) && l.least_rtt_s > 0.0;
+    let least = f.links.iter().filter(of).map(|l| l.least_rtt_s);
+    let least = least.fold(f64::INFINITY, f64::min);
+    p.rtt_s.min(least + p.send_s)
+}
+
 fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
     let way = |p: &Path| p.mean_s(Segment::Network) + p.mean_s(Segment::Bulk);
     let parts = [Segment::Network, Segment::Bulk];
@@ -193,14 +206,15 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
     // What carries as many bytes: others are through before the data are.
     let alike = |o: &Path| mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
     let others = f.paths.iter().filter(|o| o.target != p.target);
-    let nearest = others.min_by(|a, b| a.rtt_s.total_cmp(&b.rtt_s));
+    let there = |o: &Path| unqueued(f, o);
+    let nearest = others.min_by(|a, b| there(a).total_cmp(&there(b)));
     let more_least = match nearest.is_some_and(alike) {
         true => MORE_LEAST_S,
         false => RTT_NEAR_S,
     };
-    let nearest = nearest.map_or(f64::INFINITY, |o| o.rtt_s);
+    let (nearest, own_way) = (nearest.map_or(f64::INFINITY, there), there(p));
     let far =
-        nearest.is_finite() && p.rtt_s > TIMES_PEERS * nearest && p.rtt_s - nearest > more_least;
+        nearest.is_finite() && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
     let peers = peers(f, p, alike, way);
     let slow = peers.is_some_and(|m| way(p) > TIMES_PEERS * m && way(p) - m > MORE_LEAST_S);
     ((far || slow) && share >= SHARE_LEAST).then(|| Cause {
@@ -211,7 +225,7 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
         figure: format!(
             "{} on the way an RPC, {} at least there and back; {}",
             ms(way(p)),
-            ms(p.rtt_s),
+            ms(own_way),
             match (far, peers) {
                 (false, Some(m)) => format!("its peers {}", ms(m)),
                 _ => format!("the nearest server {}", ms(nearest)),
@@ -416,105 +430,6 @@ fn shared_file(f: &Facts) -> Option<Cause> {
     })
 }
 
-/// What happens on processors, or where somebody waits for one.
-fn of_processors(f: &Facts) -> f64 {
-    let all = [
-        Segment::ClientCpu,
-        Segment::ServerCpu,
-        Segment::ServerQueue,
-        Segment::Send,
-        Segment::ReplyOut,
-        Segment::WakeUp,
-        Segment::NotPlaced,
-    ];
-    let all: f64 = all.iter().map(|s| f.share(*s, None)).sum();
-    // Where even the quickest is sent late, that is the way, not a processor.
-    let delayed = f.paths.iter().map(|p| p.send_s * p.rpcs as f64);
-    let sending = f.share(Segment::Send, None) + f.share(Segment::ReplyOut, None);
-    all - sending.min(delayed.sum::<f64>() / f.op_s().max(1e-12))
-}
-
-/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first. Where a link is
-/// slow, it is that which takes the time.
-fn unread(f: &Facts, slow_links: &[String]) -> f64 {
-    let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
-    let paths = f.paths.iter().filter(|p| !slow_links.contains(&p.target));
-    paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12)
-}
-
-fn hosts(f: &Facts, slow_links: &[String]) -> Vec<Cause> {
-    // What is on the way waits for a processor at most as long as anybody does.
-    let waited = (f.hosts.iter()).map(|h| h.cpu_wait).fold(0.0, f64::max);
-    let unread = match waited >= CPU_WAIT {
-        true => unread(f, slow_links) * waited.min(1.0),
-        false => 0.0,
-    };
-    let share = of_processors(f) + unread;
-    let mut out = Vec::new();
-    for h in f.hosts.iter().filter(|_| share >= SHARE_LEAST) {
-        if h.swap_in_per_s >= SWAP_LEAST {
-            out.push(Cause {
-                kind: CauseKind::Swap,
-                subject: h.name.clone(),
-                fid: None,
-                share,
-                figure: format!("{:.0} pages/s come back from swap", h.swap_in_per_s),
-                ceiling: None,
-                change: format!("give {} more memory, or its client less to cache", h.name),
-            });
-        } else if h.busiest_core >= CORE_BUSY {
-            out.extend(busy_core(f, h, share));
-        }
-    }
-    out
-}
-
-/// A full core. Where other programs fill it, Coral is not accused of it, and it matters only if Coral waits for them.
-fn busy_core(f: &Facts, h: &Host, share: f64) -> Option<Cause> {
-    let by_others = h.others >= OTHERS_LEAST && h.ours < CORE_BUSY;
-    if by_others && h.cpu_wait < CPU_WAIT {
-        return None;
-    }
-    let busy = format!(
-        "its busiest core {:.0}% busy, {} cores {:.0}% in the mean; threads waited {:.2} s for one in a second",
-        100.0 * h.busiest_core,
-        h.core_count,
-        100.0 * h.cores,
-        h.cpu_wait
-    );
-    let other = match &h.other {
-        Some(name) => format!("other programs, most of all '{name}',"),
-        None => "other programs".to_owned(),
-    };
-    let taken = match h.others >= OTHERS_LEAST {
-        true => format!(
-            "; {other} take {:.2} cores, Coral and its load {:.2}",
-            h.others, h.ours
-        ),
-        false => String::new(),
-    };
-    let ceiling = format!(
-        "{:.0} operations/s, as long as one core does it",
-        f.count() as f64 / f.window_s.max(1e-12) / h.busiest_core
-    );
-    Some(Cause {
-        kind: CauseKind::BusyCore,
-        subject: match by_others {
-            true => format!("{}, by other programs", h.name),
-            false => h.name.clone(),
-        },
-        fid: None,
-        share,
-        figure: busy + &taken,
-        ceiling: (!by_others).then_some(ceiling),
-        change: match (by_others, &h.other) {
-            (true, Some(name)) => format!("measure again without '{name}' on {}", h.name),
-            (true, None) => format!("measure again without other programs on {}", h.name),
-            (false, _) => format!("see which thread fills a core of {}", h.name),
-        },
-    })
-}
-
 fn router_buffers(f: &Facts) -> Vec<Cause> {
     // A sender whose message is not read waits in its socket, and then for credits: where it was on the way while the router had no
     // room, the router is what it waited for.
@@ -596,13 +511,14 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::OpKind;
+    use super::super::facts::{Host, OpKind};
     use super::*;
 
     /// RPCs of so many bytes to a target, each so long on the way.
     fn path(target: &str, bytes: u64, way_s: f64, rtt_s: f64) -> Path {
         Path {
             target: target.to_owned(),
+            peer: format!("{target}@tcp"),
             rpcs: 100,
             service_s: 100.0 * way_s,
             seconds: [(Segment::Network, 100.0 * way_s)].into(),
@@ -614,6 +530,11 @@ mod tests {
     }
 
     fn links(paths: Vec<Path>) -> Vec<String> {
+        with_tcp(paths, &[])
+    }
+
+    /// The same where TCP knows the least round trip to these targets.
+    fn with_tcp(paths: Vec<Path>, least: &[(&str, f64)]) -> Vec<String> {
         let op_s = paths.iter().map(|p| p.service_s).sum();
         let f = Facts {
             window_s: op_s,
@@ -626,6 +547,14 @@ mod tests {
                 .map(|p| ((Segment::Network, p.target.clone()), p.service_s))
                 .collect(),
             paths,
+            links: (least.iter())
+                .map(|(target, s)| Link {
+                    from: "client@tcp".into(),
+                    to: format!("{target}@tcp"),
+                    least_rtt_s: *s,
+                    ..Link::default()
+                })
+                .collect(),
             ..Facts::default()
         };
         let slow = causes(&f)
@@ -655,6 +584,22 @@ mod tests {
             links(vec![mdt(), path("fs-OST0000", mib, 0.03, 0.02)]),
             ["fs-OST0000"]
         );
+    }
+
+    /// As S2 has it without a delay: all data of a busy link stand in a queue, and none is quick.
+    #[test]
+    fn a_queue_is_no_distance() {
+        let mdt = || path("fs-MDT0000", 0, 0.000_1, 0.000_1);
+        let queued = || path("fs-OST0000", 4 << 20, 0.03, 0.02);
+        let near = [("fs-MDT0000", 0.000_02), ("fs-OST0000", 0.000_03)];
+        assert_eq!(with_tcp(vec![mdt(), queued()], &[]), ["fs-OST0000"]);
+        assert!(with_tcp(vec![mdt(), queued()], &near).is_empty());
+        let far = [("fs-MDT0000", 0.000_02), ("fs-OST0000", 0.019)];
+        assert_eq!(with_tcp(vec![mdt(), queued()], &far), ["fs-OST0000"]);
+        // LNet holds back what TCP sends at once
+        let mut held = queued();
+        held.send_s = 0.009_5;
+        assert_eq!(with_tcp(vec![mdt(), held], &near), ["fs-OST0000"]);
     }
 
     /// A machine with two cores that are both busy.

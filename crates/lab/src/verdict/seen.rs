@@ -8,6 +8,8 @@ use serde_json::Value;
 use coral_stopwatch::Dump;
 
 use super::facts::{Facts, Host, RouterBuffers};
+use super::going::going;
+use super::links::{Look, links};
 use super::trial::LEAST_COUNT;
 use crate::attribution::{Joined, join};
 
@@ -28,6 +30,9 @@ pub struct Seen {
     /// Machines.
     #[serde(default)]
     pub hosts: Vec<Host>,
+    /// Connections over TCP, from the first moment to the last.
+    #[serde(default)]
+    pub tcp: Vec<Look>,
 }
 
 impl Seen {
@@ -90,6 +95,9 @@ impl Seen {
         }
         (self.routers, self.grants) = (later.routers, later.grants);
         self.hosts.extend(later.hosts);
+        if !later.tcp.is_empty() {
+            self.tcp = later.tcp;
+        }
     }
 
     /// Those operations and what belongs to them; what routers kept stays.
@@ -119,6 +127,8 @@ impl Seen {
     pub fn facts(&self, joined: &Joined) -> Facts {
         let mut f = Facts::of(joined);
         f.hosts = self.hosts.clone();
+        f.links = links(&self.tcp);
+        f.going = going(&self.dumps);
         f.routers = self.routers.clone();
         for r in &mut f.routers {
             let own = self.dumps.iter().find(|d| d.names.contains(&r.name));

@@ -71,7 +71,7 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
         CauseKind::LockPingPong => Trial::CountLocks,
         CauseKind::BusyCore => Trial::WatchThreads,
         CauseKind::Swap => Trial::ClearCache,
-        CauseKind::Grants | CauseKind::ColdCache => Trial::LookAgain,
+        CauseKind::Grants | CauseKind::ColdCache | CauseKind::SaturatedNetwork => Trial::LookAgain,
     })
 }
 
@@ -339,7 +339,7 @@ pub fn threads(busiest: &[(String, f64)], waited: f64) -> Outcome {
     ));
     match busiest.first() {
         None => Outcome::open(figures, "no thread was seen".to_owned()),
-        Some((_, share)) if *share >= THREAD_BUSY || waited >= super::rules::CPU_WAIT => {
+        Some((_, share)) if *share >= THREAD_BUSY || waited >= super::hosts::CPU_WAIT => {
             Outcome::of(Was::First, figures)
         }
         Some(_) => Outcome::of(Was::Second, figures),

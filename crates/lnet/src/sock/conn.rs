@@ -24,7 +24,9 @@ use super::cork;
 use super::hello::ConnType;
 use super::peer::Peer;
 use super::stage::{Stage, StageAct, StageEvent};
+use super::tcp_info::tcp_info;
 use super::tx::{Burst, Tx};
+use crate::show::LinkShow;
 use crate::{KnownBy, Node, SendError};
 
 /// Messages one burst takes from the queue.
@@ -399,6 +401,26 @@ impl Conn {
             0
         };
         tx.max(rx)
+    }
+
+    /// What TCP knows of it; None: it is closed, or the kernel is too old to tell.
+    pub(crate) fn link(&self) -> Option<LinkShow> {
+        let info = tcp_info(&self.stream).ok()?;
+        Some(LinkShow {
+            from: self.peer.local.to_string(),
+            to: self.peer.nid.to_string(),
+            ports: (
+                self.stream.local_addr().ok()?.port(),
+                self.stream.peer_addr().ok()?.port(),
+            ),
+            acked_bytes: info.acked_bytes,
+            waiting_bytes: self.queued_bytes() + info.waiting_bytes,
+            unread_bytes: rustix::io::ioctl_fionread(&self.stream).ok()?,
+            busy_us: info.busy_us,
+            peer_full_us: info.peer_full_us,
+            rtt_us: info.rtt_us,
+            least_rtt_us: info.least_rtt_us,
+        })
     }
 
     /// Milliseconds since the last byte went out.

@@ -12,6 +12,7 @@ pub(crate) mod local;
 mod owner;
 mod peer;
 mod stage;
+mod tcp_info;
 mod tx;
 
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::access::{self, Refusal};
-use crate::show::{PeerNiShow, Tunables};
+use crate::show::{LinkShow, PeerNiShow, Tunables};
 use crate::{Accept, KnownBy, Limits, Nid, Node, NodeConfig, NodeStats, SendError, StartError};
 use admission::{Addresses, Place};
 use conn::{CloseReason, Conn};
@@ -494,6 +495,13 @@ impl SockNet {
             p.show(&mut show);
         }
         show
+    }
+
+    /// What TCP knows of all connections, by peer.
+    pub(crate) fn links(&self) -> Vec<LinkShow> {
+        let mut peers: Vec<Arc<Peer>> = self.peers.lock().values().cloned().collect();
+        peers.sort_by_key(|p| (p.local, p.nid));
+        peers.iter().flat_map(|p| p.links()).collect()
     }
 
     /// Breaks the connections with `nid`.

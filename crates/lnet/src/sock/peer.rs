@@ -29,7 +29,7 @@ use super::hello::ConnType;
 use super::tx::Tx;
 use crate::gateway::GwEvent;
 use crate::ni::Ni;
-use crate::show::PeerNiShow;
+use crate::show::{LinkShow, PeerNiShow};
 use crate::{Limits, Nid, SendError};
 
 #[derive(Default)]
@@ -194,6 +194,12 @@ impl Peer {
             .min(self.min_router_credits.load(Ordering::Relaxed));
         show.tx_queued_bytes += self.queued_bytes();
         show.conns += self.st.lock().conns.len();
+    }
+
+    /// What TCP knows of its connections.
+    pub(crate) fn links(&self) -> Vec<LinkShow> {
+        let conns = self.st.lock().conns.clone();
+        conns.iter().filter_map(|c| c.link()).collect()
     }
 
     /// Sends on a connection, or lets the message wait for one; the owner is told if neither is possible.

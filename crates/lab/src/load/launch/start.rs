@@ -5,11 +5,13 @@ use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
 use super::{Ended, Failed, Local, Run, Tool};
 use parking_lot::Mutex;
+use rustix::fs::Access;
 use std::fs;
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
@@ -29,6 +31,7 @@ pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Fail
         hosts => hosts as u32,
     });
     let size = size.min(super::own::MAX_RANKS);
+    can_be_written(run, own)?;
     let meeting = Meeting::new(size);
     let done = match own.ranks {
         _ if !own.hosts.is_empty() => on_hosts(run, own, &meeting),
@@ -40,6 +43,33 @@ pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Fail
         Ranks::Processes => processes(run, own, tool, &meeting),
     };
     finish(run, own, &meeting, done)
+}
+
+/// What is written at the end has a place, before anything is measured. The files themselves are not made: a run that is refused
+/// leaves none.
+fn can_be_written(run: &Run, own: &Own) -> Result<(), Failed> {
+    let record = own.json.iter().map(|path| ("--coral-json", path.as_str()));
+    let stopwatches = (own.stopwatches.iter()).map(|path| ("--coral-stopwatches", path.as_str()));
+    let of_lab = run.env.var(RECORD).map(|path| (RECORD, path));
+    for (option, path) in record.chain(stopwatches).chain(of_lab) {
+        let refused = |why: String| Failed::Refused(format!("{option} {path}: {why}"));
+        if Path::new(path).is_dir() {
+            return Err(refused("it is a directory: give a file".to_owned()));
+        }
+        let dir = match Path::new(path).parent() {
+            Some(dir) if dir != Path::new("") => dir,
+            _ => Path::new("."),
+        };
+        let needed = Access::WRITE_OK | Access::EXEC_OK;
+        if let Err(why) = rustix::fs::access(dir, needed) {
+            let why = std::io::Error::from(why);
+            return Err(refused(format!(
+                "no file can be made in '{}': {why}",
+                dir.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The record is written whatever came of the run.
@@ -373,6 +403,7 @@ pub(super) fn foreign(
         let code = local.end(own, code)?;
         return Ok(Ended { code, record: None });
     }
+    can_be_written(run, own)?;
     let meeting = Meeting::new(place.size);
     let (listener, token, said) = say_where(place)?;
     let done = std::thread::scope(|s| {

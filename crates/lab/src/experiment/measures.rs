@@ -1,0 +1,213 @@
+//! Which measures an experiment can have, before anything runs: those that the parsers of its roles give, and its sums.
+
+use super::nearest::unknown;
+use super::spec::{FigureKind, Spec, SpecError, wrong};
+
+/// Measures that a parser can give. None: any name, as a program of one's own prints it.
+fn of_parser(parser: &str) -> Option<Vec<String>> {
+    let named = |all: &[&str]| Some(all.iter().map(|m| (*m).to_owned()).collect());
+    let both = |endings: &[&str]| {
+        let of = |op| endings.iter().map(move |e| format!("{op}{e}"));
+        Some(["write", "read"].into_iter().flat_map(of).collect())
+    };
+    match parser {
+        "ior" => both(&[
+            "",
+            "_iops",
+            "_open_s",
+            "_rdwr_s",
+            "_close_s",
+            "_total_s",
+            "_iterations",
+        ]),
+        "mdtest" => named(&[
+            "directory_creation",
+            "directory_stat",
+            "directory_rename",
+            "directory_removal",
+            "file_creation",
+            "file_stat",
+            "file_read",
+            "file_removal",
+            "tree_creation",
+            "tree_removal",
+        ]),
+        "mdsrate" => named(&["eff", "aggr", "client"]),
+        "mib" => both(&[""]),
+        "fio" => both(&[
+            "",
+            "_iops",
+            "_clat_mean_us",
+            "_clat_p50_us",
+            "_clat_p99_us",
+            "_clat_p50_slowest_job_us",
+            "_clat_p99_slowest_job_us",
+        ]),
+        "none" => Some(vec![]),
+        _ => None,
+    }
+}
+
+/// Every measure that is asked for is one that a role gives, or a sum.
+pub(super) fn check_measures(spec: &Spec) -> Result<(), SpecError> {
+    for (name, parts) in &spec.sums {
+        for part in parts {
+            let part = part.trim_end_matches('?');
+            if !part.contains('/') {
+                return wrong(format!(
+                    "[sums] {name}: '{part}' is no measure of a role: give ROLE/MEASURE"
+                ));
+            }
+            known(spec, "[sums]", part)?;
+        }
+    }
+    for f in &spec.figures {
+        for y in &f.y {
+            match f.kind {
+                // Series of the collectors are known when they have been sampled.
+                FigureKind::Time => {}
+                // So are the phases of a load generator's record.
+                FigureKind::Cdf => known_role(spec, "[[figures]] y", y).map(|_| ())?,
+                FigureKind::Lines | FigureKind::Bars => known(spec, "[[figures]] y", y)?,
+            }
+        }
+    }
+    let published = spec.published.iter().map(|p| p.measure.as_str());
+    for measure in published.filter(|m| !m.is_empty()) {
+        known(spec, "[[published]] measure", measure)?;
+    }
+    Ok(())
+}
+
+fn known(spec: &Spec, place: &str, name: &str) -> Result<(), SpecError> {
+    let Some((role, measure)) = name.split_once('/') else {
+        let sums: Vec<&str> = spec.sums.keys().map(String::as_str).collect();
+        return match sums.contains(&name) {
+            true => Ok(()),
+            false if sums.is_empty() => wrong(format!(
+                "{place}: '{name}' is neither ROLE/MEASURE nor the name of a sum: there are no [sums]"
+            )),
+            false => wrong(format!("{place}: {}", unknown("sum", name, &sums))),
+        };
+    };
+    let parsers = known_role(spec, place, name)?;
+    // Roles of different points may have one name and different parsers.
+    let mut all = vec![];
+    for parser in &parsers {
+        match of_parser(parser) {
+            Some(more) => all.extend(more),
+            None => return Ok(()),
+        }
+    }
+    if all.is_empty() {
+        return wrong(format!(
+            "{place}: '{name}': the role '{role}' has the parser 'none', which reads no measures: give it `parser`"
+        ));
+    }
+    match all.iter().any(|m| m == measure) {
+        true => Ok(()),
+        false => {
+            let all: Vec<&str> = all.iter().map(String::as_str).collect();
+            let what = format!("measure of the role '{role}'");
+            wrong(format!("{place}: {}", unknown(&what, measure, &all)))
+        }
+    }
+}
+
+/// The parsers of the roles with the name in ROLE/MEASURE.
+fn known_role<'a>(spec: &'a Spec, place: &str, name: &str) -> Result<Vec<&'a str>, SpecError> {
+    let word = name.split_once('/').map_or(name, |(role, _)| role);
+    let of = spec.roles.iter().filter(|r| r.name == word);
+    let parsers: Vec<&str> = of.map(|r| r.parser.as_str()).collect();
+    match parsers.is_empty() {
+        false => Ok(parsers),
+        true => {
+            let roles: Vec<&str> = spec.roles.iter().map(|r| r.name.as_str()).collect();
+            wrong(format!("{place}: {}", unknown("role", word, &roles)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::{PARSERS, parse};
+    use super::super::spec::load;
+    use super::*;
+
+    /// Of what the originals print, and of what fio does, everything that is read has a name that is known before.
+    #[test]
+    fn what_parsers_give_is_known_before() {
+        let golden = |file: &str| {
+            let file = format!("{}/tests/golden/{file}", env!("CARGO_MANIFEST_DIR"));
+            std::fs::read_to_string(file).unwrap()
+        };
+        let fio = r#"{"jobs":[{"read":{"total_ios":2,"bw_bytes":8192,"iops":2,"clat_ns":{"mean":5,
+            "percentile":{"50.000000":5,"99.000000":9}}},"write":{"total_ios":0}}]}"#;
+        for (parser, text) in [
+            ("ior", golden("ior_default.txt")),
+            ("mdtest", golden("mdtest.txt")),
+            ("mdsrate", golden("mdsrate.txt")),
+            ("mib", golden("mib.txt")),
+            ("fio", fio.to_owned()),
+            ("fio", fio.replace("[{", "[{\"read\":{\"total_ios\":0}},{")),
+        ] {
+            let known = of_parser(parser).unwrap();
+            let given = parse(parser, &text).unwrap();
+            assert!(!given.is_empty(), "{parser}");
+            for m in given {
+                assert!(known.contains(&m.name), "{parser}: {}", m.name);
+            }
+        }
+        for parser in PARSERS {
+            assert_eq!(of_parser(parser).is_none(), *parser == "json", "{parser}");
+        }
+    }
+
+    #[test]
+    fn a_measure_that_nobody_gives_is_refused() {
+        let text = |more: &str| {
+            format!(
+                "name='x'\n[parameters]\na=[1,2]\n[[roles]]\nname='w'\nparser='ior'\ncommand=['true']\n[[roles]]\nname='own'\nparser='json'\ncommand=['true']\n[[roles]]\nname='mute'\ncommand=['true']\n{more}"
+            )
+        };
+        let figure = |kind: &str, y: &str| {
+            format!("[[figures]]\ntitle='t'\nkind='{kind}'\nx='a'\ny=['{y}']\n")
+        };
+        let published = |m: &str| format!("[[published]]\nwhat='w'\nvalue='1'\nmeasure='{m}'\n");
+        for fine in [
+            figure("lines", "w/write"),
+            figure("bars", "own/anything"),
+            figure("time", "host/cpu_busy"),
+            figure("cdf", "w/write"),
+            published("w/read_iops"),
+            "[sums]\nall=['w/write','own/x?']\n".to_owned() + &figure("lines", "all"),
+        ] {
+            load(&text(&fine), None).unwrap();
+        }
+        for (wrong, says) in [
+            (
+                figure("lines", "w/wirte"),
+                "[[figures]] y: unknown measure of the role 'w' 'wirte'; did you mean 'write'?",
+            ),
+            (figure("lines", "mute/write"), "has the parser 'none'"),
+            (figure("lines", "write"), "there are no [sums]"),
+            (
+                figure("cdf", "v/write"),
+                "unknown role 'v'; known: w, own, mute",
+            ),
+            (published("w/eff"), "unknown measure of the role 'w' 'eff'"),
+            (
+                "[sums]\nall=['w/raed?']\n".to_owned(),
+                "[sums]: unknown measure of the role 'w' 'raed'; did you mean 'read'?",
+            ),
+            ("[sums]\nall=['w']\n".to_owned(), "give ROLE/MEASURE"),
+            (
+                "[sums]\nall=['w/write']\n".to_owned() + &published("al"),
+                "unknown sum 'al'; did you mean 'all'?",
+            ),
+        ] {
+            let said = load(&text(&wrong), None).unwrap_err().to_string();
+            assert!(said.contains(says), "{wrong}: {said}");
+        }
+    }
+}

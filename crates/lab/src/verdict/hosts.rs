@@ -1,0 +1,113 @@
+//! Causes that are machines: one that swaps, and one with a full core, by Coral or by others.
+
+use super::facts::{Facts, Host, Path};
+use super::rules::{Cause, CauseKind, SHARE_LEAST};
+use crate::attribution::Segment;
+
+/// A core so busy has no room.
+pub(super) const CORE_BUSY: f64 = 0.95;
+/// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
+pub(super) const CPU_WAIT: f64 = 0.2;
+/// Cores that other programs take, from which on a core may be full because of them.
+const OTHERS_LEAST: f64 = 0.25;
+/// Pages from swap in a second that tell of too little memory.
+const SWAP_LEAST: f64 = 100.0;
+
+/// What happens on processors, or where somebody waits for one.
+fn of_processors(f: &Facts) -> f64 {
+    let all = [
+        Segment::ClientCpu,
+        Segment::ServerCpu,
+        Segment::ServerQueue,
+        Segment::Send,
+        Segment::ReplyOut,
+        Segment::WakeUp,
+        Segment::NotPlaced,
+    ];
+    let all: f64 = all.iter().map(|s| f.share(*s, None)).sum();
+    // Where even the quickest is sent late, that is the way, not a processor.
+    let delayed = f.paths.iter().map(|p| p.send_s * p.rpcs as f64);
+    let sending = f.share(Segment::Send, None) + f.share(Segment::ReplyOut, None);
+    all - sending.min(delayed.sum::<f64>() / f.op_s().max(1e-12))
+}
+
+/// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first. Where a link is
+/// slow, it is that which takes the time.
+fn unread(f: &Facts, slow_links: &[String]) -> f64 {
+    let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
+    let paths = f.paths.iter().filter(|p| !slow_links.contains(&p.target));
+    paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12)
+}
+
+pub(super) fn hosts(f: &Facts, slow_links: &[String]) -> Vec<Cause> {
+    // What is on the way waits for a processor at most as long as anybody does.
+    let waited = (f.hosts.iter()).map(|h| h.cpu_wait).fold(0.0, f64::max);
+    let unread = match waited >= CPU_WAIT {
+        true => unread(f, slow_links) * waited.min(1.0),
+        false => 0.0,
+    };
+    let share = of_processors(f) + unread;
+    let mut out = Vec::new();
+    for h in f.hosts.iter().filter(|_| share >= SHARE_LEAST) {
+        if h.swap_in_per_s >= SWAP_LEAST {
+            out.push(Cause {
+                kind: CauseKind::Swap,
+                subject: h.name.clone(),
+                fid: None,
+                share,
+                figure: format!("{:.0} pages/s come back from swap", h.swap_in_per_s),
+                ceiling: None,
+                change: format!("give {} more memory, or its client less to cache", h.name),
+            });
+        } else if h.busiest_core >= CORE_BUSY {
+            out.extend(busy_core(f, h, share));
+        }
+    }
+    out
+}
+
+/// A full core. Where other programs fill it, Coral is not accused of it, and it matters only if Coral waits for them.
+fn busy_core(f: &Facts, h: &Host, share: f64) -> Option<Cause> {
+    let by_others = h.others >= OTHERS_LEAST && h.ours < CORE_BUSY;
+    if by_others && h.cpu_wait < CPU_WAIT {
+        return None;
+    }
+    let busy = format!(
+        "its busiest core {:.0}% busy, {} cores {:.0}% in the mean; threads waited {:.2} s for one in a second",
+        100.0 * h.busiest_core,
+        h.core_count,
+        100.0 * h.cores,
+        h.cpu_wait
+    );
+    let other = match &h.other {
+        Some(name) => format!("other programs, most of all '{name}',"),
+        None => "other programs".to_owned(),
+    };
+    let taken = match h.others >= OTHERS_LEAST {
+        true => format!(
+            "; {other} take {:.2} cores, Coral and its load {:.2}",
+            h.others, h.ours
+        ),
+        false => String::new(),
+    };
+    let ceiling = format!(
+        "{:.0} operations/s, as long as one core does it",
+        f.count() as f64 / f.window_s.max(1e-12) / h.busiest_core
+    );
+    Some(Cause {
+        kind: CauseKind::BusyCore,
+        subject: match by_others {
+            true => format!("{}, by other programs", h.name),
+            false => h.name.clone(),
+        },
+        fid: None,
+        share,
+        figure: busy + &taken,
+        ceiling: (!by_others).then_some(ceiling),
+        change: match (by_others, &h.other) {
+            (true, Some(name)) => format!("measure again without '{name}' on {}", h.name),
+            (true, None) => format!("measure again without other programs on {}", h.name),
+            (false, _) => format!("see which thread fills a core of {}", h.name),
+        },
+    })
+}

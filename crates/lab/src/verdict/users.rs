@@ -1,0 +1,186 @@
+//! Programs that use mounts: looked for again and again, because one that opens a file only now and then has none open at many
+//! a moment.
+//!
+//! # Invariants
+//! - A program that was seen once counts for the whole time.
+//! - Looking takes at most one part in [`IDLE_TIMES`] of a core. Where a program sleeps nobody looks at it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::machine::{Program, programs};
+
+/// A pause is so many times as long as the look before it.
+const IDLE_TIMES: u32 = 50;
+
+/// Who uses the mounts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct InUse {
+    /// Programs.
+    pub(super) programs: BTreeSet<u32>,
+    /// Whoever started them, and who started that: what their children took that have ended is load too, as of a shell that runs
+    /// short commands one after the other.
+    pub(super) parents: BTreeSet<u32>,
+}
+
+/// Looks on a thread of its own until its end.
+pub(super) struct Users {
+    stop: Sender<()>,
+    looks: Option<JoinHandle<InUse>>,
+}
+
+impl Users {
+    /// From now on, with pauses of `least` at least. Without mounts nobody uses any.
+    pub(super) fn watch(mounts: &[PathBuf], least: Duration) -> Users {
+        let mounts = mounts.iter().filter_map(|m| m.canonicalize().ok());
+        let mounts: Vec<PathBuf> = mounts.collect();
+        let mounts_count = mounts.len();
+        let (stop, stopped) = channel();
+        let look = move || {
+            let (first, mut in_use) = (programs(), InUse::default());
+            loop {
+                let begun = crate::clock::now();
+                in_use.look(&first, &programs(), |pid| uses(pid, &mounts));
+                let took = crate::clock::now().duration_since(begun);
+                let pause = stopped.recv_timeout(least.max(took * IDLE_TIMES));
+                if pause != Err(RecvTimeoutError::Timeout) {
+                    in_use.look(&first, &programs(), |pid| uses(pid, &mounts));
+                    return in_use;
+                }
+            }
+        };
+        let looks = match mounts_count {
+            0 => None,
+            _ => crate::clock::spawn("users", look).ok(),
+        };
+        Users { stop, looks }
+    }
+
+    /// Until now.
+    pub(super) fn end(self) -> InUse {
+        let _ = self.stop.send(());
+        let looked = self.looks.and_then(|t| t.join().ok());
+        looked.unwrap_or_default()
+    }
+}
+
+impl InUse {
+    /// Takes in who uses a mount now, of those that have run since `first`.
+    fn look(
+        &mut self,
+        first: &BTreeMap<u32, Program>,
+        now: &BTreeMap<u32, Program>,
+        uses: impl Fn(u32) -> bool,
+    ) {
+        for (pid, p) in now {
+            let has_run = first.get(pid).is_none_or(|f| f.all_s() < p.all_s());
+            if !has_run || self.programs.contains(pid) || !uses(*pid) {
+                continue;
+            }
+            self.programs.insert(*pid);
+            let mut above = p.parent;
+            // The first process is everybody's ancestor. Pids do not repeat in a chain unless one was given anew meanwhile.
+            while above > 1 && self.parents.insert(above) {
+                above = now.get(&above).map_or(0, |p| p.parent);
+            }
+        }
+    }
+}
+
+/// Whether it works in a directory, or has a file open, below one of `mounts`.
+fn uses(pid: u32, mounts: &[PathBuf]) -> bool {
+    let below = |link: PathBuf| {
+        let to = std::fs::read_link(link);
+        to.is_ok_and(|to| mounts.iter().any(|m| to.starts_with(m)))
+    };
+    let dir = Path::new("/proc").join(pid.to_string());
+    let files = std::fs::read_dir(dir.join("fd"));
+    let mut files = files.into_iter().flatten().flatten();
+    !mounts.is_empty() && (below(dir.join("cwd")) || files.any(|f| below(f.path())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_directory_is_used_by_who_works_in_it() {
+        let mine = std::process::id();
+        let here = std::env::current_dir().unwrap();
+        assert!(uses(mine, &[here]) && !uses(mine, &[]) && !uses(mine, &["/no".into()]));
+    }
+
+    /// It has a file open for a part of the time only, and has none open when the watch ends.
+    #[test]
+    fn who_opens_a_file_now_and_then_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("f");
+        std::fs::write(&file, "").unwrap();
+        // It says when it has opened and closed the file, and spins between.
+        let body = "n=0; while read go; do exec 3<\"$0\"; while [ $n -lt 20000 ]; do n=$((n+1)); done; exec 3<&-; n=0; echo done; done";
+        let mut opener = Command::new("sh");
+        let opener = opener.args(["-c", body]).arg(&file);
+        let opener = opener.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut opener = Ended(opener.spawn().unwrap());
+        let pid = opener.0.id();
+        let mut go = opener.0.stdin.take().unwrap();
+        let mut said = std::io::BufReader::new(opener.0.stdout.take().unwrap());
+        let mounts = [dir.path().to_owned()];
+        let mut seen = false;
+        // Not every time: the thread that looks may get no processor while the file is open.
+        for _ in 0..200 {
+            let users = Users::watch(&mounts, Duration::from_millis(1));
+            for _ in 0..5 {
+                std::io::Write::write_all(&mut go, b"go\n").unwrap();
+                std::io::BufRead::read_line(&mut said, &mut String::new()).unwrap();
+            }
+            assert!(!uses(pid, &mounts), "it has closed the file");
+            let in_use = users.end();
+            if in_use.programs.contains(&pid) {
+                assert!(in_use.parents.contains(&std::process::id()));
+                seen = true;
+                break;
+            }
+        }
+        assert!(seen);
+    }
+
+    #[test]
+    fn who_sleeps_is_not_looked_at_and_once_seen_is_seen() {
+        let program = |parent, cpu_s| Program {
+            parent,
+            cpu_s,
+            ..Program::default()
+        };
+        let all = |cpu_s: f64| -> BTreeMap<u32, Program> {
+            let all = [
+                (1, program(0, 9.0)),
+                (5, program(1, 1.0)),
+                (6, program(5, 1.0)),
+                (7, program(6, cpu_s)),
+                (8, program(1, 3.0)),
+            ];
+            all.into()
+        };
+        let mut in_use = InUse::default();
+        in_use.look(&all(0.0), &all(0.0), |_| true);
+        assert_eq!(in_use, InUse::default(), "nobody has run");
+        in_use.look(&all(0.0), &all(0.5), |pid| pid == 7);
+        in_use.look(&all(0.0), &all(0.5), |_| false);
+        assert_eq!(in_use.programs, [7].into());
+        assert_eq!(in_use.parents, [5, 6].into(), "and not the first process");
+    }
+}
