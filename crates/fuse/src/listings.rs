@@ -11,19 +11,23 @@
 //! is told again when the receipt comes.
 //!
 //! While it takes a listing in, the kernel waits for each name in it that is being looked up (`d_alloc_parallel`). Such a LOOKUP
-//! may wait at a server for the very lock whose return waits for the receipt. So names of a directory in which a name is being
-//! looked up are given without node ids, which the kernel waits for nobody with; and where the LOOKUP began after the listing was
-//! answered, the receipt is waited for no longer than [`super::notify::LOOKED_UP_MAX`].
+//! may wait at a server for the very lock whose return waits for the receipt. So names that are being looked up are given without
+//! node ids, which the kernel waits for nobody with; and a listing with a name of which the LOOKUP began later, and takes
+//! [`super::notify::LOOKED_UP_MAX`] already, is waited for no more.
 //! Linux: `fs/fuse/readdir.c`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
+use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::abi::ROOT_ID;
+use crate::notify::LOOKED_UP_MAX;
 
 /// Node ids below mean no file ([`crate::nodes`]).
 const IDS: u64 = 1 << 32;
@@ -32,20 +36,47 @@ const FIRST: u64 = ROOT_ID + 1;
 /// Receipts have so many different ids.
 const RECEIPTS: u64 = IDS - FIRST;
 
+/// What a listing on its way brings.
+pub(crate) struct Page {
+    /// The directory.
+    pub dir: u64,
+    /// Names that the kernel is to remember, and their files.
+    pub names: HashSet<Bytes>,
+    pub files: Vec<Fid>,
+}
+
+/// A name that is being looked up.
+struct LookedUp {
+    name: Bytes,
+    number: u64,
+    since: Instant,
+}
+
 #[derive(Default)]
 struct State {
     /// How often names were to be looked up again.
     told: u64,
     /// Number of the next receipt.
     next: u64,
-    /// Receipts that have not come, and the directory of each.
-    open: BTreeMap<u64, u64>,
+    /// Receipts that have not come.
+    open: BTreeMap<u64, Page>,
     /// The last one that was open when names were to be looked up again.
     doubtful: Option<u64>,
     /// Receipts that were waited for in vain.
     late: BTreeSet<u64>,
-    /// How many names are being looked up in a directory.
-    lookups: HashMap<u64, usize>,
+    /// Names that are being looked up, by directory.
+    lookups: HashMap<u64, Vec<LookedUp>>,
+    /// Number of the next of them.
+    next_lookup: u64,
+}
+
+impl State {
+    /// The kernel may be waiting for a LOOKUP that has been under way for long before it takes the page in.
+    fn is_stuck(&self, page: &Page) -> bool {
+        let lookups = self.lookups.get(&page.dir).into_iter().flatten();
+        let old = |l: &&LookedUp| l.since.elapsed() >= LOOKED_UP_MAX;
+        lookups.filter(old).any(|l| page.names.contains(&l.name))
+    }
 }
 
 /// The listings of one mount that are on their way.
@@ -70,14 +101,17 @@ pub(crate) struct Receipt {
 pub(crate) struct Looking {
     listings: Arc<Listings>,
     dir: u64,
+    number: u64,
 }
 
 impl Drop for Looking {
     fn drop(&mut self) {
         let lookups = &mut self.listings.state.lock().lookups;
-        match lookups.get_mut(&self.dir) {
-            Some(n) if *n > 1 => *n -= 1,
-            _ => drop(lookups.remove(&self.dir)),
+        if let Some(names) = lookups.get_mut(&self.dir) {
+            names.retain(|l| l.number != self.number);
+            if names.is_empty() {
+                lookups.remove(&self.dir);
+            }
         }
     }
 }
@@ -108,33 +142,61 @@ impl Listings {
         Began(self.state.lock().told)
     }
 
-    /// A LOOKUP in `dir` begins.
-    pub fn looking(self: &Arc<Self>, dir: u64) -> Looking {
-        *self.state.lock().lookups.entry(dir).or_default() += 1;
+    /// A LOOKUP of a name in `dir` begins.
+    pub fn looking(self: &Arc<Self>, dir: u64, name: Bytes) -> Looking {
+        let st = &mut *self.state.lock();
+        let number = st.next_lookup;
+        st.next_lookup += 1;
+        let since = Instant::now();
+        let one = LookedUp {
+            name,
+            number,
+            since,
+        };
+        st.lookups.entry(dir).or_default().push(one);
         let listings = self.clone();
-        Looking { listings, dir }
+        Looking {
+            listings,
+            dir,
+            number,
+        }
     }
 
-    /// Whether a name of `dir` is being looked up.
-    pub fn is_looked_up(&self, dir: u64) -> bool {
-        self.state.lock().lookups.contains_key(&dir)
-    }
-
-    /// Whether a listing on its way may be waiting for a LOOKUP.
-    pub fn is_stuck(&self) -> bool {
+    /// The names of `dir` that are being looked up.
+    pub fn looked_up(&self, dir: u64) -> HashSet<Bytes> {
         let st = self.state.lock();
-        st.open.values().any(|dir| st.lookups.contains_key(dir))
+        let names = st.lookups.get(&dir).into_iter().flatten();
+        names.map(|l| l.name.clone()).collect()
     }
 
-    /// The receipt for a listing of `dir` whose names may be kept; none when names were to be looked up again since it began.
-    pub fn receipt(self: &Arc<Self>, dir: u64, began: Began) -> Option<Receipt> {
+    /// Listings that are doubtful, and which the kernel may not take in before a LOOKUP ends, are waited for no more. Their files.
+    pub fn give_up_stuck(&self) -> Vec<Fid> {
+        let mut st = self.state.lock();
+        let Some(upto) = st.doubtful else {
+            return Vec::new();
+        };
+        let doubtful = st.open.range(..=upto);
+        let stuck = doubtful.filter(|(_, page)| st.is_stuck(page));
+        let stuck: Vec<u64> = stuck.map(|(n, _)| *n).collect();
+        let mut files = Vec::new();
+        for number in stuck {
+            files.extend(st.open.remove(&number).into_iter().flat_map(|p| p.files));
+            st.late.insert(number);
+        }
+        drop(st);
+        self.fewer.notify_waiters();
+        files
+    }
+
+    /// The receipt for a listing whose names may be kept; none when names were to be looked up again since it began.
+    pub fn receipt(self: &Arc<Self>, page: Page, began: Began) -> Option<Receipt> {
         let st = &mut *self.state.lock();
         if st.told != began.0 {
             return None;
         }
         let number = st.next;
         st.next += 1;
-        st.open.insert(number, dir);
+        st.open.insert(number, page);
         Some(Receipt {
             listings: self.clone(),
             number,
@@ -228,10 +290,24 @@ mod tests {
 
     use super::*;
 
+    const FILE: Fid = Fid {
+        seq: 0x2_0000_0400,
+        oid: 9,
+        ver: 0,
+    };
+
+    fn page(dir: u64) -> Page {
+        Page {
+            dir,
+            names: ["name".into()].into(),
+            files: vec![FILE],
+        }
+    }
+
     #[test]
     fn a_lost_lock_waits_for_the_listings_on_their_way_and_no_others() {
         let l = Arc::new(Listings::default());
-        let [a, b] = [(); 2].map(|()| l.receipt(1, l.begin()).unwrap());
+        let [a, b] = [(); 2].map(|()| l.receipt(page(1), l.begin()).unwrap());
         let during = l.begin();
         assert_eq!(
             l.taken_in().now_or_never(),
@@ -239,8 +315,8 @@ mod tests {
             "nothing is doubtful"
         );
         l.told();
-        assert!(l.receipt(1, during).is_none(), "it began before");
-        let c = l.receipt(1, l.begin()).unwrap();
+        assert!(l.receipt(page(1), during).is_none(), "it began before");
+        let c = l.receipt(page(1), l.begin()).unwrap();
         for r in [&a, &b, &c] {
             r.sent();
         }
@@ -256,7 +332,7 @@ mod tests {
     #[test]
     fn what_was_not_sent_is_not_waited_for() {
         let l = Arc::new(Listings::default());
-        let a = l.receipt(1, l.begin()).unwrap();
+        let a = l.receipt(page(1), l.begin()).unwrap();
         l.told();
         assert!(l.taken_in().now_or_never().is_none());
         drop(a);
@@ -266,36 +342,50 @@ mod tests {
     #[test]
     fn a_receipt_that_comes_late_has_names_looked_up_again() {
         let l = Arc::new(Listings::default());
-        let a = l.receipt(1, l.begin()).unwrap();
+        let a = l.receipt(page(1), l.begin()).unwrap();
         a.sent();
         l.told();
         l.give_up();
         assert!(!l.is_doubtful());
         assert!(l.forgotten(a.nodeid()) && !l.forgotten(a.nodeid()));
-        let b = l.receipt(1, l.begin()).unwrap();
+        let b = l.receipt(page(1), l.begin()).unwrap();
         b.sent();
         l.told();
         l.end();
         assert!(!l.is_doubtful() && !l.forgotten(b.nodeid()));
     }
 
-    #[test]
-    fn a_listing_is_stuck_as_long_as_a_name_of_its_directory_is_looked_up() {
+    #[tokio::test(start_paused = true)]
+    async fn only_a_listing_with_a_name_that_is_looked_up_for_long_is_given_up() {
         let l = Arc::new(Listings::default());
-        let a = l.receipt(7, l.begin()).unwrap();
-        a.sent();
-        let elsewhere = l.looking(8);
-        assert!(!l.is_stuck() && l.is_looked_up(8) && !l.is_looked_up(7));
-        let twice = [l.looking(7), l.looking(7)];
-        assert!(l.is_stuck());
+        let [a, b, c] = [7, 7, 8].map(|dir| l.receipt(page(dir), l.begin()).unwrap());
+        for r in [&a, &b, &c] {
+            r.sent();
+        }
+        l.forgotten(b.nodeid());
+        let other = l.looking(7, "other".into());
+        let twice = [(); 2].map(|()| l.looking(7, "name".into()));
+        assert_eq!(l.looked_up(7).len(), 2);
+        assert!(l.looked_up(8).is_empty());
+        tokio::time::sleep(LOOKED_UP_MAX).await;
+        assert!(l.give_up_stuck().is_empty(), "none is doubtful");
+        l.told();
+        let late = l.receipt(page(7), l.begin()).unwrap();
+        late.sent();
         let [one, two] = twice;
-        drop(one);
-        assert!(l.is_stuck());
-        drop((two, elsewhere));
-        assert!(!l.is_stuck() && !l.is_looked_up(8) && l.state.lock().lookups.is_empty());
-        let _again = l.looking(7);
-        l.forgotten(a.nodeid());
-        assert!(!l.is_stuck(), "it was taken in");
+        drop((one, other));
+        assert_eq!(l.give_up_stuck(), [FILE]);
+        assert!(l.taken_in().now_or_never().is_none(), "the other directory");
+        assert!(!l.forgotten(c.nodeid()) && l.taken_in().now_or_never().is_some());
+        assert!(
+            l.forgotten(a.nodeid()),
+            "names are looked up again because of it"
+        );
+        drop(two);
+        assert!(l.state.lock().lookups.is_empty());
+        l.told();
+        let _now = l.looking(7, "name".into());
+        assert!(l.give_up_stuck().is_empty(), "it has only begun");
     }
 
     #[test]
@@ -303,7 +393,7 @@ mod tests {
         let l = Arc::new(Listings::default());
         for next in [RECEIPTS - 1, RECEIPTS, 3 * RECEIPTS + 5] {
             l.state.lock().next = next;
-            let r = [(); 3].map(|()| l.receipt(1, l.begin()).unwrap());
+            let r = [(); 3].map(|()| l.receipt(page(1), l.begin()).unwrap());
             l.told();
             for r in &r {
                 r.sent();

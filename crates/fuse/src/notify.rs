@@ -52,7 +52,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(128);
 /// How long the loss of a lock waits for an answer to be taken in. A program needs moments for it, unless it is kept from running
 /// (a frozen control group).
 pub(crate) const TAKEN_IN_MAX: Duration = Duration::from_secs(5);
-/// The same where the kernel may be waiting for a LOOKUP that waits for that lock.
+/// A LOOKUP takes so long that it may wait for that lock; for a listing that the kernel does not take in before it ends nobody waits.
 pub(crate) const LOOKED_UP_MAX: Duration = Duration::from_millis(50);
 
 type FidKey = (u64, u32, u32);
@@ -199,25 +199,22 @@ impl Notifier {
         };
         let mut forgotten = std::pin::pin!(forgotten);
         let began = tokio::time::Instant::now();
-        loop {
+        while began.elapsed() < TAKEN_IN_MAX {
             let looked = tokio::time::timeout(LOOKED_UP_MAX, &mut forgotten).await;
             if looked.is_ok() {
                 return;
             }
-            if began.elapsed() >= TAKEN_IN_MAX {
-                tracing::warn!(
-                    "a program that asked for names or attributes does not take them in: it may see old ones when it goes on"
-                );
-                break;
-            }
-            if self.listings.is_stuck() {
-                break;
+            for fid in self.listings.give_up_stuck() {
+                self.is_told((fid.seq, fid.oid, fid.ver));
             }
         }
         // the next lock does not wait for the same program
         self.queue.lock().old.clear();
         self.fewer_old.notify_waiters();
         self.listings.give_up();
+        tracing::warn!(
+            "a program that asked for names or attributes does not take them in: it may see old ones when it goes on"
+        );
     }
 
     /// Works the queue off.
@@ -359,6 +356,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+    use crate::listings::Page;
 
     fn fid(oid: u32) -> Fid {
         Fid {
@@ -441,18 +439,26 @@ mod tests {
         idle(&i).await;
     }
 
-    /// The kernel takes a listing in when the LOOKUP is answered, for which the lock has to be given back.
+    /// The kernel takes a listing in when the LOOKUP is answered, for which the lock has to be given back. Others are waited for.
     #[tokio::test(start_paused = true)]
     async fn a_lost_lock_waits_for_no_listing_that_a_lookup_keeps() {
         let nodes = Arc::new(Nodes::new(fid(1)));
-        nodes.remember(fid(2));
+        let [in_page, elsewhere] = [2, 3].map(fid);
+        for f in [in_page, elsewhere] {
+            nodes.remember(f);
+        }
         let (i, _) = kernel(&nodes, usize::MAX);
         let listings = i.0.listings.clone();
-        let receipt = listings.receipt(7, listings.begin()).unwrap();
+        let page = || Page {
+            dir: 7,
+            names: ["name".into()].into(),
+            files: vec![in_page],
+        };
+        let receipt = listings.receipt(page(), listings.begin()).unwrap();
         receipt.sent();
-        let lookup = listings.looking(7);
+        let lookup = listings.looking(7, "name".into());
         i.inval_entry(fid(1), b"name");
-        i.inval_inode(fid(2), true);
+        i.inval_inode(in_page, true);
         let began = tokio::time::Instant::now();
         i.forgotten().await;
         assert!(began.elapsed() < TAKEN_IN_MAX / 10);
@@ -460,9 +466,14 @@ mod tests {
         let before = listings.begin();
         i.0.taken_in(receipt.nodeid());
         assert!(
-            listings.receipt(7, before).is_none(),
+            listings.receipt(page(), before).is_none(),
             "names are to be looked up again once it was taken in"
         );
+        let _lookup = listings.looking(7, "other".into());
+        i.inval_inode(elsewhere, true);
+        let began = tokio::time::Instant::now();
+        i.forgotten().await;
+        assert!(began.elapsed() >= TAKEN_IN_MAX, "it is in no listing");
         i.0.ended();
         idle(&i).await;
     }

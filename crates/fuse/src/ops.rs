@@ -12,6 +12,7 @@ mod xattrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytes::Bytes;
 use coral_client::llite::types::{Cred, Entry, SetAttr, SetTime, Timespec};
 use coral_wire::fid::Fid;
 use dirs::{fsyncdir, opendir, readdir, releasedir};
@@ -282,7 +283,8 @@ fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
     } else {
         s.fid(h.nodeid)?
     };
-    let (s, looking) = (s.clone(), s.notifier.listings.looking(h.nodeid));
+    let looking = (s.notifier.listings).looking(h.nodeid, Bytes::copy_from_slice(&name));
+    let s = s.clone();
     Ok(boxed(async move {
         let _looking = looking;
         let began = s.notifier.told.mark();

@@ -37,6 +37,9 @@ const RENAME_NOREPLACE: u32 = 1;
 /// renameat2(2) flag.
 const RENAME_EXCHANGE: u32 = 2;
 
+/// Times a change is tried again that found its name to be another's.
+const STALE_MAX: usize = 3;
+
 /// Changes names.
 pub(super) struct Namespace {
     pub late: Arc<LateAttrs>,
@@ -83,10 +86,11 @@ impl Namespace {
     }
 
     /// The name may stand for something else than the victim that was taken from the cache, or than what it was when it was asked
-    /// about, so many times.
-    fn is_another(&self, e: &Error, asked: usize) -> bool {
+    /// about, so many times; or the directory is laid out otherwise than is remembered, which is forgotten here.
+    fn is_another(&self, dirs: &[Fid], e: &Error, asked: usize) -> bool {
         let again = match e.errno() {
-            Errno::EREMOTE | Errno::ESTALE => asked < MOVES_MAX,
+            Errno::EREMOTE => asked < MOVES_MAX,
+            Errno::ESTALE => self.places.may_have_moved(dirs, e) && asked < STALE_MAX,
             _ => false,
         };
         again && self.servers.lmv.several()
@@ -318,7 +322,7 @@ impl Namespace {
             let at = self.places.of(parent, name).await?;
             missed.is_new(&at)?;
             match self.remove_at(cred, at.dir, name, dir, asked > 0).await {
-                Err(e) if self.is_another(&e, asked) => asked += 1,
+                Err(e) if self.is_another(&[parent], &e, asked) => asked += 1,
                 Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
                 done => return done,
             }
@@ -377,7 +381,7 @@ impl Namespace {
                 .rename_at(cred, dirs, name, new_name, flags, asked > 0)
                 .await
             {
-                Err(e) if self.is_another(&e, asked) => asked += 1,
+                Err(e) if self.is_another(&[parent, new_parent], &e, asked) => asked += 1,
                 Err(e) if self.places.may_have_moved(&[parent, new_parent], &e) => {
                     missed.at(dirs, e);
                 }

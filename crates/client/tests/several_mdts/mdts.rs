@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use coral_client::MountOptions;
 use coral_osd::Kv;
 use coral_server::mdt::check_all;
 use coral_wire::layout::LmvUserMd;
@@ -439,6 +440,39 @@ async fn a_name_that_is_changed_all_the_time_is_told_in_turn() {
     for task in changes {
         task.abort();
         let _ = task.await;
+    }
+    end(&c, &[&fs]).await;
+}
+
+/// A mount begins at any directory, wherever it and those above it lie.
+#[tokio::test(start_paused = true)]
+async fn a_mount_begins_at_a_directory_of_any_mdt() {
+    let c = Cluster::start_mdts(3, 1).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    mkdir_on(&u, "far", 1).await.unwrap();
+    mkdir_on(&u, "far/further", 2).await.unwrap();
+    mkdir_over(&u, "wide", 3, 1).await.unwrap();
+    for sub in ["wide/a", "wide/b", "wide/c", "wide/d"] {
+        mkdir_over(&u, sub, 2, 2).await.unwrap();
+    }
+    u.mkdir("wide/d/plain").await.unwrap();
+    let at = |dir: &str| MountOptions {
+        subdir: Some(dir.to_owned()),
+        ..c.mount_options()
+    };
+    let all = ["far", "far/further", "wide", "wide/a", "wide/b", "wide/c"];
+    for dir in all.into_iter().chain(["wide/d", "wide/d/plain"]) {
+        u.put(&format!("{dir}/file"), dir.as_bytes()).await.unwrap();
+        let there = c.remote_client_with(at(dir)).await;
+        let v = User::root(&there);
+        assert_eq!(v.get("file").await, Ok(dir.as_bytes().to_vec()), "{dir}");
+        v.unlink("file").await.unwrap();
+        there.umount().await;
+        assert_eq!(
+            u.stat(&format!("{dir}/file")).await.err(),
+            Some(Errno::ENOENT)
+        );
     }
     end(&c, &[&fs]).await;
 }

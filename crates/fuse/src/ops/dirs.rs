@@ -1,7 +1,9 @@
 //! Reading directories.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coral_client::llite::types::DirEntry;
 use coral_wire::fid::Fid;
 use zerocopy::IntoBytes;
@@ -10,7 +12,7 @@ use super::{Fut, In, boxed, cred};
 use crate::abi::{self, InHeader};
 use crate::error::OpError;
 use crate::fs::FileSystem;
-use crate::listings::Began;
+use crate::listings::{Began, Page};
 use crate::nodes::Nodes;
 use crate::reply::{self, Body};
 use crate::session::Shared;
@@ -48,8 +50,16 @@ struct Listing {
     plus: bool,
     /// The kernel may be given names to keep.
     keep: bool,
-    /// Records still without a node id: where they belong, and of which file.
-    pending: Vec<(usize, abi::EntryOut, Fid)>,
+    /// Records still without a node id.
+    pending: Vec<Pending>,
+}
+
+/// A record still without a node id: where it belongs, and of which file.
+struct Pending {
+    at: usize,
+    record: abi::EntryOut,
+    fid: Fid,
+    name: Bytes,
 }
 
 impl Listing {
@@ -72,7 +82,12 @@ impl Listing {
             let record = match &e.entry {
                 Some(x) if !dots => {
                     let record = reply::entry(x, 0, self.keep);
-                    self.pending.push((at, record, x.attr.fid));
+                    self.pending.push(Pending {
+                        at,
+                        record,
+                        fid: x.attr.fid,
+                        name: e.name.clone(),
+                    });
                     record
                 }
                 _ => nothing_of(ino, e.kind),
@@ -91,10 +106,26 @@ impl Listing {
         false
     }
 
-    /// Whether the kernel is given names to keep, beside the one that is the receipt.
-    fn keeps(&self) -> bool {
-        let before = self.pending.split_last().map(|(_, before)| before);
-        before.is_some_and(|records| records.iter().any(|(_, r, _)| r.is_kept()))
+    /// Takes back what the kernel is to remember of names that are being looked up: it would wait for them.
+    fn leave_out(&mut self, looked_up: &HashSet<Bytes>) {
+        if looked_up.is_empty() {
+            return;
+        }
+        let is_looked_up = |p: &mut Pending| looked_up.contains(&p.name);
+        let out: Vec<Pending> = self.pending.extract_if(.., is_looked_up).collect();
+        for p in out {
+            self.put(p.at, &nothing_of(p.record.attr.ino, p.record.attr.mode));
+        }
+    }
+
+    /// What the kernel is given to keep of `dir`, beside the name that is the receipt; `None`: nothing.
+    fn kept(&self, dir: u64) -> Option<Page> {
+        let (_, before) = self.pending.split_last()?;
+        before.iter().any(|p| p.record.is_kept()).then(|| Page {
+            dir,
+            names: before.iter().map(|p| p.name.clone()).collect(),
+            files: before.iter().map(|p| p.fid).collect(),
+        })
     }
 
     /// The finished page of directory `dir`, whose request began at `began`; counts the lookups.
@@ -106,31 +137,26 @@ impl Listing {
         listed: Began,
     ) -> Body {
         let listings = &s.notifier.listings;
-        // the kernel would wait for that LOOKUP with whatever it is to remember
-        if listings.is_looked_up(dir) {
-            for (at, record, _) in std::mem::take(&mut self.pending) {
-                self.put(at, &nothing_of(record.attr.ino, record.attr.mode));
-            }
-            return Body::Vec(self.out);
-        }
-        let receipt = match self.keeps() {
-            true => listings.receipt(dir, listed),
-            false => None,
-        };
+        self.leave_out(&listings.looked_up(dir));
+        let receipt = self.kept(dir).and_then(|p| listings.receipt(p, listed));
         if let Some(receipt) = &receipt
-            && let Some((at, ..)) = self.pending.pop()
+            && let Some(last) = self.pending.pop()
         {
             let record = abi::EntryOut {
                 nodeid: receipt.nodeid(),
                 ..Default::default()
             };
-            self.put(at, &record);
+            self.put(last.at, &record);
         }
-        for (_, record, fid) in &mut self.pending {
-            record.nodeid = s.remember(Nodes::remember, *fid, (record.attr.mode, record.attr.size));
+        for p in &mut self.pending {
+            let attr = (p.record.attr.mode, p.record.attr.size);
+            p.record.nodeid = s.remember(Nodes::remember, p.fid, attr);
         }
         let told = s.notifier.told.since(began);
-        for (at, record, fid) in std::mem::take(&mut self.pending) {
+        for Pending {
+            at, record, fid, ..
+        } in std::mem::take(&mut self.pending)
+        {
             let record = if told.has(fid) {
                 record.doubtful()
             } else {
@@ -197,7 +223,6 @@ pub(super) fn fsyncdir<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use zerocopy::FromBytes;
 
     #[test]
@@ -226,5 +251,42 @@ mod tests {
         assert_eq!(page.out.len(), 64);
         let d = abi::Dirent::read_from_prefix(&page.out).unwrap().0;
         assert_eq!((d.typ, d.namelen, d.off), (4, 3, 9));
+    }
+
+    #[test]
+    fn names_that_are_looked_up_are_left_out_of_what_the_kernel_remembers() {
+        let mut page = Listing {
+            out: Vec::new(),
+            room: 4096,
+            plus: true,
+            keep: true,
+            pending: Vec::new(),
+        };
+        for name in ["a", "b", "c"] {
+            let (at, record) = (page.out.len(), abi::EntryOut::default());
+            page.out.extend_from_slice(record.as_bytes());
+            page.pending.push(Pending {
+                at,
+                record: abi::EntryOut {
+                    entry_valid: 1,
+                    ..record
+                },
+                fid: Fid::ZERO,
+                name: name.into(),
+            });
+        }
+        let names = |page: &Listing| -> Vec<Bytes> {
+            let mut names: Vec<_> = page.kept(7).into_iter().flat_map(|p| p.names).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&page), ["a", "b"], "c is the receipt");
+        page.leave_out(&["b".into(), "x".into()].into());
+        assert_eq!(names(&page), ["a"]);
+        page.leave_out(&["c".into()].into());
+        assert!(
+            page.kept(7).is_none(),
+            "one name is none beside the receipt"
+        );
     }
 }

@@ -24,19 +24,25 @@ pub struct LocalLock {
 
 impl LocalLock {
     /// Turns the lock into the client's (`mdt_intent_lock_replace`): nothing can come between. Who waits for it now waits for
-    /// the client, which gets a blocking callback at once, maybe before the reply. `None` when the client holds conflicting
-    /// locks (only possible with `ignore_export`); the lock is then released.
-    pub fn give_to(mut self, exp: ExportId, client_cookie: u64) -> Option<(u64, Policy)> {
+    /// the client, which gets a blocking callback at once, maybe before the reply. `Err`, with the lock, when the client is gone, or
+    /// holds conflicting locks (only possible with `ignore_export`).
+    pub fn give_to(mut self, exp: ExportId, client_cookie: u64) -> Result<(u64, Policy), Self> {
         let mut out = Actions::new();
-        let mut st = self.server.state.lock();
-        if st.gone.contains(&exp) {
-            return None;
-        }
-        let info = st.ns.hand_over(self.cookie, exp, client_cookie, &mut out)?;
-        self.server.finish(st, out);
+        let given = {
+            let mut st = self.server.state.lock();
+            match st.gone.contains(&exp) {
+                true => None,
+                false => {
+                    let given = st.ns.hand_over(self.cookie, exp, client_cookie, &mut out);
+                    self.server.finish(st, out);
+                    given
+                }
+            }
+        };
+        let Some(info) = given else { return Err(self) };
         // From here it is the client's: nothing to release.
         self.cookie = 0;
-        Some((info.cookie, info.policy))
+        Ok((info.cookie, info.policy))
     }
 
     /// The lock's cookie.
@@ -223,6 +229,7 @@ impl LdlmServer {
         }
         let lock = self.lock_local(res, ty, mode, policy, None).await;
         lock.give_to(exp, client_cookie)
+            .ok()
             .ok_or(EnqueueError::NoExport)
     }
 }

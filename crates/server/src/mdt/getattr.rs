@@ -13,6 +13,7 @@ use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
 use super::packed::Packed;
 use super::store::{MdtResult, NameEntry, Store, Txn};
+use super::trans::{Need, Op};
 use super::{table, xattr};
 
 /// Most bytes of directory pages in one reply: one bulk descriptor.
@@ -24,7 +25,7 @@ const STATFS_TYPE: u64 = 0xEF53;
 
 impl Ctx {
     /// MDS_GET_ROOT: the root, or the directory a fileset names.
-    pub fn get_root(&self) -> MdtResult<Answer> {
+    pub async fn get_root(&self) -> MdtResult<Answer> {
         let mut path = self.name(2).to_vec();
         if let Some(map) = self.view.map() {
             if map.deny_mount {
@@ -32,7 +33,7 @@ impl Ctx {
             }
             path = map.root_of(&String::from_utf8_lossy(&path))?.into_bytes();
         }
-        let fid = self.directory(&path)?;
+        let fid = self.directory(&path).await?;
         let mut a = self.answer(0);
         a.msg
             .push(&MdtBody {
@@ -44,26 +45,52 @@ impl Ctx {
         Ok(a)
     }
 
-    /// The directory at a path from the root, whoever asks.
-    pub fn directory(&self, path: &[u8]) -> MdtResult<Fid> {
+    /// The directory at a path from the root, whoever asks, on whichever MDTs it and those above lie.
+    pub async fn directory(&self, path: &[u8]) -> MdtResult<Fid> {
+        let names = path.split(|&b| b == b'/');
+        let names = names.filter(|n| !matches!(*n, b"" | b"."));
         let mut fid = Fid::ROOT;
-        let core = self.reading();
-        let mut t = Txn::new(&core.store);
-        for name in path.split(|&b| b == b'/').filter(|n| !n.is_empty()) {
-            let at = At {
-                parent: fid,
-                name,
-                layout: 0,
-            };
-            fid =
-                namespace::lookup(&mut t, &super::cred::Ucred::root(), at)?.ok_or(Errno::ENOENT)?;
+        let mut op = Op::begin(&self.ops);
+        for name in names {
+            fid = self.named(&mut op, fid, name).await?;
         }
-        let h = t.get(&fid)?;
-        if t.ino(h).is_dir() {
-            Ok(fid)
-        } else {
-            Err(Errno::ENOTDIR.into())
+        if !self.is_here(&fid) {
+            op.lock(vec![self.need(fid).await?], &[]).await?;
         }
+        match op.is_dir(&fid)? {
+            true => Ok(fid),
+            false => Err(Errno::ENOTDIR.into()),
+        }
+    }
+
+    /// What a name in a directory stands for, which may be in one of its shards.
+    async fn named(&self, op: &mut Op, dir: Fid, name: &[u8]) -> MdtResult<Fid> {
+        let name = Bytes::copy_from_slice(name);
+        if let Some(found) = op.look(dir, &name).await? {
+            return Ok(found);
+        }
+        let mut shards = match self.is_here(&dir) {
+            true => self.shards(&dir)?,
+            false => Vec::new(),
+        };
+        if !self.is_here(&dir) {
+            let mut op = Op::begin(&self.ops);
+            op.lock(vec![self.need(dir).await?], &[]).await?;
+            shards = op.shards(&dir)?;
+        }
+        for shard in shards {
+            if let Some(found) = op.look(shard, &name).await? {
+                return Ok(found);
+            }
+        }
+        Err(Errno::ENOENT.into())
+    }
+
+    /// The lock that tells how a directory of another MDT looks.
+    async fn need(&self, fid: Fid) -> MdtResult<Need> {
+        let mdt = self.ops.home(&fid).await?;
+        let bits = Ibits::UPDATE.0;
+        Ok(Need { fid, mdt, bits })
     }
 
     /// MDS_STATFS: the MDT's own space, or with AGSTATFS the file system's.

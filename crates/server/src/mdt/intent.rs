@@ -20,6 +20,7 @@ use super::core::MdtCore;
 use super::cred::Ucred;
 use super::ctx::{Answer, Ctx};
 use super::namespace::{self, At};
+use super::out::DOUBT_LIMIT;
 use super::packed::Packed;
 use super::record::Inode;
 use super::store::{MdtResult, Txn};
@@ -228,7 +229,7 @@ impl Ctx {
                 }
                 Err(Blocked::Changing(fid, bits)) => {
                     drop(held.take());
-                    held = Some(self.unchanged(&fid, LdlmMode::PR, bits).await);
+                    held = Some(self.unchanged(&fid, LdlmMode::PR, bits).await?);
                 }
             }
         }
@@ -240,14 +241,21 @@ impl Ctx {
         !self.coral && ino.is_reg() && !self.rq.is_replay()
     }
 
-    /// Waits until nobody changes what `bits` cover of the object `fid`; it stays so as long as the lock is held.
-    pub async fn unchanged(&self, fid: &Fid, mode: LdlmMode, bits: Ibits) -> HeldObject {
+    /// Waits until nobody changes what `bits` cover of the object `fid`; it stays so as long as the lock is held. EINPROGRESS, for the
+    /// client to come again, where another MDT has to say first whether it was changed. What it waits for may be queued behind it.
+    pub async fn unchanged(&self, fid: &Fid, mode: LdlmMode, bits: Ibits) -> MdtResult<HeldObject> {
+        self.rq.rq.leave_lane();
         let (ty, policy) = (LdlmType::IBITS, Policy::ibits(bits));
         let lock = (self.ops.ldlm).lock_local(fid.res_id(), ty, mode, policy, None);
-        HeldObject {
-            fid: *fid,
-            bits,
-            lock: Box::pin(lock).await,
+        let mut lock = Box::pin(lock);
+        loop {
+            if let Ok(lock) = tokio::time::timeout(DOUBT_LIMIT, &mut lock).await {
+                let fid = *fid;
+                return Ok(HeldObject { fid, bits, lock });
+            }
+            if self.ops.out.in_doubt(&[*fid]) {
+                return Err(Errno::EINPROGRESS.into());
+            }
         }
     }
 
@@ -271,14 +279,30 @@ impl Ctx {
             return Ok(Ok(None));
         }
         if let Some(object) = held.take_if(|o| o.fid == *fid && o.bits == bits) {
-            let given = object.lock.give_to(self.exp(), req.handle(0));
-            let (lock, _) = given.ok_or(Errno::ENOTCONN)?;
+            let lock = self.give(req, object, held)?;
             return Ok(Ok(Some(lock)));
         }
         match self.give_lock(req, fid, bits, Ibits(0)) {
             None if self.rq.exp.gone() => Err(Errno::ENOTCONN.into()),
             None => Ok(Err(Blocked::Changing(*fid, bits))),
             lock => Ok(Ok(lock)),
+        }
+    }
+
+    /// The client gets what is held. One that is gone does not: the lock goes back to `held`, as the core may be locked, with which no
+    /// lock is let go of.
+    fn give(
+        &self,
+        req: &LdlmRequest,
+        object: HeldObject,
+        held: &mut Option<HeldObject>,
+    ) -> MdtResult<u64> {
+        match object.lock.give_to(self.exp(), req.handle(0)) {
+            Ok((cookie, _)) => Ok(cookie),
+            Err(lock) => {
+                *held = Some(HeldObject { lock, ..object });
+                Err(Errno::ENOTCONN.into())
+            }
         }
     }
 
@@ -398,7 +422,7 @@ impl Ctx {
                 Some(read) => break read,
                 None => {
                     drop(held.take());
-                    held = Some(self.unchanged(&fid, LdlmMode::CR, Ibits::LAYOUT).await);
+                    held = Some(self.unchanged(&fid, LdlmMode::CR, Ibits::LAYOUT).await?);
                 }
             }
         };
@@ -428,10 +452,7 @@ impl Ctx {
             None => return Err(Errno::ENOENT.into()),
         };
         let lock = match held.take() {
-            Some(object) => {
-                let given = object.lock.give_to(self.exp(), req.handle(0));
-                Some(given.ok_or(Errno::ENOTCONN)?.0)
-            }
+            Some(object) => Some(self.give(req, object, held)?),
             None => self.layout_lock(req, fid),
         };
         if lock.is_none() && self.believes_layouts(&ino) && !self.rq.exp.gone() {

@@ -119,7 +119,7 @@ impl Ctx {
     }
 
     /// MDS_GET_INFO: `fid2path`.
-    pub fn get_info(&self) -> MdtResult<Answer> {
+    pub async fn get_info(&self) -> MdtResult<Answer> {
         let key = self.buf(1);
         if !key.starts_with(b"fid2path") {
             return Err(Errno::EOPNOTSUPP.into());
@@ -130,7 +130,7 @@ impl Ctx {
                 .unwrap_or(&[]),
         );
         let root = root.ok().filter(|f| !f.is_zero()).unwrap_or(Fid::ROOT);
-        let root = self.confined(&gf.fid, root)?;
+        let root = self.confined(&gf.fid, root).await?;
         let Path { path, more, top } = self.path_of(&gf.fid, gf.linkno, &root)?;
         if path.len() + 1 > gf.pathlen as usize {
             return Err(Errno::EOVERFLOW.into());
@@ -154,11 +154,11 @@ impl Ctx {
     }
 
     /// Where a path that a client asks for begins: not above the fileset of its nodemap. ENOENT for what is elsewhere.
-    fn confined(&self, fid: &Fid, root: Fid) -> MdtResult<Fid> {
+    async fn confined(&self, fid: &Fid, root: Fid) -> MdtResult<Fid> {
         let Some(map) = self.view.map().filter(|m| !m.fileset.is_empty()) else {
             return Ok(root);
         };
-        let top = self.directory(map.fileset.as_bytes())?;
+        let top = self.directory(map.fileset.as_bytes()).await?;
         let root = if root == Fid::ROOT { top } else { root };
         for inner in [&root, fid] {
             // whether what is above lies on another MDT is within the fileset is not known here

@@ -75,8 +75,8 @@ enum OpenNeed {
     Parent,
     /// The layout of a file that gets one.
     Layout(Fid),
-    /// The same, and that nobody has a lease on the file.
-    Lease(Fid),
+    /// That nobody has a lease on the file; and its layout, if it gets one.
+    Lease(Fid, bool),
     /// What another client keeps back, or changes.
     Blocked(Blocked),
 }
@@ -133,8 +133,9 @@ impl Ctx {
             let lock = match &need {
                 OpenNeed::Parent => self.ops.lock(&[o.rec.fid1], &[], self.own()).await,
                 OpenNeed::Layout(fid) => self.ops.lock_layout(fid).await,
-                OpenNeed::Lease(fid) => {
-                    let bits = Ibits(Ibits::LAYOUT.0 | Ibits::OPEN.0);
+                OpenNeed::Lease(fid, layout) => {
+                    let layout = if *layout { Ibits::LAYOUT.0 } else { 0 };
+                    let bits = Ibits(Ibits::OPEN.0 | layout);
                     self.ops.lock(&[], &[(*fid, bits)], None).await
                 }
                 OpenNeed::Blocked(Blocked::Kept(fid)) => {
@@ -142,7 +143,7 @@ impl Ctx {
                     continue;
                 }
                 OpenNeed::Blocked(Blocked::Changing(fid, bits)) => {
-                    object = Some(self.unchanged(fid, LdlmMode::PR, *bits).await);
+                    object = Some(self.unchanged(fid, LdlmMode::PR, *bits).await?);
                     continue;
                 }
             };
@@ -461,15 +462,17 @@ impl Ctx {
         }
         // who replays an open brings its lock back by itself
         let leases = o.has(flag::LEASE) && !o.replay;
-        let alone = locked == Some(OpenNeed::Lease(fid));
+        let lays_out = self.wants_layout(o, &ino);
+        let lease = OpenNeed::Lease(fid, lays_out || leases);
+        let alone = locked == Some(lease);
         if leases {
             if let Err(e) = self.may_lease(core, o, &fid, &ino) {
                 return Ok(self.open_failed(disp::LOOKUP_POS, e));
             }
         } else if breaks_leases(o) && !alone && core.opens.is_leased(&fid) {
-            return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid)));
+            return Ok(OpenStep::OpenNeed(lease));
         }
-        let lov = match self.wants_layout(o, &ino) {
+        let lov = match lays_out {
             true if locked != Some(OpenNeed::Layout(fid)) && !alone => {
                 return Ok(OpenStep::OpenNeed(OpenNeed::Layout(fid)));
             }
@@ -488,7 +491,7 @@ impl Ctx {
             Err(blocked) => return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(blocked))),
         };
         let leased = match leases {
-            true if lock.is_none() => return Ok(OpenStep::OpenNeed(OpenNeed::Lease(fid))),
+            true if lock.is_none() => return Ok(OpenStep::OpenNeed(lease)),
             true => disp::OPEN_LOCK | disp::OPEN_LEASE,
             false => 0,
         };
@@ -525,7 +528,8 @@ impl Ctx {
         (leases, locked): (bool, Option<OpenNeed>),
         object: &mut Option<HeldObject>,
     ) -> MdtResult<Result<Option<u64>, Blocked>> {
-        if locked.is_none() && !leases && self.believes_layouts(ino) {
+        let waits = matches!(locked, None | Some(OpenNeed::Parent)) && !leases;
+        if waits && self.believes_layouts(ino) {
             let bits = Ibits(OPEN_BITS.0 | OPEN_TRIES.0);
             return self.sure_lock(req, fid, bits, object);
         }

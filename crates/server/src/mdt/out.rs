@@ -50,7 +50,7 @@ const ASK_AFTER: Duration = Duration::from_secs(5);
 /// How often it is looked for such parts.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Whoever reads what is in doubt waits so long, and is then told to come back (EINPROGRESS).
-const DOUBT_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const DOUBT_LIMIT: Duration = Duration::from_secs(5);
 /// Operations known to be aborted whose locks may yet be granted.
 const ABORTED_MAX: usize = 4096;
 /// FIDs that one Lock may ask for.
