@@ -24,6 +24,7 @@ use super::layouts::Layouts;
 use super::pages::PageCache;
 use super::privileges::Privileges;
 use super::servers::Servers;
+use super::strides::StrideReads;
 use super::types::{Cred, SeekWhence};
 use super::writeback::WriteBack;
 use crate::error::{Error, Refusal};
@@ -41,6 +42,7 @@ pub(super) struct FileIo {
     pub writeback: Arc<WriteBack>,
     pub appends: Arc<Appends>,
     pub pages: Arc<PageCache>,
+    pub strides: StrideReads,
     pub privileges: Arc<Privileges>,
 }
 
@@ -145,6 +147,9 @@ impl FileIo {
         fh.still_open(self.servers.now()).await?;
         match self.pages.admit(&fh.inode, offset, len_bytes).await? {
             Some(c) => {
+                if let Some(data) = self.strides.read(fh, &c, offset, len_bytes).await {
+                    return Ok(data);
+                }
                 self.servers
                     .lov
                     .read(&c.layout, fh.fid(), offset, len_bytes as usize, &c.held())

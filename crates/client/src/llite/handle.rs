@@ -13,6 +13,7 @@ use super::covers::{OpenInode, Told};
 use super::inode::MdInode;
 use super::late::LateFile;
 use super::mdt_open::MdtOpen;
+use super::strides::Strides;
 use crate::error::{Error, Refusal};
 use crate::time::Timespec;
 
@@ -49,6 +50,8 @@ pub struct FileHandle {
     pub(super) told: Told,
     /// It made the file: what is kept back of the attributes.
     pub(super) late: OnceLock<Arc<LateFile>>,
+    /// What is read ahead of it.
+    pub(super) strides: Strides,
 }
 
 impl FileHandle {
@@ -93,6 +96,7 @@ impl FileHandle {
             uncapped: AtomicBool::new(created),
             told,
             late: OnceLock::new(),
+            strides: Strides::default(),
         }
     }
 

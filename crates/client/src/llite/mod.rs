@@ -62,6 +62,7 @@ mod reports;
 mod servers;
 mod setattr;
 mod shards;
+mod strides;
 pub mod types;
 mod upcalls;
 mod writeback;

@@ -37,6 +37,7 @@ use super::reopen::Reopen;
 use super::reports::Reports;
 use super::servers::Servers;
 use super::setattr::SetAttrs;
+use super::strides::StrideReads;
 use super::upcalls::Upcalls;
 use super::writeback::WriteBack;
 use super::xattr::Xattrs;
@@ -235,6 +236,7 @@ impl Below {
             writeback,
             appends,
             pages,
+            strides: StrideReads::new(self.servers.clone()),
             privileges: settings.privileges.clone(),
         }
     }

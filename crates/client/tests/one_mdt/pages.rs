@@ -205,15 +205,26 @@ async fn reader(k: Arc<Kernel>, fh: Arc<FileHandle>, written: Written, mut rng: 
     for _ in 0..rounds {
         let first = rng.below(PAGES);
         let end = (first + 1 + rng.below(24)).min(PAGES);
-        let floor: Vec<u64> = (first..end)
-            .map(|p| written[p as usize].load(Ordering::SeqCst))
-            .collect();
-        let got = k.read(&fh, first..end).await;
-        for ((page, floor), n) in (first..end).zip(floor).zip(got.iter().map(|p| number(p))) {
-            assert!(
-                n >= floor,
-                "page {page} read as {n} after {floor} was written"
-            );
+        // together, or every so many pages, which are then read ahead
+        let runs: Vec<Range<u64>> = match rng.below(4) {
+            0 => std::iter::once(first..end).collect(),
+            apart => (first..PAGES)
+                .step_by(apart as usize + 1)
+                .map(|p| p..p + 1)
+                .collect(),
+        };
+        for run in runs {
+            let floor: Vec<u64> = run
+                .clone()
+                .map(|p| written[p as usize].load(Ordering::SeqCst))
+                .collect();
+            let got = k.read(&fh, run.clone()).await;
+            for ((page, floor), n) in run.zip(floor).zip(got.iter().map(|p| number(p))) {
+                assert!(
+                    n >= floor,
+                    "page {page} read as {n} after {floor} was written"
+                );
+            }
         }
         tokio::task::yield_now().await;
     }
@@ -271,11 +282,11 @@ async fn contend(stores: bool) {
         let (k, u) = (Kernel::new(fs), User::root(fs));
         let rw = u.open("f", libc::O_RDWR).await.unwrap();
         let _ = k.writer.set(rw.clone());
-        let ro = u.open("f", libc::O_RDONLY).await.unwrap();
         for r in 0..2 {
+            let ro = u.open("f", libc::O_RDONLY).await.unwrap();
             tasks.spawn(reader(
                 k.clone(),
-                ro.clone(),
+                ro,
                 written.clone(),
                 Rng(1000 + 10 * i as u64 + r),
                 150,
@@ -372,6 +383,50 @@ async fn pages_stay_until_somebody_writes() {
         got.iter().map(|p| number(p)).collect::<Vec<_>>(),
         [1, 2, 1, 1]
     );
+}
+
+/// What lies at one distance is read ahead, near blocks with what is between them; and is what the file has, to its end.
+#[tokio::test]
+async fn blocks_at_one_distance_are_read_ahead() {
+    let c = Cluster::start(2, 2, STRIPE).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let pages = 1000;
+    let data: Vec<u8> = (0..pages).flat_map(page_of).collect();
+    u.put("f", &data).await.unwrap();
+    // who has a page cache
+    let _kernel = Kernel::new(&fs);
+    for (block, stride, most) in [
+        (1, 2, 30),
+        (1, 9, 30),
+        (16, 32, 80),
+        (1, 100, 30),
+        (100, 300, 20),
+    ] {
+        let fh = u.open("f", libc::O_RDONLY).await.unwrap();
+        assert!(fs.caches_pages(&fh));
+        let at = |n: u64| n * stride * PAGE;
+        let (_, sent) = rpcs(&fs, async {
+            for n in (0..).take_while(|n| at(*n) < data.len() as u64) {
+                let got = fs.read_pages(&fh, at(n), (block * PAGE) as u32);
+                let got = got.await.unwrap().copy_to_bytes();
+                let end = ((at(n) + block * PAGE) as usize).min(data.len());
+                assert_eq!(
+                    got,
+                    data[at(n) as usize..end],
+                    "block {n} of {block} by {stride}"
+                );
+            }
+        })
+        .await;
+        let reads = sent.iter().filter(|(name, _)| name == "OST_READ");
+        let reads: u64 = reads.map(|(_, n)| *n).sum();
+        println!("{block} by {stride}: {reads} reads");
+        assert!(reads <= most, "{block} by {stride}: {reads} reads");
+        u.close(&fh).await.unwrap();
+    }
+    fs.umount().await;
+    c.stop().await;
 }
 
 /// What a writer's close told the MDT of the size decides: a large file is worth a lock at once.

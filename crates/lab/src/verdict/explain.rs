@@ -19,6 +19,8 @@ const GOING_S: f64 = 1.0;
 const GOING_TIMES: f64 = 3.0;
 /// With fewer there is no load.
 const IDLE: f64 = 0.1;
+/// Nor with fewer operations than this, so thin.
+const LEAST_LOAD: u64 = 200;
 /// Share of the time not placed, or in network and server together, from which on the verdict is 'unknown'.
 const UNKNOWN_SHARE: f64 = 0.4;
 
@@ -131,6 +133,11 @@ pub fn explain(f: &Facts) -> Verdict {
             ms(little.time_s),
             little.expected()
         ))
+    } else if little.expected() < IDLE && count < LEAST_LOAD {
+        Some(format!(
+            "there is no load: {count} operations in {}",
+            ms(f.window_s)
+        ))
     } else if found.is_empty() && missing >= UNKNOWN_SHARE {
         Some(format!(
             "{:.0}% of the time is placed nowhere, or in network and server together",
@@ -139,7 +146,8 @@ pub fn explain(f: &Facts) -> Verdict {
     } else {
         None
     };
-    if count == 0 || !little.holds() {
+    let is_idle = little.expected() < IDLE && count < LEAST_LOAD;
+    if count == 0 || is_idle || !little.holds() {
         found.clear();
     }
     let at_once = (found.is_empty() && unknown.is_none())

@@ -66,7 +66,23 @@ impl Seen {
     /// What began in the last `seconds` of the load: before the last operation ended, whenever that was. Where a ring has lost
     /// records of RPCs since, only as far back as it reaches: of older operations nobody knows where their time went. Also how many
     /// seconds that are, and how long ago the last operation ended.
+    ///
+    /// The dumps are of one moment: what each shows is then on one clock.
     pub fn recent(&self, seconds: f64) -> (Seen, f64, f64) {
+        self.of_one_moment().recent_of_one(seconds)
+    }
+
+    /// The same with the clocks of all dumps set so that all were made at once.
+    fn of_one_moment(&self) -> Seen {
+        let mut seen = self.clone();
+        let now = seen.dumps.iter().map(|d| d.now).max().unwrap_or(0);
+        for d in &mut seen.dumps {
+            shift(d, now - d.now);
+        }
+        seen
+    }
+
+    fn recent_of_one(&self, seconds: f64) -> (Seen, f64, f64) {
         let age = |d: &Dump, at: i64| (d.now - at).max(0) as f64 / 1e9;
         let ends = |d: &Dump| d.ops.iter().map(|o| age(d, o.span.1)).reduce(f64::min);
         let Some(ago) = self.dumps.iter().filter_map(ends).reduce(f64::min) else {
@@ -147,6 +163,50 @@ impl Seen {
     }
 }
 
+/// Sets the clock of a dump forward.
+fn shift(d: &mut Dump, by: i64) {
+    if by == 0 {
+        return;
+    }
+    let waits = |waits: &mut coral_stopwatch::Waits| {
+        for (_, from, to) in waits {
+            (*from, *to) = (*from + by, *to + by);
+        }
+    };
+    d.now += by;
+    for o in &mut d.ops {
+        (o.span.0, o.span.1) = (o.span.0 + by, o.span.1 + by);
+        waits(&mut o.waits);
+    }
+    for r in &mut d.rpcs {
+        let all = [&mut r.span.0, &mut r.span.1, &mut r.sending];
+        all.into_iter()
+            .chain([&mut r.sent, &mut r.reply])
+            .for_each(|at| *at += by);
+        waits(&mut r.waits);
+    }
+    for s in &mut d.served {
+        let all = [
+            &mut s.arrived,
+            &mut s.begun,
+            &mut s.replying,
+            &mut s.replied,
+        ];
+        all.into_iter().for_each(|at| *at += by);
+        waits(&mut s.waits);
+    }
+    for p in &mut d.passages {
+        let all = [&mut p.arrived, &mut p.admitted, &mut p.whole, &mut p.passed];
+        all.into_iter().for_each(|at| *at += by);
+    }
+    for u in &mut d.under_way {
+        u.begun += by;
+        if let Some((_, since)) = &mut u.waits {
+            *since += by;
+        }
+    }
+}
+
 /// The oldest record of the ring that has the most, which is the one that is full where records were lost.
 fn oldest(d: &Dump) -> Option<i64> {
     let rpcs = d.rpcs.iter().map(|r| r.span.0).min();
@@ -211,6 +271,36 @@ mod tests {
         };
         assert_eq!(starved(&router), 0.6);
         assert_eq!(starved(&Dump::default()), 0.0);
+    }
+
+    /// Each process counts from its own beginning.
+    #[test]
+    fn the_loads_of_several_processes_are_of_one_time() {
+        const S: i64 = 1_000_000_000;
+        let dump = |nid: u64, now: i64| Dump {
+            clock: nid.to_string(),
+            nids: vec![nid],
+            now,
+            ops: (0..100)
+                .map(|n| coral_stopwatch::Op {
+                    id: n,
+                    op: "READ".into(),
+                    fid: (0, 0, 0),
+                    span: (now - S + n as i64, now - S / 2 + n as i64),
+                    run_ns: 0,
+                    waits: vec![],
+                })
+                .collect(),
+            ..Dump::default()
+        };
+        let seen = Seen {
+            dumps: vec![dump(1, 1000 * S), dump(2, 5 * S)],
+            ..Seen::default()
+        };
+        let (recent, _, _) = seen.recent(10.0);
+        let f = recent.facts(&recent.joined());
+        assert_eq!(f.count(), 200);
+        assert!((f.window_s - 0.5).abs() < 0.001, "{}", f.window_s);
     }
 
     #[test]
