@@ -147,7 +147,11 @@ impl FileIo {
         fh.still_open(self.servers.now()).await?;
         match self.pages.admit(&fh.inode, offset, len_bytes).await? {
             Some(c) => {
-                if let Some(data) = self.strides.read(fh, &c, offset, len_bytes).await {
+                if let Some(data) = self
+                    .strides
+                    .read((&fh.strides, &fh.inode), &c, offset, len_bytes)
+                    .await
+                {
                     return Ok(data);
                 }
                 self.servers

@@ -16,13 +16,13 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use coral_buffers::Payload;
+use coral_wire::fid::Fid;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::covers::Cover;
-use super::handle::FileHandle;
+use super::covers::{Cover, OpenInode};
 use super::servers::Servers;
 
 /// Blocks at the same distance so often in a row that the next ones are read ahead.
@@ -167,28 +167,28 @@ impl StrideReads {
     /// What was read ahead of a read under `cover`, if it was; the next ones are begun.
     pub(super) async fn read(
         &self,
-        fh: &FileHandle,
+        (strides, inode): (&Strides, &OpenInode),
         cover: &Arc<Cover>,
         offset: u64,
         len_bytes: u32,
     ) -> Option<Payload> {
         let read = offset..offset.checked_add(u64::from(len_bytes))?;
         let (begins, reading) = {
-            let mut st = fh.strides.0.lock();
+            let mut st = strides.0.lock();
             st.pattern.note(&read);
             st.pass();
             if st.pattern.times < TIMES {
                 return None;
             }
-            let changes = fh.inode.data.quiet()?;
+            let changes = inode.data.quiet()?;
             let found = st.find(&read, cover, changes);
-            let size = fh.inode.rough_size().unwrap_or(u64::MAX);
+            let size = inode.rough_size().unwrap_or(u64::MAX);
             let ahead = st.pattern.ahead();
             for range in ahead.into_iter().filter(|r| r.start < size) {
                 if !st.pieces.iter().any(|p| p.range == range)
                     && let Ok(permit) = self.places.clone().try_acquire_owned()
                 {
-                    let data = self.begin(fh, cover, &range);
+                    let data = self.begin(inode.fid, cover, &range);
                     let cover = Arc::downgrade(cover);
                     let piece = Piece {
                         range,
@@ -204,7 +204,7 @@ impl StrideReads {
         };
         let (start, data) = reading;
         let data = data.await?;
-        if fh.inode.data.quiet() != Some(begins) || !cover.is_whole() {
+        if inode.data.quiet() != Some(begins) || !cover.is_whole() {
             return None;
         }
         let from = ((offset - start) as usize).min(data.len());
@@ -213,8 +213,8 @@ impl StrideReads {
         Some(data.slice(from..to))
     }
 
-    fn begin(&self, fh: &FileHandle, cover: &Arc<Cover>, range: &Range<u64>) -> Reading {
-        let (servers, cover, fid) = (self.servers.clone(), cover.clone(), fh.fid());
+    fn begin(&self, fid: Fid, cover: &Arc<Cover>, range: &Range<u64>) -> Reading {
+        let (servers, cover) = (self.servers.clone(), cover.clone());
         let (at, len) = (range.start, (range.end - range.start) as usize);
         let read = tokio::spawn(async move {
             let (layout, held) = (cover.layout.clone(), cover.held());
