@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use coral_wire::lnet::{LNET_NI_STATUS_UP, feat};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ni::{ByType, Ni};
 use crate::peers::PeerError;
@@ -177,7 +177,7 @@ pub struct PeerShow {
 }
 
 /// What a node sends over one TCP connection, since that was made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkShow {
     /// NID of this node.
     pub from: String,

@@ -7,11 +7,11 @@
 //! # Invariants
 //! - A piece is read, and served, under one and the same [`Cover`], whose locks are all there: nobody else can have changed it.
 //! - It is served only as long as this client has changed nothing of the file since it was asked for ([`DataChanges`]).
-//! - Each open file keeps [`AHEAD_BYTES`] at most and some pieces, and a mount [`PIECES`] of them.
+//! - A mount keeps [`PIECES`] pieces at most, of [`BLOCK_MAX`] bytes at most; they go with the open file, when its blocks are no longer
+//!   at one distance, and when they were passed.
 //!
 //! [`DataChanges`]: super::covers::DataChanges
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -59,7 +59,7 @@ pub(super) struct Strides(Mutex<State>);
 #[derive(Default)]
 struct State {
     pattern: Pattern,
-    pieces: VecDeque<Piece>,
+    pieces: Vec<Piece>,
 }
 
 /// Blocks that were read; what follows the last byte that was read is part of its block.
@@ -197,7 +197,7 @@ impl StrideReads {
                         data,
                         _permit: permit,
                     };
-                    st.pieces.push_back(piece);
+                    st.pieces.push(piece);
                 }
             }
             (changes, found?)

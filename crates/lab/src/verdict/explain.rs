@@ -120,6 +120,7 @@ pub fn explain(f: &Facts) -> Verdict {
     let missing = f.share(Segment::NotPlaced, None) + f.share(Segment::Remote, None);
     let going = (f.going.clone())
         .filter(|g| count == 0 || g.oldest_s >= GOING_S.max(GOING_TIMES * little.time_s));
+    let is_idle = little.expected() < IDLE && count < LEAST_LOAD;
     let unknown = if count == 0 {
         Some(match &going {
             None => "no operation was seen".to_owned(),
@@ -133,7 +134,7 @@ pub fn explain(f: &Facts) -> Verdict {
             ms(little.time_s),
             little.expected()
         ))
-    } else if little.expected() < IDLE && count < LEAST_LOAD {
+    } else if is_idle {
         Some(format!(
             "there is no load: {count} operations in {}",
             ms(f.window_s)
@@ -146,7 +147,6 @@ pub fn explain(f: &Facts) -> Verdict {
     } else {
         None
     };
-    let is_idle = little.expected() < IDLE && count < LEAST_LOAD;
     if count == 0 || is_idle || !little.holds() {
         found.clear();
     }
@@ -337,6 +337,34 @@ mod tests {
         let told = "RPCs with data: 2048 KiB each in the mean, 0.8 in flight to 2 targets, 8 may be to each; 10.00 ms each\n";
         assert!(v.to_string().contains(told), "{v}");
         assert_eq!(explain(&Facts::default()).transfers, None);
+    }
+
+    #[test]
+    fn a_few_operations_now_and_then_are_no_load() {
+        let of = |count: u64, window_s: f64| {
+            let seconds = 0.001 * count as f64;
+            let op = "LOOKUP".into();
+            explain(&Facts {
+                window_s,
+                under_way: seconds / window_s,
+                ops: vec![OpKind { op, count, seconds }],
+                seconds: [((Segment::ClientCpu, "c".to_owned()), seconds)].into(),
+                hosts: vec![Host {
+                    name: "h".into(),
+                    busiest_core: 1.0,
+                    ..Host::default()
+                }],
+                ..Facts::default()
+            })
+        };
+        let idle = of(7, 10.0);
+        assert!(idle.causes.is_empty());
+        let text = idle.to_string();
+        assert!(
+            text.contains("verdict: unknown: there is no load: 7 operations in 10.00 s\n"),
+            "{text}"
+        );
+        assert_eq!(of(700, 1.0).unknown, None, "they are one after the other");
     }
 
     #[test]

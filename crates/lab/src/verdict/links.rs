@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// What a node sends over one connection: as a Coral process tells it.
+pub use coral_lnet::show::LinkShow as Tcp;
 use serde::{Deserialize, Serialize};
 
 use super::facts::{Facts, Path};
@@ -32,31 +34,6 @@ const RTT_MORE_S: f64 = 0.001;
 const LOOKS_MAX: usize = 17;
 /// Shortest watch that tells a rate, seconds.
 const WATCH_LEAST_S: f64 = 0.05;
-
-/// What a node sends over one connection, since that was made: as a Coral process tells it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tcp {
-    /// NID of the node.
-    pub from: String,
-    /// NID of its peer.
-    pub to: String,
-    /// TCP ports here and there.
-    pub ports: (u16, u16),
-    /// Bytes that the peer has acknowledged.
-    pub acked_bytes: u64,
-    /// Bytes that wait to be sent, or are on the way.
-    pub waiting_bytes: u64,
-    /// Bytes that came from the peer and are not read.
-    pub unread_bytes: u64,
-    /// How long data were on the way or waited to be, microseconds.
-    pub busy_us: u64,
-    /// Of that, how long the peer had no room, microseconds.
-    pub peer_full_us: u64,
-    /// Round trip, microseconds.
-    pub rtt_us: u32,
-    /// The least round trip, microseconds.
-    pub least_rtt_us: u32,
-}
 
 /// All connections at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -179,10 +179,9 @@ fn shift(d: &mut Dump, by: i64) {
         waits(&mut o.waits);
     }
     for r in &mut d.rpcs {
-        let all = [&mut r.span.0, &mut r.span.1, &mut r.sending];
-        all.into_iter()
-            .chain([&mut r.sent, &mut r.reply])
-            .for_each(|at| *at += by);
+        let (begun, ended) = (&mut r.span.0, &mut r.span.1);
+        let all = [begun, ended, &mut r.sending, &mut r.sent, &mut r.reply];
+        all.into_iter().for_each(|at| *at += by);
         waits(&mut r.waits);
     }
     for s in &mut d.served {

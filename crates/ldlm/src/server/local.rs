@@ -28,17 +28,12 @@ impl LocalLock {
     /// holds conflicting locks (only possible with `ignore_export`).
     pub fn give_to(mut self, exp: ExportId, client_cookie: u64) -> Result<(u64, Policy), Self> {
         let mut out = Actions::new();
-        let given = {
-            let mut st = self.server.state.lock();
-            match st.gone.contains(&exp) {
-                true => None,
-                false => {
-                    let given = st.ns.hand_over(self.cookie, exp, client_cookie, &mut out);
-                    self.server.finish(st, out);
-                    given
-                }
-            }
+        let mut st = self.server.state.lock();
+        let given = match st.gone.contains(&exp) {
+            true => None,
+            false => st.ns.hand_over(self.cookie, exp, client_cookie, &mut out),
         };
+        self.server.finish(st, out);
         let Some(info) = given else { return Err(self) };
         // From here it is the client's: nothing to release.
         self.cookie = 0;
@@ -229,7 +224,6 @@ impl LdlmServer {
         }
         let lock = self.lock_local(res, ty, mode, policy, None).await;
         lock.give_to(exp, client_cookie)
-            .ok()
-            .ok_or(EnqueueError::NoExport)
+            .map_err(|_gone| EnqueueError::NoExport)
     }
 }

@@ -69,15 +69,15 @@ impl Ctx {
         if let Some(found) = op.look(dir, &name).await? {
             return Ok(found);
         }
-        let mut shards = match self.is_here(&dir) {
+        let shards = match self.is_here(&dir) {
             true => self.shards(&dir)?,
-            false => Vec::new(),
+            false => {
+                // the lock is let go of before others are taken
+                let mut op = Op::begin(&self.ops);
+                op.lock(vec![self.need(dir).await?], &[]).await?;
+                op.shards(&dir)?
+            }
         };
-        if !self.is_here(&dir) {
-            let mut op = Op::begin(&self.ops);
-            op.lock(vec![self.need(dir).await?], &[]).await?;
-            shards = op.shards(&dir)?;
-        }
         for shard in shards {
             if let Some(found) = op.look(shard, &name).await? {
                 return Ok(found);
