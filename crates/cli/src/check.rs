@@ -41,6 +41,8 @@ struct Found {
     repaired: Vec<String>,
     /// Files and directories (MDT) or objects (OST).
     items: u64,
+    /// Its names can be looked at: no other MDT is damaged.
+    judged: bool,
     note: String,
 }
 
@@ -55,6 +57,7 @@ impl Found {
             has_orphans: false,
             repaired: Vec::new(),
             items: 0,
+            judged: true,
             note: String::new(),
         }
     }
@@ -111,6 +114,15 @@ impl CheckedTarget {
             )),
             why => Some(why.to_string()),
         }
+    }
+
+    /// What is wrong with its tables.
+    pub(crate) fn damage(&self) -> Option<String> {
+        let (osd, _) = self.opened.as_ref().ok()?;
+        let e = osd.verify_tables().err()?;
+        Some(format!(
+            "tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/guide.md"
+        ))
     }
 
     pub(crate) fn is_mdt_of(&self, fsname: &str) -> bool {
@@ -201,15 +213,27 @@ fn verdict(found: &[Found], repaired: bool) -> Result<ExitCode, String> {
     match problems {
         _ if !missing.is_empty() => {
             let names = missing.join(", ");
-            eprintln!("coral: missing: {names}; {problems} problems found in the rest");
+            eprintln!(
+                "coral: missing: {names}; {} found in the rest",
+                count(problems)
+            );
             Ok(ExitCode::from(absent::EXIT_CODE))
         }
         0 => Ok(ExitCode::SUCCESS),
         n if repaired && found.iter().any(|f| f.has_orphans) => Err(format!(
-            "{n} problems are left; `--remove-objects` with `--repair` removes objects that no file has"
+            "{} left; `--remove-objects` with `--repair` removes objects that no file has",
+            count(n)
         )),
-        n if repaired => Err(format!("{n} problems are left")),
-        n => Err(format!("{n} problems found")),
+        n if repaired => Err(format!("{} left", count(n))),
+        n => Err(format!("{} found", count(n))),
+    }
+}
+
+/// So many problems.
+fn count(n: usize) -> String {
+    match n {
+        1 => "1 problem".to_owned(),
+        n => format!("{n} problems"),
     }
 }
 
@@ -242,10 +266,10 @@ fn print(f: &Found) {
         println!("    it is left out: what depends on it is not judged");
         return;
     }
-    let verdict = if f.problems.is_empty() {
-        "clean".to_owned()
-    } else {
-        format!("{} problems", f.problems.len())
+    let verdict = match f.problems.len() {
+        0 if f.judged => "clean".to_owned(),
+        0 => "not judged".to_owned(),
+        n => count(n),
     };
     println!("{:<16} {verdict:<12} {:>9} {}", f.target, f.items, f.note);
     for done in &f.repaired {
@@ -324,14 +348,21 @@ impl<'a> Reports<'a> {
     fn found(&self, t: &CheckedTarget, all: &[CheckedTarget]) -> Found {
         let fsname = t.label().map(|l| &*l.fsname).unwrap_or_default();
         let mut found = check_one(t, self.sound.get(fsname));
-        if let (Some(broken), true) = (self.broken.get(fsname), t.is_mdt_of(fsname)) {
-            let index = t.label().map_or(0, |l| l.index);
-            match &broken.damaged[..] {
-                [] => found.problems.push(broken.why.clone()),
-                some if some.contains(&index) => {}
-                [first, ..] => {
-                    found.note = format!("names are not judged: {fsname}-MDT{first:04x} is damaged")
+        if let (Some(broken), Some(label)) = (self.broken.get(fsname), t.label()) {
+            let damaged = |first: &u32| format!("{fsname}-MDT{first:04x} is damaged");
+            match (label.kind, &broken.damaged[..]) {
+                (TargetKind::Mdt, []) => found.problems.push(broken.why.clone()),
+                (TargetKind::Mdt, some) if some.contains(&label.index) => {}
+                (TargetKind::Mdt, [first, ..]) => {
+                    found.judged = false;
+                    found.note = format!("its names: {}", damaged(first));
                 }
+                (TargetKind::Ost, [first, ..]) => {
+                    let why = damaged(first);
+                    found.note =
+                        format!("objects; which of them no file has cannot be told: {why}");
+                }
+                _ => {}
             }
         }
         found.problems.extend(twins(t, all));
@@ -388,9 +419,7 @@ fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
     found
         .problems
         .extend(beside.iter().flatten().map(ToString::to_string));
-    if let Err(e) = osd.verify_tables() {
-        found.problems.push(format!("tables: {e}; restore the target directory from a copy, or see \"Damaged tables\" in docs/guide.md"));
-    }
+    found.problems.extend(t.damage());
     match (label.kind, mdt) {
         (TargetKind::Mdt, Some(r)) if r.never_served => {
             found.note = "formatted, never served: no root directory yet".into();

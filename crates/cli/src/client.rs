@@ -8,10 +8,9 @@ use crate::mount_options::Options;
 use crate::{net, servers};
 use coral_client::{Llite, MountError, MountOptions, Source, SourceError, Waits};
 use coral_fuse::FuseOptions;
-use coral_lnet::{MemNet, Node};
+use coral_lnet::Node;
 use coral_node::net::{DEFAULT_PORT, Gateways};
 use coral_node::{Client, NetConfig, Servers};
-use coral_wire::nid::Nid;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,17 +47,14 @@ pub(crate) struct MountedClient {
 }
 
 impl MountedClient {
-    /// The mount of `coral up`: a node of its own, joined to the servers in memory.
+    /// The mount of `coral up`, on the node of its servers.
     pub(crate) async fn local(
-        (servers, mem, waits): (&Servers, &Arc<MemNet>, &Arc<Waits>),
+        (servers, waits): (&Servers, &Arc<Waits>),
         fsname: &str,
         mountpoint: &Path,
         up: &Up,
         reporter: &mut Reporter,
     ) -> Result<MountedClient, String> {
-        let node = coral_node::net::start_beside(mem, Nid::new(coral_wire::nid::NET_LO, 1))
-            .await
-            .map_err(|e| e.to_string())?;
         let nid = servers.node().nid();
         let mut options = MountOptions {
             selinux: selinux(),
@@ -75,8 +71,9 @@ impl MountedClient {
                 some.join("\n  ")
             ),
         };
+        let node = servers.node().clone();
         MountedClient::start(
-            node,
+            |options| Client::mount_beside(node, options),
             options,
             mountpoint,
             FuseOptions {
@@ -89,8 +86,8 @@ impl MountedClient {
         .await
     }
 
-    async fn start(
-        node: Arc<Node>,
+    async fn start<F: Future<Output = Result<Client, MountError>>>(
+        mount: impl FnOnce(MountOptions) -> F,
         mut options: MountOptions,
         mountpoint: &Path,
         fuse: FuseOptions,
@@ -103,7 +100,7 @@ impl MountedClient {
             .map_err(|e| format!("mount point '{}': {e}", mountpoint.display()))?;
         options.connect_timeout = RECOVERY_PATIENCE;
         let waits = options.waits.clone();
-        let mut connecting = std::pin::pin!(Client::mount(node, options));
+        let mut connecting = std::pin::pin!(mount(options));
         let mut signals = crate::StopSignals::default();
         let connected = tokio::select! {
             biased;
@@ -231,8 +228,7 @@ impl MountedClient {
             sum.rpcs += count;
             *sum.by_opcode.entry(name).or_default() += count;
         }
-        sum.handovers +=
-            self.node().handovers().spawned.value() + self.mount.stats().spawned.value();
+        sum.handovers += self.mount.stats().spawned.value();
     }
 }
 
@@ -389,16 +385,13 @@ async fn serve(
         o.nids
     };
     let nid = nids[0];
-    let node = net::start(
-        &NetConfig {
-            nids,
-            port,
-            routes,
-            accept: o.accept,
-            routing: None,
-        },
-        None,
-    )
+    let node = net::start(&NetConfig {
+        nids,
+        port,
+        routes,
+        accept: o.accept,
+        routing: None,
+    })
     .await?;
     if !source.nids.iter().any(|n| node.leads_to(*n)) {
         return Err(net::no_way(nid, source.nids[0]));
@@ -429,7 +422,7 @@ async fn serve(
         let gateways = Gateways::towards(&node, &source.nids);
         tokio::select! {
             biased;
-            started = MountedClient::start(node, options, &m.mountpoint, fuse, reporter, waiting_elsewhere) => {
+            started = MountedClient::start(|options| Client::mount(node, options), options, &m.mountpoint, fuse, reporter, waiting_elsewhere) => {
                 match started {
                     Ok(client) => client,
                     Err(why) => return Err(format!("{why}{}", net::hint_of(&gateways).await)),

@@ -202,7 +202,9 @@ mod tests {
     )]
     async fn a_request_is_answered_and_nonsense_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let mut asked = serve(dir.path(), Arc::default()).unwrap();
+        let config = coral_lnet::NodeConfig::in_memory("10.0.0.1@tcp".parse().unwrap(), 1);
+        let node = coral_lnet::Node::start(config, None).await.unwrap();
+        let mut asked = serve(dir.path(), Agent::new(&node)).unwrap();
         tokio::spawn(async move {
             while let Some((ask, reply)) = asked.recv().await {
                 let _ = reply.send(serde_json::json!({ "got": ask }));

@@ -307,12 +307,17 @@ fn wakeups() -> u64 {
         .sum()
 }
 
-/// Requests that the services of a node have taken since its start.
+/// The service that takes servers' callbacks to clients.
+const CALLBACKS: &str = "ldlm_cbd";
+
+/// Requests that the services of servers on a node have taken since its start.
 fn requests(node: &coral_lnet::Node) -> u64 {
     let mut all = coral_metrics::Snapshot::default();
     all.add(node.metrics(), &[]);
     let series = all.of("coral_ptlrpc_service_requests_total");
-    let counts = series.into_iter().flatten().map(|(_, point)| match point {
+    let ours = series.into_iter().flatten();
+    let of_servers = ours.filter(|(labels, _)| labels.iter().all(|(_, name)| name != CALLBACKS));
+    let counts = of_servers.map(|(_, point)| match point {
         coral_metrics::Point::Count(n) => *n,
         coral_metrics::Point::Recorded(_) => 0,
     });
@@ -325,12 +330,15 @@ pub(crate) fn counters(servers: Option<&Servers>, client: Option<&MountedClient>
         wakeups: wakeups(),
         ..Counters::default()
     };
-    if let Some(s) = servers {
-        sum.handovers += s.node().handovers().spawned.value();
-        sum.requests += requests(s.node());
-    }
     if let Some(c) = client {
         c.add_counters(&mut sum);
+    }
+    let nodes = [servers.map(Servers::node), client.map(MountedClient::node)];
+    if let Some(node) = nodes.into_iter().flatten().next() {
+        sum.handovers += node.handovers().spawned.value();
+    }
+    if let Some(s) = servers {
+        sum.requests += requests(s.node());
     }
     sum
 }

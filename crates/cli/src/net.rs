@@ -2,7 +2,7 @@
 
 use crate::args::Net;
 use crate::holder::Holder;
-use coral_lnet::{MemNet, Nid, Node, RouteSpec, StartError, net_name, parse_routes};
+use coral_lnet::{Nid, Node, RouteSpec, StartError, net_name, parse_routes};
 use coral_node::NetConfig;
 use coral_node::net::{self, GatewayAnswer, Gateways, NetError, NidError};
 use serde::Deserialize;
@@ -75,13 +75,10 @@ pub(crate) fn local_nid(peer: Nid, port: u16, routes: &[RouteSpec]) -> Result<Ni
 }
 
 /// Starts the node, and says what to do when it does not start.
-pub(crate) async fn start(
-    config: &NetConfig,
-    mem: Option<Arc<MemNet>>,
-) -> Result<Arc<Node>, String> {
+pub(crate) async fn start(config: &NetConfig) -> Result<Arc<Node>, String> {
     let mut looks = 0;
     loop {
-        let e = match net::start(config, mem.clone()).await {
+        let e = match net::start(config).await {
             Ok(node) => return Ok(node),
             Err(NetError::Nids(e)) => return Err(refused(&e)),
             Err(NetError::Start(e)) => e,

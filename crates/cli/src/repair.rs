@@ -46,7 +46,7 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
         let looks = targets.iter().filter(|t| t.is_mdt_of(fsname));
         let looks: Vec<_> = looks.filter_map(|t| t.opened.as_ref().ok()).collect();
         let kvs: Vec<&dyn Kv> = looks.iter().map(|(osd, _)| &**osd as &dyn Kv).collect();
-        let report = mdt::check_all(&kvs).map_err(|e| e.to_string())?;
+        let report = mdt::check_all(&kvs).map_err(|e| format!("nothing is repaired: {e}"))?;
         if let (Some(index), false) = (report.missing.first(), kvs.is_empty()) {
             return Err(format!(
                 "nothing is repaired: {fsname}-MDT{index:04x} was not given, and a repair needs all MDTs"
@@ -79,7 +79,8 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
 fn refused(t: &CheckedTarget) -> Option<String> {
     let in_use = matches!(t.opened, Err(OpenError::InUse { .. }));
     let needed = OsdFs::label(&t.dir).map_or(true, |l| l.kind == TargetKind::Mdt);
-    t.trouble().filter(|_| in_use || needed)
+    let closed = t.trouble().filter(|_| in_use || needed);
+    closed.or_else(|| t.damage().filter(|_| needed))
 }
 
 fn open(dir: &Path) -> Result<OsdFs, String> {

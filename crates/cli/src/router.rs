@@ -80,7 +80,7 @@ fn pools(r: &Router) -> Result<PoolSizes, String> {
 }
 
 async fn serve(config: &NetConfig, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
-    let node = net::start(config, None).await?;
+    let node = net::start(config).await?;
     let mut asked = control::serve(dir, Agent::new(&node))
         .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let nids: Vec<String> = config.nids.iter().map(ToString::to_string).collect();

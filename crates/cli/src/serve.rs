@@ -5,7 +5,6 @@ use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
 use crate::net;
 use crate::{control, servers};
-use coral_lnet::MemNet;
 use coral_node::net::DEFAULT_PORT;
 use coral_node::{NetConfig, Servers, target_dir};
 use coral_osd::{OsdFs, TargetKind};
@@ -97,7 +96,7 @@ async fn serve(
     }
     let mut config = servers::config(&dirs, defaults, s.claim.claim_version, &s.recovery);
     config.accept_older = s.accept_older;
-    let node = net::start(&net, Some(MemNet::new())).await?;
+    let node = net::start(&net).await?;
     let servers = Servers::start(node, config)
         .await
         .map_err(|e| e.to_string())?;

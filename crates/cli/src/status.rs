@@ -9,9 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Pause between two looks at whether a stopped process has ended.
-const END_POLL: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(10);
 /// Looks before giving up: 30 s.
 const END_POLLS: u32 = 3000;
+/// Looks whether those who unmounted have said goodbye: 1 s.
+const GOODBYE_POLLS: u32 = 100;
 
 /// Entry of `coral status`.
 pub(crate) fn status(s: Status) -> Result<(), String> {
@@ -110,10 +112,27 @@ fn no_answer(dir: &Path, why: &std::io::Error) -> String {
     format!("nothing runs in '{shown}'{how}")
 }
 
+/// How things stand before the end. umount(8) returns before the client has said goodbye, so those that are mounted elsewhere get a
+/// moment.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a command that waits for other processes"
+)]
+fn when_unmounted(dir: &Path) -> Value {
+    for _ in 0..GOODBYE_POLLS {
+        let status = control::ask(dir, Ask::Status).unwrap_or_default();
+        if mounts(&status).is_empty() {
+            return status;
+        }
+        std::thread::sleep(POLL);
+    }
+    control::ask(dir, Ask::Status).unwrap_or_default()
+}
+
 /// Entry of `coral down`.
 pub(crate) fn down(d: Down) -> Result<(), String> {
     check_dir(&d.dir)?;
-    let before = control::ask(&d.dir, Ask::Status).unwrap_or_default();
+    let before = when_unmounted(&d.dir);
     let pid = before["pid"].as_u64();
     let ask = if d.force { Ask::DownForced } else { Ask::Down };
     let answer = control::ask(&d.dir, ask).map_err(|e| no_answer(&d.dir, &e))?;
@@ -128,8 +147,8 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
     }
 }
 
-/// Who had the file system mounted elsewhere when it was stopped: these mounts wait, and a next start waits for them.
-fn still_mounted(status: &Value) -> String {
+/// NIDs of the clients elsewhere that have the file system mounted.
+fn mounts(status: &Value) -> Vec<String> {
     let of = |t: &Value| -> Vec<String> {
         t["mounts"]
             .as_array()
@@ -146,7 +165,12 @@ fn still_mounted(status: &Value) -> String {
         .collect();
     nids.sort();
     nids.dedup();
-    match nids.as_slice() {
+    nids
+}
+
+/// Who had the file system mounted elsewhere when it was stopped: these mounts wait, and a next start waits for them.
+fn still_mounted(status: &Value) -> String {
+    match mounts(status).as_slice() {
         [] => String::new(),
         nids => format!(
             "still mounted at {}: programs there wait until it is up again; the next start waits for these mounts\n",
@@ -166,7 +190,7 @@ fn wait_for_end(pid: Option<u64>) -> Result<(), String> {
         if !u32::try_from(pid).is_ok_and(alive) {
             return Ok(());
         }
-        std::thread::sleep(END_POLL);
+        std::thread::sleep(POLL);
     }
     Err(format!(
         "process {pid} has stopped serving but does not end; see its log"

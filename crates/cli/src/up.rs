@@ -16,7 +16,7 @@ use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
 use crate::{net, servers};
 use coral_client::Waits;
-use coral_lnet::{Accept, MemNet};
+use coral_lnet::Accept;
 use coral_node::target_dir::{self, Defaults};
 use coral_node::{NetConfig, Servers, ServersError};
 use coral_osd::{Label, OsdFs, TargetKind};
@@ -345,9 +345,8 @@ fn net_of(up: &Up, config: &UpConfig) -> Result<NetConfig, String> {
 async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), String> {
     let plan = plan(up, dir)?;
     let net = net_of(up, &plan.config)?;
-    let mem = MemNet::new();
     // before anything is formatted: an address that is taken leaves nothing behind
-    let node = net::start(&net, Some(mem.clone())).await?;
+    let node = net::start(&net).await?;
     let (config, mut absent, added) = format_new(plan, dir)?;
     let defaults = Defaults {
         stripe_count: config.stripe_count,
@@ -383,7 +382,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
         None => None,
         Some(mountpoint) => {
             let waits = Arc::default();
-            let local = (&servers, &mem, &waits);
+            let local = (&servers, &waits);
             let mounting = MountedClient::local(local, &config.fsname, mountpoint, up, reporter);
             let status = || status(&config, &absent, dir, &servers, None);
             match answering_meanwhile(mounting, &waits, &mut asked, &servers, status).await {
@@ -396,7 +395,6 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
             }
         }
     };
-    client.iter().for_each(|c| agent.add(c.node()));
     let text = summary(
         &config,
         &absent,

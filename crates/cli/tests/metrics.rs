@@ -62,12 +62,16 @@ fn metrics_of_a_file_system_and_its_mount() {
             .keys()
             .filter_map(|k| k.split("node=\"").nth(1)?.split('"').next())
             .collect();
-        assert_eq!(nodes.len(), 2, "of the servers and of the mount: {nodes:?}");
+        assert_eq!(
+            nodes,
+            BTreeSet::from(["127.0.0.1@tcp"]),
+            "one of servers and mount"
+        );
 
-        // the same process, by its mount; one node; JSON
+        // the same process, by its mount; JSON
         let by_mount = parse(&metrics(&mnt, &["--node", "127.0.0.1@tcp"]));
         assert!(sum(&by_mount, "coral_target_exports", "") > 0.0);
-        assert_eq!(sum(&by_mount, "coral_fuse_requests_total", ""), 0.0);
+        assert!(sum(&by_mount, "coral_fuse_requests_total", "") > 0.0);
         let json: serde_json::Value = serde_json::from_str(&metrics(&data, &["--json"])).unwrap();
         let took = json
             .as_array()

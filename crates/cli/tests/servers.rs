@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, Running, coral, fails, ok, text};
+use common::{Place, Running, coral, fails, in_namespace, lfs, ok, text};
 use std::path::Path;
 use std::process::Command;
 
@@ -79,6 +79,61 @@ fn an_index_in_use_is_refused_to_another_ost_and_not_to_its_own() {
     let another = "a-OST0000 is not the one that has this name at 127.0.0.4@tcp";
     assert!(said.contains(another), "{said}");
     mds.stop();
+}
+
+/// The mount of `coral up` uses what other processes serve, also what was added while it was mounted.
+#[test]
+fn the_mount_of_up_reaches_targets_of_other_processes() {
+    in_namespace("the_mount_of_up_reaches_targets_of_other_processes", || {
+        let place = Place::new();
+        let (mnt, mdt, ost) = (place.make("mnt"), place.path("mdt"), place.path("ost"));
+        let up = place.up(&[]);
+        for (dir, what) in [(&mdt, ["--mdt", "1"]), (&ost, ["--ost", "7"])] {
+            let mut format = coral();
+            format.args(["format", "--fsname", "coral"]).args(what);
+            ok(format.args(["--mgsnode", "127.0.0.1@tcp"]).arg(dir));
+        }
+        let beside = serve(&place, &mdt, "127.0.0.2@tcp");
+        let further = serve(&place, &ost, "127.0.0.3@tcp");
+        let known = |target: &str| ok(lfs().arg("df").arg(&mnt)).contains(target);
+        common::until("both targets are known", || {
+            known("coral-MDT0001") && known("coral-OST0007")
+        });
+        let dir = mnt.join("there");
+        ok(lfs().args(["mkdir", "-i", "1"]).arg(&dir));
+        ok(lfs().args(["setstripe", "-c", "1", "-i", "7"]).arg(&dir));
+        let file = dir.join("file");
+        std::fs::write(&file, common::pattern(1, 300_000)).unwrap();
+        std::fs::File::open(&file).unwrap().sync_all().unwrap();
+        std::fs::rename(&file, mnt.join("moved")).unwrap();
+        let other = place.make("other");
+        let port = place.port.to_string();
+        let mounted = Running::start(
+            &[
+                "mount",
+                "--port",
+                &port,
+                "127.0.0.1@tcp:/coral",
+                &other.to_string_lossy(),
+            ],
+            &other,
+            &[&other],
+        );
+        // each takes the other's locks away
+        assert!(std::fs::read(other.join("moved")).unwrap() == common::pattern(1, 300_000));
+        std::fs::write(other.join("moved"), "of the other").unwrap();
+        assert_eq!(std::fs::read(mnt.join("moved")).unwrap(), b"of the other");
+        std::fs::remove_file(mnt.join("moved")).unwrap();
+        std::fs::remove_dir(other.join("there")).unwrap();
+        assert_eq!(std::fs::read_dir(&mnt).unwrap().count(), 0);
+        mounted.stop();
+        // together: each says goodbye to the others
+        std::thread::scope(|s| {
+            for one in [up, beside, further] {
+                s.spawn(|| one.stop());
+            }
+        });
+    });
 }
 
 /// A directory of `coral up` that was up once.
@@ -196,7 +251,7 @@ fn check_repairs_what_it_finds_when_it_is_told() {
     for part in [
         "is in lost+found as [0x200000400:0x5:0x0]",
         "orphan object 0x0:0x7",
-        "1 problems are left",
+        "1 problem left",
     ] {
         assert!(said.contains(part), "no '{part}' in: {said}");
     }
@@ -211,6 +266,77 @@ fn check_repairs_what_it_finds_when_it_is_told() {
     Running::start(&up, &data, &[]).stop();
     let (code, said) = check(&[]);
     assert_eq!(code, Some(0), "{said}");
+}
+
+/// Changes a block in the largest file of the tables of an MDT, which has grown so much that its tables are sorted into files.
+fn damage_a_block(mdt: &std::path::Path) {
+    use coral_osd::{Batch, Kv, OsdFs};
+    use coral_server::mdt::{record::Inode, table};
+    let (osd, _) = OsdFs::open(mdt).unwrap();
+    for oids in (100..60_100).collect::<Vec<u32>>().chunks(10_000) {
+        let mut b = Batch::new();
+        for oid in oids {
+            let fid = coral_wire::Fid::new(coral_wire::fid::seq::NORMAL, *oid);
+            b.put(
+                table::INODE,
+                table::fid_key(&fid).to_vec(),
+                Inode::default().encode(),
+            );
+        }
+        osd.commit(b).wait().unwrap();
+    }
+    Kv::sync(&osd).wait().unwrap();
+    drop(osd);
+    let keyspaces = std::fs::read_dir(mdt.join("kv/keyspaces"))
+        .unwrap()
+        .flatten();
+    let tables = keyspaces.filter_map(|k| std::fs::read_dir(k.path().join("tables")).ok());
+    let files = tables.flat_map(|t| t.flatten());
+    let size = |f: &std::fs::DirEntry| f.metadata().unwrap().len();
+    let file = files.max_by_key(size).unwrap().path();
+    let mut bytes = std::fs::read(&file).unwrap();
+    assert!(
+        bytes.len() > 100_000,
+        "a table of many blocks: {}",
+        bytes.len()
+    );
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 8]
+        .iter_mut()
+        .for_each(|b| *b ^= 0x55);
+    std::fs::write(&file, bytes).unwrap();
+}
+
+/// The damaged MDT is named with its file and what to do; of the others nothing is said that is not known.
+#[test]
+fn a_damaged_block_is_named_and_nothing_is_repaired() {
+    let place = Place::new();
+    let (data, port) = (place.path("data"), place.port.to_string());
+    let data_s = data.to_string_lossy().into_owned();
+    Running::start(&["up", &data_s, "--mdts", "2", "--port", &port], &data, &[]).stop();
+    damage_a_block(&data.join("mdt0001"));
+    for (more, end) in [
+        (&[][..], "2 problems found"),
+        (&["--repair"], "nothing is repaired"),
+    ] {
+        let (_, said) = fails(coral().arg("check").arg(&data).args(more));
+        let line = |start: &str| said.lines().find(|l| l.starts_with(start)).unwrap_or("");
+        assert!(said.contains(end), "{said}");
+        assert!(said.contains("mdt0001/kv/keyspaces/"), "{said}");
+        assert!(
+            said.contains("restore the target directory from a copy"),
+            "{said}"
+        );
+        assert!(
+            !said.contains("ERROR") && !said.contains("coral-check-"),
+            "{said}"
+        );
+        if more.is_empty() {
+            assert!(line("coral-MDT0000").contains("not judged"), "{said}");
+            let told = "cannot be told: coral-MDT0001 is damaged";
+            assert!(line("coral-OST0000").contains(told), "{said}");
+        }
+    }
 }
 
 /// Files take their objects along to other MDTs: whose an object is, only all MDTs together can tell.

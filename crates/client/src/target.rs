@@ -111,8 +111,7 @@ impl Dialer {
 
     /// A target, not yet connected.
     pub fn target(&self, kind: Kind, uuid: &str, nids: &[Nid]) -> Arc<ClientObd> {
-        // a node without a network only reaches nodes of its own process
-        let local = self.node.nids().iter().all(|n| n.is_lo());
+        let local = nids.iter().all(|n| self.node.is_beside(*n));
         let want_cksum = self.checksums && !local && kind != Kind::Mgs;
         let mut data = match kind {
             Kind::Mgs => mgs_flags(),

@@ -117,6 +117,11 @@ impl Node {
         nid == Nid::LO || self.nids().contains(&nid)
     }
 
+    /// Whether the node of `peer` is of this process: it is this one, or there is no other network than memory.
+    pub fn is_beside(&self, peer: Nid) -> bool {
+        self.is_ours(peer) || self.nids().iter().all(|n| n.is_lo())
+    }
+
     /// The way of a message to `to`.
     pub(crate) fn path(
         self: &Arc<Self>,

@@ -7,9 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coral_lnet::{
-    Accept, MemNet, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name,
-};
+use coral_lnet::{Accept, Nid, Node, NodeConfig, PoolSizes, RouteSpec, StartError, net_name};
 use coral_wire::lnet::feat;
 use coral_wire::nid::NET_TCP;
 use tokio::sync::watch;
@@ -70,8 +68,8 @@ pub fn check_nids(nids: &[Nid]) -> Result<(), NidError> {
     twice.map_or(Ok(()), |(a, b)| Err(NidError::OneAddress(a, b)))
 }
 
-/// Starts a node with an acceptor; with `mem` it reaches the nodes there without TCP.
-pub async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>) -> Result<Arc<Node>, NetError> {
+/// Starts a node with an acceptor.
+pub async fn start(net: &NetConfig) -> Result<Arc<Node>, NetError> {
     check_nids(&net.nids)?;
     let config = NodeConfig {
         nids: net.nids.clone(),
@@ -83,17 +81,7 @@ pub async fn start(net: &NetConfig, mem: Option<Arc<MemNet>>) -> Result<Arc<Node
         routing: net.routing,
         ..NodeConfig::default()
     };
-    Ok(Node::start(config, mem).await?)
-}
-
-/// A node beside others of this process, which only they reach: it has no acceptor and lives in `mem`.
-pub async fn start_beside(mem: &Arc<MemNet>, nid: Nid) -> Result<Arc<Node>, StartError> {
-    let config = NodeConfig {
-        nids: vec![nid],
-        seed: fresh_seed(),
-        ..NodeConfig::default()
-    };
-    Node::start(config, Some(mem.clone())).await
+    Ok(Node::start(config, None).await?)
 }
 
 /// Seed of a node's generator that differs between runs (cookies must), so it comes from the kernel.
@@ -210,6 +198,7 @@ fn ask_gateway(node: Arc<Node>, gw: Nid) -> watch::Receiver<Option<GatewayAnswer
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coral_lnet::MemNet;
     use coral_lnet::parse_routes;
 
     fn nid(text: &str) -> Nid {

@@ -16,7 +16,6 @@ use coral_lnet::Nid;
 use coral_stopwatch::{self as stopwatch, RpcEnd, Wait};
 use coral_wire::errno::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::nid::NET_LO;
 use coral_wire::ptlrpc::{MSG_REQ_REPLAY_DONE, MSG_RESENT, PtlrpcBody, opc};
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
@@ -407,8 +406,8 @@ impl Import {
         if r.transno != 0 {
             match rq.replay {
                 Replay::No if rq.file.is_none() => inner.replay.seen(r.transno),
-                // A node of the server's own process goes with it and never replays: its data are not held on to.
-                _ if rq.bulk.is_some() && self.node().nid().net() == NET_LO => {
+                // A client in the server's own process goes with it and never replays: its data are not held on to.
+                _ if rq.bulk.is_some() && self.node().is_beside(inner.conn(&self.cfg).nid) => {
                     inner.replay.seen(r.transno)
                 }
                 kind => {

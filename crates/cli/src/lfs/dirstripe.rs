@@ -33,6 +33,8 @@ const INHERIT_UNLIMITED: u8 = 0;
 /// What the command line asks for.
 #[derive(Default)]
 pub(super) struct Want {
+    /// The command, for what it says.
+    command: &'static str,
     pub(super) count: Option<u32>,
     /// MDTs of the shards, or of the first.
     pub(super) mdts: Vec<u32>,
@@ -47,16 +49,21 @@ pub(super) struct Want {
 }
 
 pub(crate) fn mkdir(p: lexopt::Parser) -> Result<(), Failure> {
-    lay_out(p, false)
+    lay_out(p, "lfs mkdir")
 }
 
 pub(crate) fn setdirstripe(p: lexopt::Parser) -> Result<(), Failure> {
-    lay_out(p, true)
+    lay_out(p, "lfs setdirstripe")
 }
 
-/// `there`: a directory that is there already may be meant.
-fn lay_out(mut p: lexopt::Parser, there: bool) -> Result<(), Failure> {
-    let (mut w, mut paths) = (Want::default(), Vec::new());
+/// With `lfs setdirstripe` a directory that is there already may be meant.
+fn lay_out(mut p: lexopt::Parser, command: &'static str) -> Result<(), Failure> {
+    let there = command != "lfs mkdir";
+    let mut paths = Vec::new();
+    let mut w = Want {
+        command,
+        ..Want::default()
+    };
     while let Some(arg) = p.next()? {
         match arg {
             Short('c') | Long("mdt-count") => w.count = Some(mdt_count(&p.value()?.string()?)?),
@@ -90,7 +97,7 @@ fn lay_out(mut p: lexopt::Parser, there: bool) -> Result<(), Failure> {
     }
     if paths.is_empty() {
         return Err(Failure::new(
-            "lfs mkdir: give at least one directory",
+            format!("{command}: give at least one directory"),
             super::USAGE,
         ));
     }
@@ -154,6 +161,13 @@ impl Want {
     /// The first MDT.
     fn index(&self) -> u32 {
         self.mdts.first().copied().unwrap_or(LMV_OFFSET_DEFAULT)
+    }
+
+    /// An MDT that is listed twice.
+    fn twice(&self) -> Option<u32> {
+        let before = |i: usize| &self.mdts[..i];
+        let mut numbered = self.mdts.iter().enumerate();
+        numbered.find_map(|(i, mdt)| before(i).contains(mdt).then_some(*mdt))
     }
 
     /// The request of a new directory in so many shards, if a number was given. EINVAL when that is not as many as the MDTs.
@@ -223,7 +237,8 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
     let lum = w.request(1).map_err(|e| {
         Failure::new(
             format!(
-                "lfs mkdir: cannot create '{}': the number of shards is not that of the MDTs given",
+                "{}: cannot create '{}': the number of shards is not that of the MDTs given",
+                w.command,
                 path.display()
             ),
             e.0 as u8,
@@ -232,13 +247,25 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
     // of shards that nobody says a place of there are as many as there are MDTs (`lod_ah_init`)
     if let Some(missing) = missing_mdt(&there, w.mdts.iter().copied()) {
         return Err(Failure::new(
-            format!("lfs mkdir: cannot create '{}' on {missing}", path.display()),
+            format!(
+                "{}: cannot create '{}' on {missing}",
+                w.command,
+                path.display()
+            ),
             Errno::EINVAL.0 as u8,
         ));
     }
+    if let (Some(twice), 0) = (w.twice(), w.over) {
+        let what = format!(
+            "{}: cannot create '{}': MDT {twice} is listed twice; several shards on one MDT are asked for with -C",
+            w.command,
+            path.display()
+        );
+        return Err(Failure::new(what, Errno::EINVAL.0 as u8));
+    }
     let failed = |e| {
         Failure::errno(
-            format_args!("lfs mkdir: dirstripe error on '{}'", path.display()),
+            format_args!("{}: dirstripe error on '{}'", w.command, path.display()),
             e,
         )
     };
@@ -321,9 +348,18 @@ fn set_default(path: &Path, w: &Want) -> Result<(), Failure> {
     let mut lum = LmvUserMd::request(w.count.unwrap_or(0), w.index(), w.hash | w.over);
     if w.mdts.len() > 1 {
         return Err(Failure::new(
-            "lfs setdirstripe: a default names one MDT at most",
+            format!("{}: a default names one MDT at most", w.command),
             super::USAGE,
         ));
+    }
+    let there = super::df::targets(&super::mount_of(path)?)?.mdts;
+    if let Some(missing) = missing_mdt(&there, w.mdts.iter().copied()) {
+        let what = format!(
+            "{}: cannot set the default of '{}' to {missing}",
+            w.command,
+            path.display()
+        );
+        return Err(Failure::new(what, Errno::EINVAL.0 as u8));
     }
     lum.head.max_inherit =
         w.max_inherit
@@ -338,7 +374,7 @@ fn set_default(path: &Path, w: &Want) -> Result<(), Failure> {
     }
     set_xattr(path, "lustre.dmv", &lum.encode(), XattrFlags::empty()).map_err(|e| {
         Failure::errno(
-            format_args!("lfs setdirstripe: dirstripe error on '{}'", path.display()),
+            format_args!("{}: dirstripe error on '{}'", w.command, path.display()),
             e,
         )
     })

@@ -14,10 +14,10 @@ use std::time::Duration;
 /// Most connections in one answer.
 const TCP_MAX: usize = 256;
 
-/// What one may ask a process about its nodes.
+/// What one may ask a process about its node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LnetAsk {
-    /// NID of the node that is meant; none: the process's first.
+    /// NID of the node that is meant; none: whichever the process has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// What it shall do.
@@ -34,11 +34,11 @@ pub(crate) enum Act {
     Ping { nid: String, limit_ms: u64 },
     /// The last seconds.
     History { seconds: usize },
-    /// What is counted, of all nodes unless one is named: as JSON, or else Prometheus's text.
+    /// What is counted: as JSON, or else Prometheus's text.
     Metrics { json: bool },
-    /// Where the time of requests went, of all nodes unless one is named.
+    /// Where the time of requests went.
     Stopwatch,
-    /// What TCP knows of the connections, of all nodes unless one is named: those that carried most.
+    /// What TCP knows of the connections: those that carried most.
     Tcp,
     /// Adds a route.
     RouteAdd {
@@ -196,50 +196,29 @@ fn rule_json((r, s): &(FaultRule, FaultStat)) -> Value {
     })
 }
 
-/// The nodes of a process, each with its last hour. The first is the one that is meant when none is named.
-#[derive(Default)]
+/// The node of a process, with its last hour.
 pub(crate) struct Agent {
-    nodes: parking_lot::Mutex<Vec<(Arc<Node>, Arc<History>)>>,
+    node: Arc<Node>,
+    history: Arc<History>,
 }
 
 impl Agent {
     /// Begins to follow a node.
     pub(crate) fn new(node: &Arc<Node>) -> Arc<Agent> {
-        let agent = Arc::<Agent>::default();
-        agent.add(node);
-        agent
-    }
-
-    /// Begins to follow another node.
-    pub(crate) fn add(&self, node: &Arc<Node>) {
-        self.nodes
-            .lock()
-            .push((node.clone(), History::follow(node)));
+        Arc::new(Agent {
+            node: node.clone(),
+            history: History::follow(node),
+        })
     }
 
     /// Does what is asked; a failure is `{"error": text, "errno": n}`.
     pub(crate) async fn answer(&self, ask: LnetAsk) -> Value {
-        let nodes = self.nodes.lock().clone();
-        if let (Act::Metrics { json }, None) = (&ask.act, &ask.node) {
-            return metrics(nodes.iter().map(|(node, _)| node), *json);
+        let node = &self.node;
+        let is_ours = |name: &String| node.nids().iter().any(|nid| nid.to_string() == *name);
+        if ask.node.is_some_and(|name| !is_ours(&name)) {
+            return json!({ "error": format!("no such node in this process; it has: {}", node.nid()), "errno": libc::ENODEV });
         }
-        if let (Act::Stopwatch, None) = (&ask.act, &ask.node) {
-            return stopwatches(nodes.iter().map(|(node, _)| node));
-        }
-        if let (Act::Tcp, None) = (&ask.act, &ask.node) {
-            return tcp(nodes.iter().map(|(node, _)| node));
-        }
-        let found = match &ask.node {
-            None => nodes.first(),
-            Some(name) => nodes
-                .iter()
-                .find(|(n, _)| n.nids().iter().any(|nid| nid.to_string() == *name)),
-        };
-        let Some((node, history)) = found else {
-            let names: Vec<String> = nodes.iter().map(|(n, _)| n.nid().to_string()).collect();
-            return json!({ "error": format!("no such node in this process; it has: {}", names.join(", ")), "errno": libc::ENODEV });
-        };
-        match act(node, history, ask.act).await {
+        match act(node, &self.history, ask.act).await {
             Ok(v) => v,
             Err((errno, why)) => json!({ "error": why, "errno": errno }),
         }
@@ -253,43 +232,35 @@ fn last(node: &Node, history: &History, seconds: usize) -> Value {
     json!({ "nid": node.nid().to_string(), "nis": nis, "seconds": history.last(seconds) })
 }
 
-/// What nodes count, each with its NID.
-fn metrics<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>, json: bool) -> Value {
+/// What a node counts, with its NID.
+fn metrics(node: &Node, json: bool) -> Value {
     let mut all = Snapshot::default();
-    for node in nodes {
-        all.add(node.metrics(), &[("node", &node.nid().to_string())]);
-    }
+    all.add(node.metrics(), &[("node", &node.nid().to_string())]);
     match json {
         true => json!({ "metrics": all }),
         false => json!({ "text": all.prometheus() }),
     }
 }
 
-/// The stopwatches of nodes, on the one clock of this process, with their routers' buffers.
-fn stopwatches<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Value {
-    let nodes: Vec<&Arc<Node>> = nodes.collect();
-    let routes = |node: &&&Arc<Node>| node.routing().enabled;
-    let buffers = |node: &&Arc<Node>| {
-        let large = node.routing().large;
-        RouterBuffers {
-            name: node.nid().to_string(),
-            buffers: large.nbuffers as u64,
-            least_free: large.mincredits as u64,
-            starved: 0.0,
-        }
-    };
-    let watches = nodes.iter().map(|n| (&**n.stopwatch(), n.nids()));
-    let seen = Seen {
-        dumps: coral_stopwatch::dumps(watches),
-        routers: nodes.iter().filter(routes).map(buffers).collect(),
+/// The stopwatch of a node, on the clock of this process, with the buffers of a router.
+fn stopwatch(node: &Node) -> Value {
+    let routing = node.routing();
+    let buffers = routing.enabled.then(|| RouterBuffers {
+        name: node.nid().to_string(),
+        buffers: routing.large.nbuffers as u64,
+        least_free: routing.large.mincredits as u64,
+        starved: 0.0,
+    });
+    json!(Seen {
+        dumps: coral_stopwatch::dumps([(&**node.stopwatch(), node.nids())]),
+        routers: buffers.into_iter().collect(),
         ..Seen::default()
-    };
-    json!(seen)
+    })
 }
 
-/// What TCP knows of the connections of nodes; of very many, of those that carried most.
-fn tcp<'a>(nodes: impl Iterator<Item = &'a Arc<Node>>) -> Value {
-    let mut all: Vec<LinkShow> = nodes.flat_map(|n| n.links()).collect();
+/// What TCP knows of the connections of a node; of very many, of those that carried most.
+fn tcp(node: &Arc<Node>) -> Value {
+    let mut all: Vec<LinkShow> = node.links();
     all.sort_by_key(|l| std::cmp::Reverse(l.acked_bytes));
     all.truncate(TCP_MAX);
     json!({ "tcp": all })
@@ -319,9 +290,9 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
         Act::Show => return Ok(show(node)),
         Act::Ping { nid: to, limit_ms } => return ping(node, nid(&to)?, limit_ms).await,
         Act::History { seconds } => return Ok(last(node, history, seconds)),
-        Act::Metrics { json } => return Ok(metrics(std::iter::once(node), json)),
-        Act::Stopwatch => return Ok(stopwatches(std::iter::once(node))),
-        Act::Tcp => return Ok(tcp(std::iter::once(node))),
+        Act::Metrics { json } => return Ok(metrics(node, json)),
+        Act::Stopwatch => return Ok(stopwatch(node)),
+        Act::Tcp => return Ok(tcp(node)),
         Act::RouteAdd {
             net: name,
             gateway,

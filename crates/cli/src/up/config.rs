@@ -86,7 +86,8 @@ impl UpConfig {
             return differs("the file system name", &self.fsname);
         }
         let more = |is: u32, wanted: Option<u32>, name: &str| match wanted {
-            Some(n) if n < is => Err(format!(
+            // what no file system has is refused as such
+            Some(n) if (1..is).contains(&n) => Err(format!(
                 "'{}' has {is} {name}s: more can be added, none taken away",
                 dir.display()
             )),

@@ -69,6 +69,7 @@ impl Inspection {
             cache_bytes: options.kv_cache_bytes,
             open_files: options.kv_open_files,
             workers: 1,
+            logs_damage: false,
         };
         let bad = |why: String| OpenError::BadKv {
             dir: kv.clone(),

@@ -353,6 +353,7 @@ fn open_tables(
         cache_bytes: options.kv_cache_bytes,
         open_files: options.kv_open_files,
         workers,
+        logs_damage: true,
     };
     Tables::open(dir, limits, space).map_err(|why| bad_kv(dir, why))
 }

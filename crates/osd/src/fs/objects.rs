@@ -520,6 +520,7 @@ mod tests {
             cache_bytes: 1 << 20,
             open_files: 16,
             workers: 1,
+            logs_damage: true,
         };
         let tables = Tables::open(dir, limits, gate()).unwrap();
         FsObjects::open(dir, open_files, gate(), &Arc::new(tables), i64::MAX as u64).unwrap()

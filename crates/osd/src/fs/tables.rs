@@ -54,6 +54,8 @@ pub(super) struct Limits {
     pub(super) cache_bytes: u64,
     pub(super) open_files: usize,
     pub(super) workers: usize,
+    /// Damage is logged: whoever is served does not see what is wrong.
+    pub(super) logs_damage: bool,
 }
 
 /// Rows of a batch as the store takes them; without a value where they go.
@@ -79,6 +81,7 @@ pub(super) struct Tables {
     compacting: Mutex<()>,
     /// The first table of which something could not be read, and what.
     damage: OnceLock<(Table, String)>,
+    logs_damage: bool,
     target: PathBuf,
     limits: Limits,
     space: Arc<SpaceGate>,
@@ -218,6 +221,7 @@ impl Tables {
             removed: Removed::default(),
             compacting: Mutex::default(),
             damage: OnceLock::new(),
+            logs_damage: limits.logs_damage,
             target: target.to_owned(),
             limits,
             space,
@@ -349,7 +353,9 @@ impl Tables {
         };
         let (table, told) = self.damage.get_or_init(|| {
             let told = format!("table {}: {}", t.0, damaged(&self.syncs.dir, &why));
-            tracing::error!(damage = %told, "what is in it cannot be read; stop the servers and run `coral check`");
+            if self.logs_damage {
+                tracing::error!(damage = %told, "what is in it cannot be read; stop the servers and run `coral check`");
+            }
             (t, told)
         });
         OsdError::Corrupt(match *table == t {
