@@ -159,8 +159,8 @@ fn as_json(v: &Verdict) -> Value {
         "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
         "at_once": v.at_once, "next": v.next,
         "rpcs_with_data": v.transfers.map(|t| json!({
-            "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "in_flight": t.in_flight,
-            "in_flight_max": t.in_flight_max, "targets": t.targets,
+            "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "under_way": t.under_way,
+            "in_flight": t.in_flight, "places": t.places, "targets": t.targets,
         })),
         "not_ended": v.going.as_ref().map(|g| json!({
             "operations": g.count, "oldest_s": g.oldest_s, "oldest": g.oldest,
