@@ -137,7 +137,7 @@ impl Runner<'_> {
         if let Some(e) = failed {
             return Err(e);
         }
-        record.sums = sums(&spec.sums, record);
+        record.sums = sums(&spec.sums, record)?;
         for (i, c) in spec
             .cleanup
             .iter()
@@ -530,25 +530,33 @@ fn read_head(file: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Sums that an experiment names, of those that have all their parts here.
-fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Vec<Measure> {
-    wanted
-        .iter()
-        .filter_map(|(name, parts)| {
-            let found: Vec<&Measure> = parts
-                .iter()
-                .filter_map(|p| match p.strip_suffix('?') {
-                    Some(optional) => r.measure(optional).map(Some),
-                    None => Some(r.measure(p)),
-                })
-                .collect::<Option<_>>()?;
-            Some(Measure {
-                name: name.clone(),
-                unit: found.first()?.unit.clone(),
-                value: found.iter().map(|m| m.value).sum(),
-            })
-        })
-        .collect()
+/// Sums that an experiment names, of those that have all their parts here. Programs of one's own say their units only now.
+fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Result<Vec<Measure>, String> {
+    let mut all = vec![];
+    for (name, parts) in wanted {
+        let found = parts.iter().filter_map(|p| match p.strip_suffix('?') {
+            Some(optional) => r.measure(optional).map(|m| Some((optional, m))),
+            None => Some(r.measure(p).map(|m| (p.as_str(), m))),
+        });
+        let Some(found) = found.collect::<Option<Vec<(&str, &Measure)>>>() else {
+            continue;
+        };
+        let Some((first, m)) = found.first() else {
+            continue;
+        };
+        if let Some((other, o)) = found.iter().find(|(_, o)| o.unit != m.unit) {
+            return Err(format!(
+                "the sum '{name}': '{first}' is in {} and '{other}' is in {}: figures of different units cannot be added up",
+                m.unit, o.unit
+            ));
+        }
+        all.push(Measure {
+            name: name.clone(),
+            unit: m.unit.clone(),
+            value: found.iter().map(|(_, m)| m.value).sum(),
+        });
+    }
+    Ok(all)
 }
 
 /// Fills a point's parameters into every text of a table.

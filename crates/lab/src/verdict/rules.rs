@@ -526,7 +526,11 @@ mod tests {
             service_s: 100.0 * way_s,
             seconds: [(Segment::Network, 100.0 * way_s)].into(),
             rtt_s,
-            bytes: 100 * bytes,
+            data: Data {
+                rpcs: if bytes > 0 { 100 } else { 0 },
+                bytes: 100 * bytes,
+                ..Data::default()
+            },
             bulk_rpcs: if bytes > 0 { 100 } else { 0 },
             ..Path::default()
         }
