@@ -26,10 +26,12 @@ pub struct Record {
     pub began_unix_s: u64,
     /// Seconds since 1970; 0 in a record that a killed run left.
     pub ended_unix_s: u64,
-    /// All phases ran to their end.
+    /// All phases ran to their end, and no operation failed.
     pub complete: bool,
     /// Why not.
     pub why_incomplete: Option<String>,
+    /// Operations that failed where the original goes on after a warning: they are counted among the others.
+    pub failed_operations: u64,
     /// "POSIX", "CORAL" or "DUMMY".
     pub storage: &'static str,
     /// Ranks.
