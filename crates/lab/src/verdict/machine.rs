@@ -73,7 +73,8 @@ impl Program {
 }
 
 impl Processors {
-    /// From now on. What has files open below `mounts`, or had, is load; it is looked for with pauses of `pause` at least.
+    /// From now on. What has files open below `mounts`, or had, is load; it is looked for with pauses of `pause` at least. Mounts are
+    /// named as the kernel names them.
     pub fn begin(mounts: &[PathBuf], pause: Duration) -> Processors {
         Processors {
             begun: crate::clock::now(),
