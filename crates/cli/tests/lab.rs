@@ -123,6 +123,34 @@ fn nothing_outlives_a_killed_run() {
     });
 }
 
+/// mdtest goes on where an operation fails, and ends well: the run does not.
+#[test]
+fn operations_that_fail_end_the_run() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run) = (tmp.path().join("fails.toml"), tmp.path().join("run"));
+    let text = "name = 'fails'\n[[roles]]\nname = 'm'\nparser = 'mdtest'\ncommand = ['coral', 'mdtest', '-n', '5', '-F', '-T', '-u', '-d', '{scratch}/md']\n";
+    std::fs::write(&spec, text).unwrap();
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let (_, said) = fails(lab);
+    assert!(
+        said.contains("incomplete, 0 of 3 steps") && said.contains("m: 5 operations failed"),
+        "{said}"
+    );
+    let state = ok(coral().args(["lab", "list"]).arg(tmp.path()));
+    assert!(state.contains("incomplete"), "{state}");
+    let (_, said) = fails(coral().arg("explain").arg(&run));
+    assert!(said.contains("without stopwatches"), "{said}");
+    // What is refused has not announced anything before.
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let (_, said) = fails(lab);
+    assert!(
+        said.contains("is there already") && !said.contains("points"),
+        "{said}"
+    );
+}
+
 /// Two that begin in one directory at once: one makes the run, and the other is told that it is there.
 #[test]
 fn a_directory_has_one_run() {
@@ -201,8 +229,13 @@ fn misspelt_words_name_the_nearest() {
             .current_dir(tmp.path()),
     );
     assert!(said.contains("did you mean 'fs1'"), "{said}");
-    let (_, said) = fails(coral().args(["lab", "resume"]).arg(tmp.path()));
-    assert!(said.contains("plan.json"), "{said}");
+    for verb in ["resume", "report"] {
+        let (_, said) = fails(coral().args(["lab", verb]).arg(tmp.path()));
+        assert!(
+            said.contains("holds no run of the laboratory") && said.contains("coral lab list"),
+            "{verb}: {said}"
+        );
+    }
     assert_eq!(
         std::fs::read_dir(tmp.path()).unwrap().count(),
         0,
@@ -254,6 +287,8 @@ fn full_disk() {
             .arg(&run),
     );
     assert!(said.contains("incomplete, 1 of 3"), "{said}");
+    let wanted = ["no space is left on", "No space left on device"];
+    assert!(wanted.iter().any(|w| said.contains(w)), "{said}");
     std::fs::remove_file(small.join("fill")).unwrap();
     let state = ok(coral().args(["lab", "list"]).arg(&small));
     assert!(

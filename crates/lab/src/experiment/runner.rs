@@ -22,6 +22,9 @@ use std::time::Duration;
 /// How long a run that was killed may take to end its file systems.
 const ENDING: Duration = Duration::from_secs(30);
 
+/// A file system with less room, bytes, is full.
+const LEAST_BYTES: u64 = 64 << 10;
+
 /// Asks the Coral process with this directory for its status.
 pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
 
@@ -79,6 +82,13 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
     std::fs::create_dir_all(dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
     let _alone = alone(dir, settings)?;
     let run = RunDir::create(dir, plan, &now).map_err(say)?;
+    (settings.say)(&format!(
+        "{}: {} points, {} steps, in '{}'",
+        plan.spec.name,
+        plan.points.len(),
+        plan.steps.len(),
+        dir.display()
+    ));
     go(
         &run,
         plan,
@@ -214,7 +224,11 @@ fn go(
                 ));
             }
             Err(Stop::Failed(e)) => {
-                why = Some(e);
+                // Then what the commands said of it may be lost too.
+                why = Some(match is_full(run.path()) {
+                    true => format!("{e}; no space is left on '{}'", run.path().display()),
+                    false => e,
+                });
                 break;
             }
             Err(Stop::Store(e)) => {
@@ -241,6 +255,12 @@ fn go(
         all: plan.steps.len(),
         incomplete: why,
     })
+}
+
+/// Whether the file system of the run directory has no room for what a step writes.
+fn is_full(dir: &Path) -> bool {
+    let space = rustix::fs::statvfs(dir);
+    space.is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) < LEAST_BYTES)
 }
 
 /// Steps that have no result yet.

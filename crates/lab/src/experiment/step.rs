@@ -105,8 +105,10 @@ impl Runner<'_> {
         record.cache = self.caches(std::mem::take(&mut record.cache))?;
         let (roles, parsers) = self.roles(&point, step, raw, "")?;
         let mut sampler = None;
+        // Before it begins: this asks the file system.
+        let mounts = self.settings.mounts.values().flatten();
+        let mounts: Vec<PathBuf> = mounts.filter_map(|m| m.canonicalize().ok()).collect();
         record.started_ms = clock::unix_ms();
-        let mounts: Vec<PathBuf> = self.settings.mounts.values().flatten().cloned().collect();
         let (begun, processors) = (clock::now(), Processors::begin(&mounts, LOOK_PAUSE));
         let pause = spec.run.sample.max(TCP_PAUSE);
         let tcp = TcpWatch::start(self.settings.tcp.clone(), self.places(), pause);
@@ -358,7 +360,8 @@ impl Runner<'_> {
             match parse(parser, &read_head(&role.stdout)) {
                 Ok(m) => {
                     record.measures = m;
-                    None
+                    let lost = role.record.as_deref().and_then(not_all);
+                    lost.map(|why| format!("{}: {why}", role.name))
                 }
                 Err(e) => Some(format!("{}: {e}", role.name)),
             }
@@ -497,6 +500,13 @@ fn host_of(samples: &Samples, used: Used) -> Host {
         others: used.others,
         other: used.other,
     }
+}
+
+/// Why a load generator did not do all that it was to do, as its record says: some go on where an operation fails, and end well.
+fn not_all(record: &Path) -> Option<String> {
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).ok()?).ok()?;
+    let why = record["why_incomplete"].as_str();
+    (record["complete"] == false).then(|| why.unwrap_or("its record is incomplete").to_owned())
 }
 
 /// The file of a step in which a load generator leaves its record.
