@@ -726,6 +726,44 @@ fn one_interrupt_that_arrives_in_two_ways_is_one() {
     assert!(last.contains("interrupted"), "{last}");
 }
 
+/// Who works inside is killed: its file systems end with it, and their targets go when the run goes on.
+#[test]
+fn what_a_killed_run_left_is_removed_when_it_goes_on() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run, note) = (
+        tmp.path().join("rig.toml"),
+        tmp.path().join("run"),
+        tmp.path().join("note"),
+    );
+    let at = note.display().to_string();
+    let text = format!(
+        "name = 'rig'\n[run]\nrepeats = 1\n[rig]\nsystems = [{{ name = 'fs1' }}]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'test -e {at} && exit; touch {{fs1}}/f {at}; sleep 300']\n"
+    );
+    std::fs::write(&spec, text).unwrap();
+    let mut lab = coral();
+    lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let mut lab = lab
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the command runs", || note.exists());
+    let of_run = run.display().to_string();
+    let inside = process_where(
+        |words| {
+            let is_lab = words[0].ends_with("/coral") && words.iter().any(|w| w == "lab");
+            is_lab && words.contains(&of_run)
+        },
+        lab.id(),
+    );
+    ok(Command::new("kill").args(["-KILL", &inside.to_string()]));
+    assert!(!lab.wait().unwrap().success());
+    until("its processes are gone", || processes_with(&of_run) == 0);
+    assert!(run.join("rig").exists(), "there was nobody to remove it");
+    ok(coral().args(["lab", "resume"]).arg(&run));
+    assert!(!run.join("rig").exists());
+}
+
 /// The second signal outside ends what is inside at once, also while its end in order waits.
 #[test]
 fn a_second_signal_ends_the_namespaces() {

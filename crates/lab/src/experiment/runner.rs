@@ -4,7 +4,7 @@ use super::environment::{differences, environment};
 use super::needs::check_needs;
 use super::plan::{Plan, Step, StepKind};
 use super::process::output_unless;
-use super::step::{Runner, Stop};
+use super::step::{Runner, Stop, rig_dir};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
 use crate::verdict::{Seen, Tcp};
@@ -107,6 +107,10 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     let _alone = alone(dir, settings)?;
     let (run, plan) = RunDir::open(dir).map_err(say)?;
     run.mend().map_err(say)?;
+    if plan.spec.rig.is_some() {
+        // Of a run that was killed: nobody has its targets open any more.
+        let _ = std::fs::remove_dir_all(rig_dir(dir, settings));
+    }
     let before: Value = run.read("environment.json").map_err(say)?;
     check_needs(&plan, dir, settings)?;
     let now = environment(

@@ -171,12 +171,7 @@ impl Runner<'_> {
         if let Some(mut old) = self.rig.take() {
             old.stop()?;
         }
-        let dir = self
-            .settings
-            .scratch
-            .clone()
-            .unwrap_or_else(|| self.run.path().to_owned())
-            .join("rig");
+        let dir = rig_dir(self.run.path(), self.settings);
         let dir = std::path::absolute(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
         self.rig = Some(
             Rig::start(&spec, &dir, self.settings)
@@ -477,6 +472,11 @@ impl Runner<'_> {
         sources.push(Box::new(Processes::new(processes)));
         Sampler::start(sources, self.plan.spec.run.sample).ok()
     }
+}
+
+/// Where the rig of a run has its targets.
+pub(super) fn rig_dir(run: &Path, settings: &Settings) -> PathBuf {
+    settings.scratch.as_deref().unwrap_or(run).join("rig")
 }
 
 /// This machine in the means of a step.

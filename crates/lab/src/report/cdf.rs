@@ -2,7 +2,7 @@
 
 use super::analysis::Analysis;
 use super::chart::{Chart, Line, Mark, XAxis};
-use super::figure::{WIDE, points, wrap};
+use super::figure::{WIDE, called, points, series, wrap};
 use super::{escape, short};
 use crate::experiment::parse::fio_latencies;
 use crate::experiment::{Figure, Point, record_name};
@@ -25,8 +25,17 @@ struct Found {
 /// The figure in HTML. The operations of all repeats of a point count alike.
 pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
     let drawn: Vec<&Point> = points(a, f).collect();
+    let series = series(f, &drawn);
+    let found = |p: &&Point, y: &String| {
+        let all = latencies(a, p, y)?;
+        Some(Found {
+            name: called(f, &series, p, y),
+            repeats: all.len(),
+            latency: together(all)?,
+        })
+    };
     let all: Vec<Found> = (drawn.iter())
-        .flat_map(|p| f.y.iter().filter_map(|y| found(a, f, p, y, &drawn)))
+        .flat_map(|p| f.y.iter().filter_map(|y| found(p, y)))
         .collect();
     let lines: Vec<Line> = all.iter().take(MAX_LINES).map(line).collect();
     let most = |x: &&Found| x.latency["p99"].as_u64().unwrap_or(0);
@@ -61,30 +70,7 @@ pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
     wrap(&f.title, &picture, &finding, &table(&all))
 }
 
-/// The records of the point's repeats, and in each the last phase of that name. It is called by what tells it from the other points
-/// that are `drawn`.
-fn found(a: &Analysis, f: &Figure, p: &Point, y: &str, drawn: &[&Point]) -> Option<Found> {
-    let all = latencies(a, p, y)?;
-    let mut name = called(f, p, drawn);
-    if f.y.len() > 1 || name.is_empty() {
-        name.insert(0, y.to_owned());
-    }
-    Some(Found {
-        name: name.join(" "),
-        repeats: all.len(),
-        latency: together(all)?,
-    })
-}
-
-/// `NAME=VALUE` of the parameters in `series`, and of all others in which points differ.
-fn called(f: &Figure, p: &Point, drawn: &[&Point]) -> Vec<String> {
-    let differs = |name: &str| drawn.iter().any(|q| q.param(name) != p.param(name));
-    let others = p.params.iter().map(|(name, _)| name);
-    let others = others.filter(|name| !f.series.contains(name) && differs(name));
-    let of = |name: &String| Some(format!("{name}={}", p.param(name)?));
-    f.series.iter().chain(others).filter_map(of).collect()
-}
-
+/// What the records of the point's repeats say of it, each of the last phase of that name.
 fn latencies(a: &Analysis, p: &Point, y: &str) -> Option<Vec<Value>> {
     let (role, operation) = y.split_once('/')?;
     let of = a.measured(&p.id).into_iter().filter_map(|r| {
@@ -131,8 +117,8 @@ fn together(mut all: Vec<Value>) -> Option<Value> {
 }
 
 /// Whether the latencies of ROLE/PHASE are there for a point.
-pub(super) fn has(a: &Analysis, f: &Figure, p: &Point, y: &str) -> bool {
-    found(a, f, p, y, &[p]).is_some()
+pub(super) fn has(a: &Analysis, p: &Point, y: &str) -> bool {
+    latencies(a, p, y).is_some()
 }
 
 /// What a load generator recorded of its last phase of that name.
