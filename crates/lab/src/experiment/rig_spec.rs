@@ -275,6 +275,11 @@ mod tests {
                 "systems = [{name='a'}]\nrate = '1gbit'\nslice_rate = '1gbit'",
                 "one of them",
             ),
+            ("systems = [{name='a'}]\nrate = 5", "rate = 5: give a text"),
+            (
+                "systems = [{name='a', oss=[[1]]}]",
+                "oss: a list or table within a list",
+            ),
             ("systems = []", "different names"),
             ("systems = [{name='a'}, {name='a'}]", "different names"),
             ("systems = [{name='a', ost=1}]", "did you mean 'oss'"),

@@ -32,8 +32,9 @@ pub struct Record {
     pub why_incomplete: Option<String>,
     /// Operations that failed where the original goes on after a warning: they are counted among the others.
     pub failed_operations: u64,
-    /// "POSIX", "CORAL" or "DUMMY".
-    pub storage: &'static str,
+    /// How it was worked on: "POSIX" by system calls, "CORAL" by the library, "DUMMY" not at all. What file system a path is on is
+    /// not known here.
+    pub interface: &'static str,
     /// Ranks.
     pub ranks: u32,
     /// Host of each rank.

@@ -407,6 +407,24 @@ pub(super) fn wrap(title: &str, picture: &str, finding: &str, table: &str) -> St
 
 #[cfg(test)]
 mod tests {
+    use crate::experiment::{Plan, Point, load};
+
+    /// `count` steps with `block`: it tells nothing apart that the axis does not.
+    #[test]
+    fn lines_are_told_apart_by_what_series_leaves_alike() {
+        let named = |zip: &str, series: &str| {
+            let text = format!(
+                "name = 'x'\nzip = {zip}\n[parameters]\nblock = ['4k', '1m']\ncount = [2, 1]\nop = ['a', 'b']\nmode = ['m']\n[[roles]]\nname = 'r'\ncommand = ['true']\nparser = 'json'\n[[figures]]\ntitle = 't'\nkind = 'lines'\nx = 'block'\ny = ['r/v']\nseries = {series}\n"
+            );
+            let plan = Plan::of(&load(&text, None).unwrap()).unwrap();
+            let drawn: Vec<&Point> = plan.points.iter().collect();
+            super::series(&plan.spec.figures[0], &drawn)
+        };
+        assert_eq!(named("[['block', 'count']]", "['op']"), ["op"]);
+        assert_eq!(named("[['block', 'count']]", "[]"), ["op"]);
+        assert_eq!(named("[]", "['op']"), ["op", "count"]);
+    }
+
     #[test]
     fn sizes_are_numbers_on_an_axis() {
         for (text, v) in [

@@ -289,7 +289,7 @@ impl<'r> Local<'r> {
             complete: false,
             why_incomplete: None,
             failed_operations: 0,
-            storage: self.storage[0].name(),
+            interface: self.storage[0].name(),
             ranks: rank.size,
             hosts: rank.nodes.hosts.clone(),
             clock_uncertainty_ns: rank.uncertainty_ns.clone(),
