@@ -58,13 +58,6 @@ fn begin(r: &LabRun) -> Result<(), String> {
     let plan = Plan::of(&spec).map_err(|e| format!("{}: {e}", r.experiment))?;
     enter_namespace(&spec, &settings)?;
     let dir = r.dir.clone().unwrap_or_else(|| default_dir(&spec.name));
-    println!(
-        "{}: {} points, {} steps, in '{}'",
-        spec.name,
-        plan.points.len(),
-        plan.steps.len(),
-        dir.display()
-    );
     let outcome = experiment::run(&dir, &plan, &settings)?;
     finish(&dir, &outcome)
 }

@@ -12,6 +12,7 @@ mod daemon;
 mod descriptors;
 mod explain;
 mod format;
+mod generator;
 mod history;
 mod holder;
 mod lab;
@@ -65,7 +66,7 @@ fn main() -> ExitCode {
     if let Some(name) = called.as_deref().filter(|c| load::NAMES.contains(c)) {
         let _ = descriptors::raise_limit();
         // A process of the run that has ended is an error to report, not a signal to end by.
-        return load::main(name, args);
+        return generator::main(name, args);
     }
     match called.as_deref() {
         Some("lfs") => return lfs::main(args.split_off(1)),
@@ -161,7 +162,7 @@ fn ended(done: Result<ExitCode, String>) -> ExitCode {
 /// A load generator as a subcommand.
 fn generate(name: &str, words: Vec<OsString>) -> ExitCode {
     let args = std::iter::once(OsString::from(name)).chain(words);
-    load::main(name, args.collect())
+    generator::main(name, args.collect())
 }
 
 /// What is logged where nobody says anything else.

@@ -668,3 +668,28 @@ fn a_mount_waits_for_the_end_of_the_one_before() {
         running.stop();
     });
 }
+
+/// A load generator that mounts through the library says goodbye to the servers when it fails.
+#[test]
+fn a_generator_leaves_no_client_behind() {
+    in_namespace("a_generator_leaves_no_client_behind", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let (data, port) = (place.path("data"), place.port.to_string());
+        assert_eq!(exports(&data), 1);
+        let ior = |line: &str| {
+            let mut c = coral();
+            c.args(["ior", "--coral-fs", "127.0.0.1@tcp:/coral"])
+                .args(["--coral-port", &port, "--coral-nid", "127.0.0.9@tcp"])
+                .args(line.split(' '));
+            c
+        };
+        let (_, said) = common::fails(&mut ior("-w -o /no/such/directory/f"));
+        assert!(said.contains("No such file"), "{said}");
+        assert_eq!(exports(&data), 1, "it ended after its mount");
+        let (_, said) = common::fails(&mut ior("--coral-mounts 3 --np 3 -w -o /no/such/file"));
+        assert!(said.contains("No such file"), "{said}");
+        assert_eq!(exports(&data), 1);
+        running.stop();
+    });
+}

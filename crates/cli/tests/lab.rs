@@ -123,6 +123,34 @@ fn nothing_outlives_a_killed_run() {
     });
 }
 
+/// mdtest goes on where an operation fails, and ends well: the run does not.
+#[test]
+fn operations_that_fail_end_the_run() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run) = (tmp.path().join("fails.toml"), tmp.path().join("run"));
+    let text = "name = 'fails'\n[[roles]]\nname = 'm'\nparser = 'mdtest'\ncommand = ['coral', 'mdtest', '-n', '5', '-F', '-T', '-u', '-d', '{scratch}/md']\n";
+    std::fs::write(&spec, text).unwrap();
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let (_, said) = fails(lab);
+    assert!(
+        said.contains("incomplete, 0 of 3 steps") && said.contains("m: 5 operations failed"),
+        "{said}"
+    );
+    let state = ok(coral().args(["lab", "list"]).arg(tmp.path()));
+    assert!(state.contains("incomplete"), "{state}");
+    let (_, said) = fails(coral().arg("explain").arg(&run));
+    assert!(said.contains("without stopwatches"), "{said}");
+    // What is refused has not announced anything before.
+    let mut lab = coral();
+    let lab = lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let (_, said) = fails(lab);
+    assert!(
+        said.contains("is there already") && !said.contains("points"),
+        "{said}"
+    );
+}
+
 /// Two that begin in one directory at once: one makes the run, and the other is told that it is there.
 #[test]
 fn a_directory_has_one_run() {
@@ -201,8 +229,13 @@ fn misspelt_words_name_the_nearest() {
             .current_dir(tmp.path()),
     );
     assert!(said.contains("did you mean 'fs1'"), "{said}");
-    let (_, said) = fails(coral().args(["lab", "resume"]).arg(tmp.path()));
-    assert!(said.contains("plan.json"), "{said}");
+    for verb in ["resume", "report"] {
+        let (_, said) = fails(coral().args(["lab", verb]).arg(tmp.path()));
+        assert!(
+            said.contains("holds no run of the laboratory") && said.contains("coral lab list"),
+            "{verb}: {said}"
+        );
+    }
     assert_eq!(
         std::fs::read_dir(tmp.path()).unwrap().count(),
         0,
@@ -254,6 +287,8 @@ fn full_disk() {
             .arg(&run),
     );
     assert!(said.contains("incomplete, 1 of 3"), "{said}");
+    let wanted = ["no space is left on", "No space left on device"];
+    assert!(wanted.iter().any(|w| said.contains(w)), "{said}");
     std::fs::remove_file(small.join("fill")).unwrap();
     let state = ok(coral().args(["lab", "list"]).arg(&small));
     assert!(
@@ -689,6 +724,44 @@ fn one_interrupt_that_arrives_in_two_ways_is_one() {
     assert!(!lab.wait().unwrap().success());
     let last = lines(&run.join("events.jsonl")).pop().unwrap();
     assert!(last.contains("interrupted"), "{last}");
+}
+
+/// Who works inside is killed: its file systems end with it, and their targets go when the run goes on.
+#[test]
+fn what_a_killed_run_left_is_removed_when_it_goes_on() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run, note) = (
+        tmp.path().join("rig.toml"),
+        tmp.path().join("run"),
+        tmp.path().join("note"),
+    );
+    let at = note.display().to_string();
+    let text = format!(
+        "name = 'rig'\n[run]\nrepeats = 1\n[rig]\nsystems = [{{ name = 'fs1' }}]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'test -e {at} && exit; touch {{fs1}}/f {at}; sleep 300']\n"
+    );
+    std::fs::write(&spec, text).unwrap();
+    let mut lab = coral();
+    lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
+    let mut lab = lab
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until("the command runs", || note.exists());
+    let of_run = run.display().to_string();
+    let inside = process_where(
+        |words| {
+            let is_lab = words[0].ends_with("/coral") && words.iter().any(|w| w == "lab");
+            is_lab && words.contains(&of_run)
+        },
+        lab.id(),
+    );
+    ok(Command::new("kill").args(["-KILL", &inside.to_string()]));
+    assert!(!lab.wait().unwrap().success());
+    until("its processes are gone", || processes_with(&of_run) == 0);
+    assert!(run.join("rig").exists(), "there was nobody to remove it");
+    ok(coral().args(["lab", "resume"]).arg(&run));
+    assert!(!run.join("rig").exists());
 }
 
 /// The second signal outside ends what is inside at once, also while its end in order waits.

@@ -251,9 +251,7 @@ fn of_several_processes_one_is_named() {
         assert_eq!(nids(data.to_str().unwrap()), "127.0.0.1@tcp\n");
         let (_, said) = fails(&mut tool("lctl", &place, "--dir /nowhere list_nids"));
         assert!(
-            said.contains(
-                "'/nowhere' is no directory, mount point or pid of a running Coral process"
-            ),
+            said.contains("has '/nowhere' as its directory, mount point or pid"),
             "{said}"
         );
         let lctl = |line: &str| {

@@ -177,3 +177,37 @@ fn an_operation_is_taken_apart_over_a_router_and_three_processes() {
         },
     );
 }
+
+/// One process has the servers and the mount: by whatever it is named, it is asked once. And asking is no operation of the mount.
+#[test]
+fn a_process_is_asked_once_and_asking_is_no_load() {
+    in_network_namespace("a_process_is_asked_once_and_asking_is_no_load", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let (data, mnt) = (place.path("data"), place.path("mnt"));
+        let ops = |places: &[&Path]| -> Vec<String> {
+            let seen: coral_lab::verdict::Seen =
+                serde_json::from_value(json(&trace(places, &["--json"]))).expect("records");
+            let ops = seen.dumps.iter().flat_map(|d| &d.ops);
+            ops.map(|o| format!("{} {}", o.id, o.op)).collect()
+        };
+        std::fs::write(mnt.join("f"), "x").expect("written");
+        let before = ops(&[&mnt]);
+        assert!(before.iter().any(|o| o.contains("CREATE")), "{before:?}");
+        let pid = running.pid().to_string();
+        let link = place.path("link");
+        std::os::unix::fs::symlink(&data, &link).expect("a link");
+        let all: [&Path; 4] = [&data, &mnt, Path::new(&pid), &link];
+        assert_eq!(ops(&all), before);
+        let explain = || {
+            coral()
+                .arg("explain")
+                .arg(&mnt)
+                .args(["--watch", "0.5"])
+                .output()
+        };
+        explain().expect("explained");
+        assert_eq!(ops(&[&mnt]), before);
+        running.stop();
+    });
+}

@@ -650,3 +650,33 @@ fn a_name_that_no_step_has_is_told() {
     }
     assert_eq!(told.len(), 6, "{told:?}");
 }
+
+/// Each load generator leaves a record in which the repeat is the number of operations: the figure has all of them, and lines of
+/// names of their own also where `series` does not name what differs.
+#[test]
+fn a_distribution_has_all_repeats_and_lines_have_names_of_their_own() {
+    let tmp = tempfile::tempdir().unwrap();
+    let record = r#"{{\"phases\": [{{\"name\": \"write\", \"latency_ns\": {{\"samples\": 10{rep}, \"min\": 1, \"max\": 5, \"cdf\": [[5, 1.0]]}}}}]}}"#;
+    let text = format!(
+        "name = 'cdf'\n[parameters]\nsize = ['4k', '1m']\nop = ['a', 'b']\n[[roles]]\nname = 'w'\ncommand = ['sh', '-c', 'echo \"{record}\" > $CORAL_LAB_RECORD']\n[[figures]]\ntitle = 'Latency'\nkind = 'cdf'\ny = ['w/write']\nseries = ['size']\n"
+    );
+    let dir = tmp.path().join("run");
+    run(&dir, &plan(&text), &settings()).unwrap();
+    let html = report::of(&dir).unwrap().html;
+    for (size, op) in [("4k", "a"), ("4k", "b"), ("1m", "a"), ("1m", "b")] {
+        let row = format!("<td>size={size} op={op}</td><td>3</td><td>306</td>");
+        assert_eq!(html.matches(&row).count(), 1, "{row}: {html}");
+    }
+}
+
+/// Programs of one's own say their units when they have run.
+#[test]
+fn figures_of_two_units_are_not_added_up() {
+    let tmp = tempfile::tempdir().unwrap();
+    let text = SMALL.replace(r#"rate[MiB/s]\": 100"#, r#"rate[1/s]\": 100"#);
+    assert_ne!(text, SMALL);
+    let ended = run(&tmp.path().join("run"), &plan(&text), &settings()).unwrap();
+    let why = ended.incomplete.expect("it ends");
+    let said = "the sum 'all': 'a/rate' is in MiB/s and 'b/rate' is in 1/s: figures of different units cannot be added up";
+    assert!(why.contains(said), "{why}");
+}

@@ -187,6 +187,21 @@ fn mdtest_prints_what_mdtest_prints() {
     check("mdtest_rank.csv", &ranks, &at, &[]);
 }
 
+/// The headings of times are those of mdtest 4.1 (hpc/ior: `src/mdtest.c`); what stands below them is seconds, as there.
+#[test]
+fn mdtest_prints_the_headings_of_times() {
+    let dir = place();
+    let heading = |line: &str| -> Vec<String> {
+        let (_, text) = good(&dir, line);
+        let all = text.lines().filter(|l| l.starts_with("SUMMARY "));
+        all.map(str::to_owned).collect()
+    };
+    let times = "SUMMARY time (in ms/op): (of 1 iterations)";
+    assert_eq!(heading("mdtest -n 2 -F -Z -d DIR/z"), [times]);
+    let rates = "SUMMARY rate (in ops/sec): (of 1 iterations)";
+    assert_eq!(heading("mdtest -n 2 -F -P -d DIR/p"), [rates, times]);
+}
+
 #[test]
 fn mib_prints_what_mib_prints() {
     let dir = place();

@@ -41,7 +41,7 @@ fn all_four_run_without_a_mount() {
         let ended = run(start).unwrap_or_else(|e| panic!("{line}: {e}\n{}", printed.text()));
         assert_eq!(ended.code, 0, "{line}\n{}", printed.text());
         let record = ended.record.expect("a record");
-        assert_eq!(record["storage"], "CORAL", "{line}");
+        assert_eq!(record["interface"], "CORAL", "{line}");
         assert_eq!(record["complete"], true, "{line}");
         if words[0] == "ior" {
             assert!(printed.text().contains("api                 : CORAL"));

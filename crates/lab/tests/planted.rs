@@ -35,7 +35,7 @@ const WRITES: u64 = 8;
 const WRITE_BYTES: usize = 65_536;
 
 /// Kinds of [`Plant`].
-const KINDS: u32 = 13;
+const KINDS: u32 = 14;
 /// Bytes of a file that is read in large blocks, and of a block.
 const LARGE_BYTES: u64 = 32 << 20;
 const BLOCK_BYTES: u64 = 256 << 10;
@@ -59,6 +59,8 @@ enum Plant {
     Writers,
     /// 4 KiB at a time, one program, so far there and back.
     Distance(Duration),
+    /// The same in a file of which a large part was written at once before.
+    DistanceAfterLarge(Duration),
     /// A file is read in large blocks, so far there and back, as in study S2.
     FarFile(Duration),
     /// The disk of the MDT.
@@ -83,7 +85,9 @@ impl Plant {
             Plant::Link(i, _) => Some((CauseKind::SlowLink, ost(i))),
             Plant::InFlight => Some((CauseKind::Window, "coral-OST".into())),
             Plant::PingPong | Plant::Writers => Some((CauseKind::LockPingPong, "[0x".into())),
-            Plant::Distance(_) => Some((CauseKind::FixedConcurrency, "the programs".into())),
+            Plant::Distance(_) | Plant::DistanceAfterLarge(_) => {
+                Some((CauseKind::FixedConcurrency, "the programs".into()))
+            }
             Plant::FarFile(_) => Some((CauseKind::Window, "the OSTs".into())),
             Plant::MdtSync(_) => Some((CauseKind::SlowStorage, "coral-MDT0000".into())),
             Plant::Core(_) => Some((CauseKind::BusyCore, "oss1".into())),
@@ -124,7 +128,8 @@ impl Plant {
             8 => Plant::Router(rng.random_range(1..4)),
             9 => Plant::Writers,
             10 => Plant::FarFile(ms),
-            11 => Plant::Network(rng.random_range(1.0..1000.0)),
+            11 => Plant::DistanceAfterLarge(ms),
+            12 => Plant::Network(rng.random_range(1.0..1000.0)),
             _ => Plant::Swap(rng.random_range(200.0..20_000.0)),
         }
     }
@@ -172,16 +177,17 @@ async fn program(fs: Arc<Llite>, name: String, rounds: u32) -> TestResult {
     Ok(())
 }
 
-/// One program that writes and syncs 4 KiB at a time.
-async fn small(fs: Arc<Llite>, name: String, rounds: u64) -> TestResult {
+/// One program that writes and syncs 4 KiB at a time, after `large` at once.
+async fn small(fs: Arc<Llite>, name: String, large: usize, rounds: u64) -> TestResult {
     let (me, node) = (Cred::root(), fs.node().clone());
     let w = node.stopwatch();
     let (_, file) = fs
         .create(&me, fs.root(), name.as_bytes(), 0o644, O_RDWR)
         .await?;
     let fid = file.fid();
-    for i in 0..rounds {
-        let data = Bytes::from(vec![i as u8; 4096]);
+    let first = (large > 0).then_some(large);
+    for (i, len) in (0..).zip(first.into_iter().chain((0..rounds).map(|_| 4096))) {
+        let data = Bytes::from(vec![i as u8; len]);
         let write = async {
             fs.write(&me, &file, i * 4096, data.into()).await?;
             fs.fsync(&file, true).await
@@ -244,9 +250,14 @@ async fn load(plant: Plant, clients: &[Client]) -> TestResult {
     let mut programs = tokio::task::JoinSet::new();
     let failed = |e: Box<dyn std::error::Error>| e.to_string();
     match plant {
-        Plant::Distance(_) => {
+        Plant::Distance(_) | Plant::DistanceAfterLarge(_) => {
             let fs = clients[0].llite().clone();
-            programs.spawn(async move { small(fs, "small".into(), 40).await.map_err(failed) });
+            let large = match plant {
+                Plant::Distance(_) => 0,
+                _ => 4 << 20,
+            };
+            programs
+                .spawn(async move { small(fs, "small".into(), large, 40).await.map_err(failed) });
         }
         Plant::FarFile(_) => {
             let (me, fs) = (Cred::root(), &clients[0]);
@@ -391,7 +402,7 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
     for c in &clients {
         for s in 0..=OSTS {
             let delay = match plant {
-                Plant::Distance(ms) | Plant::FarFile(ms) => ms / 2,
+                Plant::Distance(ms) | Plant::DistanceAfterLarge(ms) | Plant::FarFile(ms) => ms / 2,
                 Plant::Link(i, ms) if i + 1 == s => ms,
                 _ => usual,
             };
@@ -422,6 +433,10 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
     cluster.stop().await;
     let joined = join(&dumps);
     assert_eq!(joined.conflict_ns, 0, "{plant:?}");
+    for r in &joined.rpcs {
+        let (taken, places) = (r.rpc.in_flight, r.rpc.in_flight_max);
+        assert!(taken <= places, "{plant:?}: {taken} of {places} places");
+    }
     let mut facts = Facts::of(&joined);
     plant_facts(&mut facts, plant);
     Ok(explain(&facts))
@@ -449,6 +464,12 @@ async fn what_is_planted_is_named_first() -> TestResult {
         (Plant::PingPong, "", 3.0, 1.0),
         (Plant::Writers, "", 3.0, 1.0),
         (Plant::Distance(ms(20)), "there and back", 20.0, 1.1),
+        (
+            Plant::DistanceAfterLarge(ms(20)),
+            "there and back",
+            20.0,
+            1.1,
+        ),
         (Plant::FarFile(ms(19)), "twice there and back", 38.0, 1.1),
         (Plant::MdtSync(ms(30)), "storage takes", 30.0, 2.0),
         (Plant::Core(0.99), "busiest core", 99.0, 1.0),

@@ -417,3 +417,65 @@ fn progress_is_read_while_ranks_work() {
     assert_eq!(board.totals(), (512, 2 << 20));
     assert_eq!(board.read().collect::<Vec<_>>(), [(256, 1 << 20); 2]);
 }
+
+/// The originals go on after a warning, and end well; what was printed has the operations that failed among the others.
+#[test]
+fn operations_that_fail_are_counted_and_the_record_is_incomplete() {
+    let dir = place();
+    for (line, count, first) in [
+        (
+            "mdtest --np 2 -n 5 -F -T -u -d DIR/md",
+            10,
+            "unable to stat DIR/md/test-dir.0-0/mdtest_tree.0.0/file.mdtest.0.0: No such file",
+        ),
+        (
+            "mdsrate --np 1 --unlink --nfiles 3 --dir DIR --filefmt f%%d --recreate",
+            0,
+            "",
+        ),
+    ] {
+        let (ended, printed) = start(&dir, &format!("{line} --coral-json DIR/r.json"));
+        assert_eq!(ended.expect("it ends well").code, 0, "{printed}");
+        let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
+        let record: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(record["failed_operations"], count, "{line}: {record}");
+        assert_eq!(record["complete"], count == 0, "{line}");
+        let first = first.replace("DIR", &dir.path().to_string_lossy());
+        let why = format!("{count} operations failed, the first: {first}");
+        match record["why_incomplete"].as_str() {
+            None => assert_eq!(count, 0, "{line}"),
+            Some(said) => assert!(said.starts_with(&why), "{said}"),
+        }
+    }
+    // one of three files is not there
+    for i in [0, 2] {
+        fs::write(dir.path().join(format!("g{i}")), "").expect("made");
+    }
+    let line =
+        "mdsrate --np 1 --unlink --nfiles 3 --dir DIR --filefmt g%%d --coral-json DIR/r.json";
+    let (ended, printed) = start(&dir, line);
+    ended.expect("it ends well");
+    let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
+    let record: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(record["failed_operations"], 1, "{printed}");
+    let why = record["why_incomplete"].as_str().expect("a reason");
+    assert!(
+        why.starts_with("an operation failed: ") && why.contains("/g1:"),
+        "{why}"
+    );
+}
+
+/// The record has no room either: what is told is why the run ended.
+#[test]
+fn a_record_that_cannot_be_written_hides_nothing() {
+    let dir = place();
+    fs::create_dir(dir.path().join("f.00000000")).expect("made");
+    let (ended, _) = start(&dir, "ior -F -w -o DIR/f --coral-json /dev/full");
+    match ended {
+        Err(Failed::Storage { path, .. }) => assert!(path.ends_with("f.00000000"), "{path}"),
+        other => panic!("{other:?}"),
+    }
+    let (ended, _) = start(&dir, "ior -F -w -o DIR/g --coral-json /dev/full");
+    let why = ended.expect_err("a run without its record").to_string();
+    assert_eq!(why, "/dev/full: No space left on device (os error 28)");
+}

@@ -112,13 +112,17 @@ impl Import {
             true => Some(self.modify_slot(&rq).await),
             false => None,
         };
-        let _in_flight = match rq.urgent {
+        // dropped in this order: a place that is free again is not counted any more
+        let place = match rq.urgent {
             true => None,
-            false => Some((
-                self.take(&self.in_flight).await,
-                self.stats.in_flight.hold(),
-            )),
+            false => {
+                let place = self.take(&self.in_flight).await;
+                Some((self.stats.in_flight.hold(), place))
+            }
         };
+        let taken = place.as_ref();
+        let taken = taken.map_or(0, |_| self.stats.in_flight.value() as u32);
+        let places = (taken, self.in_flight.limit().into());
         let mut own = self.new_xid();
         let mut mbits = own.xid;
         let mut flags = 0;
@@ -163,7 +167,7 @@ impl Import {
                     self.keep(&rq, &attempt.body(), &r, now);
                     self.answered(&rq, &r, now - begun);
                     if let Some(watch) = watch {
-                        let end = self.rpc_end(&rq, &r, conn.nid, (begun, now), attempts);
+                        let end = self.rpc_end(&rq, &r, (begun, now), (attempts, conn.nid), places);
                         self.node.stopwatch().rpc_ended(watch, end);
                     }
                     return Ok(*r);
@@ -351,9 +355,9 @@ impl Import {
         &self,
         rq: &Request,
         r: &Reply,
-        nid: Nid,
         (begun, ended): (Instant, Instant),
-        attempts: u32,
+        (attempts, nid): (u32, Nid),
+        places: (u32, u32),
     ) -> RpcEnd {
         let offered = match &rq.bulk {
             Some(Bulk::Source { data, .. }) => data.iter().map(|d| d.len() as u64).sum(),
@@ -374,10 +378,8 @@ impl Import {
             ended,
             attempts,
             bulk_bytes: offered + got,
-            in_flight: (
-                self.stats.in_flight.value() as u32,
-                self.in_flight.limit().into(),
-            ),
+            inline_bytes: inline_bytes(rq, r),
+            in_flight: places,
         }
     }
 
@@ -446,6 +448,17 @@ struct Progress {
     sent: AtomicBool,
     /// The xid it has now; 0: none yet.
     xid: AtomicU64,
+}
+
+/// Bytes of a file's data that travelled within the messages: a small write is the last part of its request, a small read tells in its
+/// status how many it brought.
+fn inline_bytes(rq: &Request, r: &Reply) -> u32 {
+    let bytes = match (&rq.bulk, rq.opc) {
+        (None, opc::OST_WRITE) => rq.bufs.last().map_or(0, |b| b.len()),
+        (None, opc::OST_READ) => usize::try_from(r.status).unwrap_or(0),
+        _ => 0,
+    };
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 /// A call. A modifying one goes on in the background when it is dropped after its request was sent.

@@ -79,7 +79,10 @@ pub struct Rpc {
     pub attempts: u32,
     /// Bytes of bulk data.
     pub bulk_bytes: u64,
-    /// RPCs of the import in flight when it was sent, itself included.
+    /// Bytes of a file's data that were within request and reply.
+    #[serde(default)]
+    pub inline_bytes: u32,
+    /// Places of the import that were taken when it had got one, its own included; 0: it needed none.
     pub in_flight: u32,
     /// How many there may be.
     pub in_flight_max: u32,

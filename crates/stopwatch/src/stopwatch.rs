@@ -54,6 +54,7 @@ struct KeptRpc {
     target: Name,
     opc: u32,
     attempts: u32,
+    inline_bytes: u32,
     in_flight: (u32, u32),
 }
 
@@ -99,7 +100,9 @@ pub struct RpcEnd {
     pub attempts: u32,
     /// Bytes of bulk data.
     pub bulk_bytes: u64,
-    /// RPCs in flight when it was sent, and how many there may be.
+    /// Bytes of a file's data within request and reply.
+    pub inline_bytes: u32,
+    /// Places that were taken when it had got one, with its own, and how many there are; 0: it needed none.
     pub in_flight: (u32, u32),
 }
 
@@ -293,6 +296,7 @@ impl Stopwatch {
             xid: end.xid,
             reply_mbits: end.reply_mbits,
             bulk_bytes: end.bulk_bytes,
+            inline_bytes: end.inline_bytes,
             span: (self.ns(end.begun), self.ns(end.ended)),
             sending: self.ns(end.sending),
             sent: self.ns(end.sent),
@@ -396,6 +400,7 @@ impl Stopwatch {
                 reply: ns(e.reply),
                 attempts: e.attempts,
                 bulk_bytes: e.bulk_bytes,
+                inline_bytes: e.inline_bytes,
                 in_flight: e.in_flight.0,
                 in_flight_max: e.in_flight.1,
                 waits: waits(kept),
@@ -496,6 +501,7 @@ mod tests {
             ended: at,
             attempts: 1,
             bulk_bytes: 0,
+            inline_bytes: 0,
             in_flight: (1, 8),
         }
     }

@@ -38,7 +38,7 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
         ));
     }
     let file = match &e.places[..] {
-        [one] => kept(one),
+        [one] => kept(one)?,
         _ => None,
     };
     if e.trial {
@@ -94,9 +94,9 @@ impl Watched {
 /// Watches for so many seconds. Whoever uses one of the mounts of this mount namespace is load, whichever processes are asked.
 fn watched(places: &[PathBuf], seconds: f64) -> Watched {
     let mounts = lfs::mounts().unwrap_or_default().into_iter();
-    let mounts: Vec<PathBuf> = (mounts.map(|m| m.path))
-        .chain(places.iter().cloned())
-        .collect();
+    let others = places.iter().filter(|p| !lfs::is_on_mount(p));
+    let others = others.filter_map(|p| p.canonicalize().ok());
+    let mounts: Vec<PathBuf> = mounts.map(|m| m.path).chain(others).collect();
     let mut tcp = vec![];
     let machine = this_host(&mounts, || tcp = looks(places, seconds));
     Watched { machine, tcp }
@@ -127,12 +127,24 @@ fn wait(s: f64) {
     std::thread::sleep(Duration::from_secs_f64(s));
 }
 
-/// The file of a run, or a file itself.
-fn kept(place: &Path) -> Option<PathBuf> {
+/// The file of a run, or a file itself. On a mount there is none: looking for it would be load.
+fn kept(place: &Path) -> Result<Option<PathBuf>, String> {
+    if lfs::is_on_mount(place) {
+        return Ok(None);
+    }
     let inside = place.join(IN_RUN);
-    match place.is_file() {
-        true => Some(place.to_owned()),
-        false => inside.is_file().then_some(inside),
+    if place.is_file() {
+        return Ok(Some(place.to_owned()));
+    }
+    if inside.is_file() {
+        return Ok(Some(inside));
+    }
+    match place.join("plan.json").is_file() {
+        true => Err(format!(
+            "'{}' is a run of the laboratory without stopwatches: no step has ended in which it knew Coral processes, its own or those of --mount",
+            place.display()
+        )),
+        false => Ok(None),
     }
 }
 
@@ -159,8 +171,8 @@ fn as_json(v: &Verdict) -> Value {
         "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
         "at_once": v.at_once, "next": v.next,
         "rpcs_with_data": v.transfers.map(|t| json!({
-            "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "in_flight": t.in_flight,
-            "in_flight_max": t.in_flight_max, "targets": t.targets,
+            "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "under_way": t.under_way,
+            "in_flight": t.in_flight, "places": t.places, "targets": t.targets,
         })),
         "not_ended": v.going.as_ref().map(|g| json!({
             "operations": g.count, "oldest_s": g.oldest_s, "oldest": g.oldest,
@@ -175,11 +187,14 @@ mod tests {
     #[test]
     fn what_is_kept_is_found_in_a_run() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(kept(dir.path()), None);
+        assert_eq!(kept(dir.path()), Ok(None));
+        std::fs::write(dir.path().join("plan.json"), "{}").unwrap();
+        let why = kept(dir.path()).unwrap_err();
+        assert!(why.contains("without stopwatches"), "{why}");
         let file = dir.path().join(IN_RUN);
         std::fs::write(&file, "{}").unwrap();
-        assert_eq!(kept(dir.path()), Some(file.clone()));
-        assert_eq!(kept(&file), Some(file.clone()));
+        assert_eq!(kept(dir.path()), Ok(Some(file.clone())));
+        assert_eq!(kept(&file), Ok(Some(file.clone())));
         assert!(read(&file).unwrap_err().contains("coral trace --json"));
     }
 }

@@ -278,6 +278,13 @@ fn parse_mountinfo(line: &str) -> Option<MountPoint> {
     })
 }
 
+/// Whether `path` lies on such a mount, by its text: nothing is asked of the file system itself.
+pub(crate) fn is_on_mount(path: &Path) -> bool {
+    let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let all = mounts().unwrap_or_default();
+    all.iter().any(|m| full.starts_with(&m.path))
+}
+
 /// The mount that holds `path`.
 pub(crate) fn mount_of(path: &Path) -> Result<MountPoint, Failure> {
     let full = std::fs::canonicalize(path)

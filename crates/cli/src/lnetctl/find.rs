@@ -1,12 +1,14 @@
 //! Which running process is meant: every process with a node leaves the path of its control socket in a directory of its user.
 
 use crate::control::{self, Ask, Asked};
+use crate::lfs;
 use crate::lnetctl::agent::Agent;
 use crate::rundir;
 use coral_lab::entry::Owner;
 use coral_lnet::Node;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -230,8 +232,9 @@ pub(crate) fn sockets(which: &[PathBuf], how: &str) -> Result<Vec<PathBuf>, Stri
     }
     let named = which.iter().map(|w| socket(Some(w), None, how));
     let mut all: Vec<PathBuf> = named.collect::<Result<_, _>>()?;
-    all.sort();
-    all.dedup();
+    // A process may be named by its directory, by its mount point and by its pid: it is asked once.
+    let mut seen = std::collections::BTreeSet::new();
+    all.retain(|s| std::fs::metadata(s).map_or(true, |m| seen.insert((m.dev(), m.ino()))));
     Ok(all)
 }
 
@@ -245,7 +248,9 @@ pub(crate) fn socket(
     if let Some(s) = socket {
         return Ok(s.to_owned());
     }
-    if let Some(own) = which.map(control::path).filter(|s| s.exists()) {
+    // What lies on a mount is not looked at: that would be an operation of the file system, which may be measured just then.
+    let own = which.filter(|w| !lfs::is_on_mount(w)).map(control::path);
+    if let Some(own) = own.filter(|s| s.exists()) {
         return Ok(own);
     }
     let mut all = running();
@@ -258,7 +263,7 @@ pub(crate) fn socket(
         return match all.iter().find(|r| meant(r)) {
             Some(r) => Ok(r.socket.clone()),
             None => Err(format!(
-                "'{}' is no directory, mount point or pid of a running Coral process of this user{}",
+                "no Coral process of this user that runs here has '{}' as its directory, mount point or pid{}",
                 which.display(),
                 listed(&all)
             )),

@@ -275,7 +275,7 @@ impl FileSystem {
     }
 }
 
-/// A mount at each NID, in their order.
+/// A mount at each NID, in their order; or none, when one fails.
 async fn mount_all(
     source: String,
     nids: Vec<Nid>,
@@ -285,8 +285,10 @@ async fn mount_all(
     let mut to_do = nids.into_iter().enumerate();
     let mut mounting = JoinSet::new();
     let mut done = Vec::new();
+    let mut failed = None;
     loop {
         while mounting.len() < MOUNTING
+            && failed.is_none()
             && let Some((i, nid)) = to_do.next()
         {
             let source = source.clone();
@@ -297,9 +299,17 @@ async fn mount_all(
         }
         match mounting.join_next().await {
             None => break,
-            Some(Ok(mounted)) => done.push(mounted?),
-            Some(Err(gone)) => return Err(ConnectError::Threads(io::Error::other(gone))),
+            Some(Ok(Ok(mounted))) => done.push(mounted),
+            Some(Ok(Err(why))) => failed = Some(why),
+            Some(Err(gone)) => failed = Some(ConnectError::Threads(io::Error::other(gone))),
         }
+    }
+    if let Some(why) = failed {
+        // Those that are there have ended when the failure is told: the program may end at once.
+        for (_, fs) in done {
+            let _ = tokio::time::timeout(END_LIMIT, fs.unmount()).await;
+        }
+        return Err(why);
     }
     done.sort_by_key(|(i, _)| *i);
     Ok(done.into_iter().map(|(_, fs)| fs).collect())

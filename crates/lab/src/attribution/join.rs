@@ -401,6 +401,7 @@ mod tests {
             reply: 50,
             attempts: 1,
             bulk_bytes: 0,
+            inline_bytes: 0,
             in_flight: 1,
             in_flight_max: 8,
             waits: vec![],

@@ -56,7 +56,8 @@ pub fn perfetto(j: &Joined, filter: &Filter) -> Value {
         }
         for r in o.rpcs.iter().map(|i| &j.rpcs[*i]) {
             let name = opc::name(r.rpc.opc).unwrap_or("?");
-            let args = json!({ "xid": r.rpc.xid, "target": j.names[r.target], "bulk_bytes": r.rpc.bulk_bytes });
+            let args = json!({ "xid": r.rpc.xid, "target": j.names[r.target], "bulk_bytes": r.rpc.bulk_bytes,
+                "inline_bytes": r.rpc.inline_bytes });
             // RPCs side by side would cover each other in a row: each is an asynchronous pair of its own.
             for (ph, ts) in [("b", r.rpc.span.0), ("e", r.rpc.span.1)] {
                 events.push(json!({

@@ -87,12 +87,22 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
             return wrong(unknown("parser", &c.parser, super::parse::PARSERS));
         }
     }
-    let mut named = spec.roles.iter().chain(&spec.sar);
-    if let Some(c) = named.find(|c| c.name.is_empty() || !c.name.chars().all(word)) {
-        return wrong(format!(
-            "a role is called '{}': give letters, digits, '-' or '_'",
-            c.name
-        ));
+    for (section, all) in [("roles", &spec.roles), ("sar", &spec.sar)] {
+        for (i, c) in all.iter().enumerate() {
+            let nth = format!("[[{section}]] number {}", i + 1);
+            if c.name.is_empty() {
+                return wrong(format!(
+                    "{nth}, which runs '{}', has no name: give `name = \"...\"`, by which its results are called",
+                    c.command.join(" ")
+                ));
+            }
+            if !c.name.chars().all(word) {
+                return wrong(format!(
+                    "{nth} is called '{}': give letters, digits, '-' or '_'",
+                    c.name
+                ));
+            }
+        }
     }
     Ok(())
 }

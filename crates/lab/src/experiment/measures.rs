@@ -3,24 +3,24 @@
 use super::nearest::unknown;
 use super::spec::{FigureKind, Spec, SpecError, wrong};
 
-/// Measures that a parser can give. None: any name, as a program of one's own prints it.
-fn of_parser(parser: &str) -> Option<Vec<String>> {
-    let named = |all: &[&str]| Some(all.iter().map(|m| (*m).to_owned()).collect());
-    let both = |endings: &[&str]| {
-        let of = |op| endings.iter().map(move |e| format!("{op}{e}"));
+/// Measures that a parser can give, each with its unit. None: any name, as a program of one's own prints it.
+fn of_parser(parser: &str) -> Option<Vec<(String, &'static str)>> {
+    let rates = |all: &[&str]| Some(all.iter().map(|m| ((*m).to_owned(), "1/s")).collect());
+    let both = |endings: &[(&str, &'static str)]| {
+        let of = |op| (endings.iter()).map(move |(e, unit)| (format!("{op}{e}"), *unit));
         Some(["write", "read"].into_iter().flat_map(of).collect())
     };
     match parser {
         "ior" => both(&[
-            "",
-            "_iops",
-            "_open_s",
-            "_rdwr_s",
-            "_close_s",
-            "_total_s",
-            "_iterations",
+            ("", "MiB/s"),
+            ("_iops", "1/s"),
+            ("_open_s", "s"),
+            ("_rdwr_s", "s"),
+            ("_close_s", "s"),
+            ("_total_s", "s"),
+            ("_iterations", "1"),
         ]),
-        "mdtest" => named(&[
+        "mdtest" => rates(&[
             "directory_creation",
             "directory_stat",
             "directory_rename",
@@ -32,16 +32,16 @@ fn of_parser(parser: &str) -> Option<Vec<String>> {
             "tree_creation",
             "tree_removal",
         ]),
-        "mdsrate" => named(&["eff", "aggr", "client"]),
-        "mib" => both(&[""]),
+        "mdsrate" => rates(&["eff", "aggr", "client"]),
+        "mib" => both(&[("", "MiB/s")]),
         "fio" => both(&[
-            "",
-            "_iops",
-            "_clat_mean_us",
-            "_clat_p50_us",
-            "_clat_p99_us",
-            "_clat_p50_slowest_job_us",
-            "_clat_p99_slowest_job_us",
+            ("", "MiB/s"),
+            ("_iops", "1/s"),
+            ("_clat_mean_us", "us"),
+            ("_clat_p50_us", "us"),
+            ("_clat_p99_us", "us"),
+            ("_clat_p50_slowest_job_us", "us"),
+            ("_clat_p99_slowest_job_us", "us"),
         ]),
         "none" => Some(vec![]),
         _ => None,
@@ -60,6 +60,7 @@ pub(super) fn check_measures(spec: &Spec) -> Result<(), SpecError> {
             }
             known(spec, "[sums]", part)?;
         }
+        one_unit(spec, name, parts)?;
     }
     for f in &spec.figures {
         for y in &f.y {
@@ -77,6 +78,32 @@ pub(super) fn check_measures(spec: &Spec) -> Result<(), SpecError> {
         known(spec, "[[published]] measure", measure)?;
     }
     Ok(())
+}
+
+/// Figures of different units have no sum. Units that only the programs themselves know are compared when they have run.
+fn one_unit(spec: &Spec, sum: &str, parts: &[String]) -> Result<(), SpecError> {
+    let mut first: Option<(&str, &str)> = None;
+    for part in parts.iter().map(|p| p.trim_end_matches('?')) {
+        for unit in units(spec, part) {
+            let (other, of_other) = *first.get_or_insert((part, unit));
+            if of_other != unit {
+                return wrong(format!(
+                    "[sums] {sum}: '{other}' is in {of_other} and '{part}' is in {unit}: figures of different units cannot be added up"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The units of ROLE/MEASURE, as far as they are known.
+fn units(spec: &Spec, name: &str) -> Vec<&'static str> {
+    let Some((role, measure)) = name.split_once('/') else {
+        return vec![];
+    };
+    let of = spec.roles.iter().filter(|r| r.name == role);
+    let all = of.filter_map(|r| of_parser(&r.parser)).flatten();
+    all.filter(|(m, _)| m == measure).map(|(_, u)| u).collect()
 }
 
 fn known(spec: &Spec, place: &str, name: &str) -> Result<(), SpecError> {
@@ -104,10 +131,10 @@ fn known(spec: &Spec, place: &str, name: &str) -> Result<(), SpecError> {
             "{place}: '{name}': the role '{role}' has the parser 'none', which reads no measures: give it `parser`"
         ));
     }
-    match all.iter().any(|m| m == measure) {
+    match all.iter().any(|(m, _)| m == measure) {
         true => Ok(()),
         false => {
-            let all: Vec<&str> = all.iter().map(String::as_str).collect();
+            let all: Vec<&str> = all.iter().map(|(m, _)| m.as_str()).collect();
             let what = format!("measure of the role '{role}'");
             wrong(format!("{place}: {}", unknown(&what, measure, &all)))
         }
@@ -155,7 +182,8 @@ mod tests {
             let given = parse(parser, &text).unwrap();
             assert!(!given.is_empty(), "{parser}");
             for m in given {
-                assert!(known.contains(&m.name), "{parser}: {}", m.name);
+                let is = |(name, unit): &(String, &str)| *name == m.name && *unit == m.unit;
+                assert!(known.iter().any(is), "{parser}: {} in {}", m.name, m.unit);
             }
         }
         for parser in PARSERS {
@@ -201,6 +229,10 @@ mod tests {
                 "[sums]: unknown measure of the role 'w' 'raed'; did you mean 'read'?",
             ),
             ("[sums]\nall=['w']\n".to_owned(), "give ROLE/MEASURE"),
+            (
+                "[sums]\nall=['own/x', 'w/write', 'w/read_iops?']\n".to_owned(),
+                "[sums] all: 'w/write' is in MiB/s and 'w/read_iops' is in 1/s: figures of different units cannot be added up",
+            ),
             (
                 "[sums]\nall=['w/write']\n".to_owned() + &published("al"),
                 "unknown sum 'al'; did you mean 'all'?",

@@ -25,6 +25,7 @@ mod store;
 mod tcp_watch;
 mod template;
 mod value;
+mod words;
 
 pub use hosts::Host;
 pub use nearest::nearest;

@@ -1,7 +1,7 @@
 //! What a rig is made of, as an experiment file says it.
 
 use super::spec::{SpecError, known_keys};
-use super::value::text;
+use super::value::{shown, text};
 use toml::{Table, Value};
 
 /// Keys of `[rig]`.
@@ -94,7 +94,7 @@ fn number(t: &Table, key: &str, otherwise: f64) -> Result<f64, SpecError> {
         Some(_) => None,
     };
     v.filter(|v| v.is_finite())
-        .ok_or_else(|| SpecError::Wrong(format!("[rig] {key} = {}: give a number", text(&t[key]))))
+        .ok_or_else(|| SpecError::Wrong(format!("[rig] {key} = {}: give a number", shown(&t[key]))))
 }
 
 fn count(
@@ -132,8 +132,15 @@ impl RigSpec {
             )));
         }
         let router = yes_or_no(t, "router")?;
-        let rate_of = |key| t.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
-        let (rate, slice_rate): (String, String) = (rate_of("rate"), rate_of("slice_rate"));
+        let rate_of = |key: &str| match t.get(key) {
+            None => Ok(String::new()),
+            Some(Value::String(rate)) => Ok(rate.clone()),
+            Some(other) => Err(SpecError::Wrong(format!(
+                "[rig] {key} = {}: give a text as tc(8) takes it, as in \"1gbit\"",
+                shown(other)
+            ))),
+        };
+        let (rate, slice_rate) = (rate_of("rate")?, rate_of("slice_rate")?);
         if !rate.is_empty() && !slice_rate.is_empty() {
             return Err(SpecError::Wrong(
                 "[rig] rate and slice_rate: give one of them".into(),
@@ -168,7 +175,7 @@ fn yes_or_no(t: &Table, key: &str) -> Result<bool, SpecError> {
         Some(Value::String(s)) if s == "true" || s == "false" => Ok(s == "true"),
         Some(v) => Err(SpecError::Wrong(format!(
             "[rig] {key} = {}: give true or false",
-            text(v)
+            shown(v)
         ))),
     }
 }
@@ -187,7 +194,7 @@ fn system(v: &Value) -> Result<Option<System>, SpecError> {
             "[rig] systems: name '{name}': give 1 to 8 letters or digits"
         )));
     }
-    if t.get("mds").is_some_and(|v| text(v) == "none") {
+    if t.get("mds").is_some_and(|v| shown(v) == "none") {
         return Ok(None);
     }
     Ok(Some(System {
@@ -204,12 +211,13 @@ fn targets(
     what: &str,
     (most, most_targets): (usize, u64),
 ) -> Result<Vec<u32>, SpecError> {
-    let texts: Vec<String> = match t.get(key) {
-        None => vec!["1".into()],
+    let texts: Result<Vec<String>, String> = match t.get(key) {
+        None => Ok(vec!["1".into()]),
         Some(Value::Array(a)) => a.iter().map(text).collect(),
-        Some(Value::String(s)) => s.split(',').map(|w| w.trim().to_owned()).collect(),
-        Some(v) => vec![text(v)],
+        Some(Value::String(s)) => Ok(s.split(',').map(|w| w.trim().to_owned()).collect()),
+        Some(v) => text(v).map(|one| vec![one]),
     };
+    let texts = texts.map_err(|why| SpecError::Wrong(format!("[rig] systems: {key}: {why}")))?;
     let numbers = texts.iter().filter_map(|w| w.parse().ok());
     let all: Vec<u32> = numbers.filter(|n| *n > 0).collect();
     let together: u64 = all.iter().map(|n| u64::from(*n)).sum();
@@ -266,6 +274,11 @@ mod tests {
             (
                 "systems = [{name='a'}]\nrate = '1gbit'\nslice_rate = '1gbit'",
                 "one of them",
+            ),
+            ("systems = [{name='a'}]\nrate = 5", "rate = 5: give a text"),
+            (
+                "systems = [{name='a', oss=[[1]]}]",
+                "oss: a list or table within a list",
             ),
             ("systems = []", "different names"),
             ("systems = [{name='a'}, {name='a'}]", "different names"),

@@ -4,7 +4,7 @@ use super::environment::{differences, environment};
 use super::needs::check_needs;
 use super::plan::{Plan, Step, StepKind};
 use super::process::output_unless;
-use super::step::{Runner, Stop};
+use super::step::{Runner, Stop, rig_dir};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
 use crate::verdict::{Seen, Tcp};
@@ -21,6 +21,9 @@ use std::time::Duration;
 
 /// How long a run that was killed may take to end its file systems.
 const ENDING: Duration = Duration::from_secs(30);
+
+/// A file system with less room, bytes, is full.
+const LEAST_BYTES: u64 = 64 << 10;
 
 /// Asks the Coral process with this directory for its status.
 pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
@@ -79,6 +82,13 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
     std::fs::create_dir_all(dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
     let _alone = alone(dir, settings)?;
     let run = RunDir::create(dir, plan, &now).map_err(say)?;
+    (settings.say)(&format!(
+        "{}: {} points, {} steps, in '{}'",
+        plan.spec.name,
+        plan.points.len(),
+        plan.steps.len(),
+        dir.display()
+    ));
     go(
         &run,
         plan,
@@ -97,6 +107,10 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     let _alone = alone(dir, settings)?;
     let (run, plan) = RunDir::open(dir).map_err(say)?;
     run.mend().map_err(say)?;
+    if plan.spec.rig.is_some() {
+        // Of a run that was killed: nobody has its targets open any more.
+        let _ = std::fs::remove_dir_all(rig_dir(dir, settings));
+    }
     let before: Value = run.read("environment.json").map_err(say)?;
     check_needs(&plan, dir, settings)?;
     let now = environment(
@@ -214,7 +228,11 @@ fn go(
                 ));
             }
             Err(Stop::Failed(e)) => {
-                why = Some(e);
+                // Then what the commands said of it may be lost too.
+                why = Some(match is_full(run.path()) {
+                    true => format!("{e}; no space is left on '{}'", run.path().display()),
+                    false => e,
+                });
                 break;
             }
             Err(Stop::Store(e)) => {
@@ -241,6 +259,12 @@ fn go(
         all: plan.steps.len(),
         incomplete: why,
     })
+}
+
+/// Whether the file system of the run directory has no room for what a step writes.
+fn is_full(dir: &Path) -> bool {
+    let space = rustix::fs::statvfs(dir);
+    space.is_ok_and(|s| s.f_bavail.saturating_mul(s.f_frsize) < LEAST_BYTES)
 }
 
 /// Steps that have no result yet.

@@ -5,7 +5,8 @@
 use super::check::check;
 use super::hosts::Host;
 use super::nearest::unknown;
-use super::value::{text, time};
+use super::value::{scalar, text, time};
+use super::words::type_error;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -140,15 +141,18 @@ fn no_parser() -> String {
 
 /// A value or a list of them, as text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Value", into = "Vec<String>")]
+#[serde(try_from = "Value", into = "Vec<String>")]
 pub struct OneOrMany(pub Vec<String>);
 
-impl From<Value> for OneOrMany {
-    fn from(v: Value) -> OneOrMany {
-        OneOrMany(match v {
-            Value::Array(list) => list.iter().map(text).collect(),
-            one => vec![text(&one)],
-        })
+impl TryFrom<Value> for OneOrMany {
+    type Error = String;
+
+    fn try_from(v: Value) -> Result<OneOrMany, String> {
+        let all = match v {
+            Value::Array(list) => list.iter().map(text).collect::<Result<_, _>>()?,
+            one => vec![text(&one)?],
+        };
+        Ok(OneOrMany(all))
     }
 }
 
@@ -241,7 +245,8 @@ fn one() -> f64 {
 pub struct Published {
     /// What was measured.
     pub what: String,
-    /// Its value, as published.
+    /// Its value, as published: a text or a number.
+    #[serde(deserialize_with = "scalar")]
     pub value: String,
     /// Our measure of the same thing; empty where there is none.
     #[serde(default)]
@@ -397,17 +402,6 @@ pub fn load(text: &str, profile: Option<&str>) -> Result<Spec, SpecError> {
         .map_err(|e: toml::de::Error| SpecError::Wrong(type_error(&e)))?;
     check(&spec)?;
     Ok(spec)
-}
-
-/// A value of the wrong kind: where it is, and what was expected.
-fn type_error(e: &toml::de::Error) -> String {
-    // The key is in the long form only, in a line of its own.
-    let long = e.to_string();
-    let key = long.lines().find_map(|l| l.strip_prefix("in `"));
-    match key.and_then(|k| k.strip_suffix('`')) {
-        Some(key) => format!("{key}: {}", e.message()),
-        None => e.message().to_owned(),
-    }
 }
 
 /// Lays the tables of a profile over an experiment, and takes the profiles out.
@@ -592,26 +586,55 @@ mod tests {
     #[test]
     fn a_value_of_the_wrong_kind_is_named_by_its_key() {
         for (from, to, says) in [
-            ("repeats = 2", "repeats = \"two\"", "run.repeats: "),
-            ("repeats = 2", "repeats = -1", "run.repeats: "),
+            (
+                "repeats = 2",
+                "repeats = \"two\"",
+                "run.repeats: the text \"two\" is given, and a whole number",
+            ),
+            ("repeats = 2", "repeats = -1", "run.repeats: the number -1 "),
+            (
+                "n = [1, 2]",
+                "n = [[1], 2]",
+                "parameters.n: a list or table within a list",
+            ),
+            (
+                "[profile.quick.run]",
+                "[[published]]\nwhat=\"x\"\nvalue=[1]\n[profile.quick.run]",
+                "published.value: a list or table",
+            ),
             ("budget = \"10m\"", "budget = \"soon\"", "run.budget: "),
-            ("budget = \"10m\"", "order = \"any\"", "run.order: "),
+            (
+                "budget = \"10m\"",
+                "order = \"any\"",
+                "run.order: unknown word 'any'; known: interleaved, blocked",
+            ),
             (
                 "command = [\"true\", \"{size}\"]",
                 "command = \"true\"",
-                "roles.command: ",
+                "roles.command: the text \"true\" is given, and a list in [ ] is expected",
+            ),
+            (
+                "command = [\"true\", \"{size}\"]",
+                "",
+                "roles: there is no `command`",
             ),
             (
                 "[run]",
                 "[needs]\nfree_mib = \"all\"\n[run]",
                 "needs.free_mib: ",
             ),
-            ("name = \"small\"", "name = 5", "name: "),
+            (
+                "name = \"small\"",
+                "name = 5",
+                "name: the number 5 is given, and a text in quotes is expected",
+            ),
         ] {
             assert!(SMALL.contains(from), "{from}");
             let said = refused(&SMALL.replace(from, to));
             assert!(said.starts_with(says), "{to}: {said}");
         }
+        let number = format!("{SMALL}\n[[published]]\nwhat=\"x\"\nvalue=1.5");
+        assert_eq!(load(&number, None).unwrap().published[0].value, "1.5");
     }
 
     #[test]

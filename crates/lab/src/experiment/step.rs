@@ -105,8 +105,10 @@ impl Runner<'_> {
         record.cache = self.caches(std::mem::take(&mut record.cache))?;
         let (roles, parsers) = self.roles(&point, step, raw, "")?;
         let mut sampler = None;
+        // Before it begins: this asks the file system.
+        let mounts = self.settings.mounts.values().flatten();
+        let mounts: Vec<PathBuf> = mounts.filter_map(|m| m.canonicalize().ok()).collect();
         record.started_ms = clock::unix_ms();
-        let mounts: Vec<PathBuf> = self.settings.mounts.values().flatten().cloned().collect();
         let (begun, processors) = (clock::now(), Processors::begin(&mounts, LOOK_PAUSE));
         let pause = spec.run.sample.max(TCP_PAUSE);
         let tcp = TcpWatch::start(self.settings.tcp.clone(), self.places(), pause);
@@ -137,7 +139,7 @@ impl Runner<'_> {
         if let Some(e) = failed {
             return Err(e);
         }
-        record.sums = sums(&spec.sums, record);
+        record.sums = sums(&spec.sums, record)?;
         for (i, c) in spec
             .cleanup
             .iter()
@@ -169,12 +171,7 @@ impl Runner<'_> {
         if let Some(mut old) = self.rig.take() {
             old.stop()?;
         }
-        let dir = self
-            .settings
-            .scratch
-            .clone()
-            .unwrap_or_else(|| self.run.path().to_owned())
-            .join("rig");
+        let dir = rig_dir(self.run.path(), self.settings);
         let dir = std::path::absolute(&dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
         self.rig = Some(
             Rig::start(&spec, &dir, self.settings)
@@ -358,7 +355,8 @@ impl Runner<'_> {
             match parse(parser, &read_head(&role.stdout)) {
                 Ok(m) => {
                     record.measures = m;
-                    None
+                    let lost = role.record.as_deref().and_then(not_all);
+                    lost.map(|why| format!("{}: {why}", role.name))
                 }
                 Err(e) => Some(format!("{}: {e}", role.name)),
             }
@@ -476,6 +474,11 @@ impl Runner<'_> {
     }
 }
 
+/// Where the rig of a run has its targets.
+pub(super) fn rig_dir(run: &Path, settings: &Settings) -> PathBuf {
+    settings.scratch.as_deref().unwrap_or(run).join("rig")
+}
+
 /// This machine in the means of a step.
 fn host_of(samples: &Samples, used: Used) -> Host {
     let mean = |name: &str| {
@@ -497,6 +500,13 @@ fn host_of(samples: &Samples, used: Used) -> Host {
         others: used.others,
         other: used.other,
     }
+}
+
+/// Why a load generator did not do all that it was to do, as its record says: some go on where an operation fails, and end well.
+fn not_all(record: &Path) -> Option<String> {
+    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).ok()?).ok()?;
+    let why = record["why_incomplete"].as_str();
+    (record["complete"] == false).then(|| why.unwrap_or("its record is incomplete").to_owned())
 }
 
 /// The file of a step in which a load generator leaves its record.
@@ -530,25 +540,33 @@ fn read_head(file: &Path) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Sums that an experiment names, of those that have all their parts here.
-fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Vec<Measure> {
-    wanted
-        .iter()
-        .filter_map(|(name, parts)| {
-            let found: Vec<&Measure> = parts
-                .iter()
-                .filter_map(|p| match p.strip_suffix('?') {
-                    Some(optional) => r.measure(optional).map(Some),
-                    None => Some(r.measure(p)),
-                })
-                .collect::<Option<_>>()?;
-            Some(Measure {
-                name: name.clone(),
-                unit: found.first()?.unit.clone(),
-                value: found.iter().map(|m| m.value).sum(),
-            })
-        })
-        .collect()
+/// Sums that an experiment names, of those that have all their parts here. Programs of one's own say their units only now.
+fn sums(wanted: &BTreeMap<String, Vec<String>>, r: &Record) -> Result<Vec<Measure>, String> {
+    let mut all = vec![];
+    for (name, parts) in wanted {
+        let found = parts.iter().filter_map(|p| match p.strip_suffix('?') {
+            Some(optional) => r.measure(optional).map(|m| Some((optional, m))),
+            None => Some(r.measure(p).map(|m| (p.as_str(), m))),
+        });
+        let Some(found) = found.collect::<Option<Vec<(&str, &Measure)>>>() else {
+            continue;
+        };
+        let Some((first, m)) = found.first() else {
+            continue;
+        };
+        if let Some((other, o)) = found.iter().find(|(_, o)| o.unit != m.unit) {
+            return Err(format!(
+                "the sum '{name}': '{first}' is in {} and '{other}' is in {}: figures of different units cannot be added up",
+                m.unit, o.unit
+            ));
+        }
+        all.push(Measure {
+            name: name.clone(),
+            unit: m.unit.clone(),
+            value: found.iter().map(|(_, m)| m.value).sum(),
+        });
+    }
+    Ok(all)
 }
 
 /// Fills a point's parameters into every text of a table.

@@ -61,6 +61,14 @@ pub enum StoreError {
         /// Its format.
         format: u32,
     },
+    /// There is no run.
+    #[error("'{}' {what}: give the directory of a run; `coral lab list DIR` shows those in a directory", dir.display())]
+    NoRun {
+        /// What was given.
+        dir: PathBuf,
+        /// What it is instead.
+        what: &'static str,
+    },
     /// It is there already.
     #[error("'{}' is there already; `coral lab resume` goes on with a run, another --dir makes a new one", .0.display())]
     Exists(PathBuf),
@@ -227,6 +235,18 @@ impl RunDir {
         let run = RunDir {
             dir: dir.to_owned(),
         };
+        let what = match std::fs::metadata(dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Some("is not there"),
+            Ok(m) if !m.is_dir() => Some("is a file"),
+            Ok(_) if !dir.join("plan.json").exists() => {
+                Some("holds no run of the laboratory: it has no plan.json")
+            }
+            _ => None,
+        };
+        if let Some(what) = what {
+            let dir = dir.to_owned();
+            return Err(StoreError::NoRun { dir, what });
+        }
         #[derive(Deserialize)]
         struct Format {
             format: u32,
@@ -543,10 +563,21 @@ mod tests {
     #[test]
     fn what_is_no_run_and_what_is_newer_is_refused() {
         let tmp = tempfile::tempdir().unwrap();
-        assert!(matches!(
-            RunDir::open(tmp.path()),
-            Err(StoreError::Io { .. })
-        ));
+        let said = |at: &Path| RunDir::open(at).unwrap_err().to_string();
+        let file = tmp.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (at, says) in [
+            (
+                tmp.path(),
+                "holds no run of the laboratory: it has no plan.json",
+            ),
+            (&file, "is a file"),
+            (&tmp.path().join("gone"), "is not there"),
+        ] {
+            let said = said(at);
+            let start = format!("'{}' {says}: give the directory of a run", at.display());
+            assert!(said.starts_with(&start), "{said}");
+        }
         std::fs::write(tmp.path().join("plan.json"), "{").unwrap();
         assert!(matches!(
             RunDir::open(tmp.path()),

@@ -36,7 +36,7 @@ pub mod storage;
 pub mod text;
 
 pub use failed::Failed;
-pub use launch::{Ended, Environment, NAMES, Run, main, run};
+pub use launch::{Ended, Environment, Mounted, NAMES, Run, main, run};
 
 /// Reads the command line of the program of this name.
 fn tool(name: &str, args: &[String], out: &out::Out) -> Result<Box<dyn launch::Tool>, Failed> {

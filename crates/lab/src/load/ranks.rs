@@ -8,6 +8,7 @@ use super::out::Out;
 use super::progress::Line;
 use super::record::Record;
 use super::storage::Storage;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 /// How a rank reaches the others.
@@ -72,6 +73,27 @@ pub struct Rank<'a> {
     /// What rank 0 writes down; phases that are over are in it, also when the run fails later.
     pub record: Option<Record>,
     group: Group,
+    lost: RefCell<Lost>,
+}
+
+/// Operations that failed, and were gone on after.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// How many.
+    pub count: u64,
+    /// What was said of the first of the lowest rank.
+    pub first: String,
+}
+
+impl Lost {
+    /// In a sentence; none failed: nothing.
+    pub fn told(&self) -> Option<String> {
+        match self.count {
+            0 => None,
+            1 => Some(format!("an operation failed: {}", self.first)),
+            n => Some(format!("{n} operations failed, the first: {}", self.first)),
+        }
+    }
 }
 
 impl<'a> Rank<'a> {
@@ -99,6 +121,7 @@ impl<'a> Rank<'a> {
             storage,
             record: None,
             group,
+            lost: RefCell::default(),
         };
         let hosts = rank.share(host.as_bytes().to_vec())?;
         let hosts = hosts
@@ -114,6 +137,33 @@ impl<'a> Rank<'a> {
         let working = self.nodes.hosts.iter().take(self.members as usize);
         let own = &self.nodes.hosts[self.id as usize];
         working.filter(|h| *h == own).count() as u64
+    }
+
+    /// An operation failed, and the original goes on after a warning.
+    pub fn lose(&self, what: &str) {
+        let mut lost = self.lost.borrow_mut();
+        lost.count += 1;
+        if lost.count == 1 {
+            what.trim().clone_into(&mut lost.first);
+        }
+    }
+
+    /// Those of all ranks.
+    pub fn all_lost(&mut self) -> Result<Lost, Failed> {
+        let own = self.lost.borrow().clone();
+        let mut bytes = own.count.to_le_bytes().to_vec();
+        bytes.extend_from_slice(own.first.as_bytes());
+        let mut all = Lost::default();
+        for of_rank in self.share(bytes)?.iter() {
+            let Some((count, first)) = of_rank.split_first_chunk() else {
+                continue;
+            };
+            all.count += u64::from_le_bytes(*count);
+            if all.first.is_empty() {
+                all.first = String::from_utf8_lossy(first).into_owned();
+            }
+        }
+        Ok(all)
     }
 
     /// It is rank 0, which prints.

@@ -26,12 +26,15 @@ pub struct Record {
     pub began_unix_s: u64,
     /// Seconds since 1970; 0 in a record that a killed run left.
     pub ended_unix_s: u64,
-    /// All phases ran to their end.
+    /// All phases ran to their end, and no operation failed.
     pub complete: bool,
     /// Why not.
     pub why_incomplete: Option<String>,
-    /// "POSIX", "CORAL" or "DUMMY".
-    pub storage: &'static str,
+    /// Operations that failed where the original goes on after a warning: they are counted among the others.
+    pub failed_operations: u64,
+    /// How it was worked on: "POSIX" by system calls, "CORAL" by the library, "DUMMY" not at all. What file system a path is on is
+    /// not known here.
+    pub interface: &'static str,
     /// Ranks.
     pub ranks: u32,
     /// Host of each rank.

@@ -2,7 +2,7 @@
 
 use super::analysis::Analysis;
 use super::chart::{Chart, Line, Mark, XAxis};
-use super::figure::{WIDE, points, wrap};
+use super::figure::{WIDE, called, points, series, wrap};
 use super::{escape, short};
 use crate::experiment::parse::fio_latencies;
 use crate::experiment::{Figure, Point, record_name};
@@ -12,17 +12,30 @@ use std::path::Path;
 
 /// Most lines of a figure; the rest is in the run directory.
 const MAX_LINES: usize = 16;
+/// Most marks of a line, about.
+const MAX_MARKS: usize = 200;
 
-/// Latency of one operation at a point.
+/// Latency of one operation at a point, of all its repeats together.
 struct Found {
     name: String,
+    repeats: usize,
     latency: Value,
 }
 
-/// The figure in HTML: the first repeat of each point.
+/// The figure in HTML. The operations of all repeats of a point count alike.
 pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
-    let all: Vec<Found> = points(a, f)
-        .flat_map(|p| f.y.iter().filter_map(|y| found(a, f, p, y)))
+    let drawn: Vec<&Point> = points(a, f).collect();
+    let series = series(f, &drawn);
+    let found = |p: &&Point, y: &String| {
+        let all = latencies(a, p, y)?;
+        Some(Found {
+            name: called(f, &series, p, y),
+            repeats: all.len(),
+            latency: together(all)?,
+        })
+    };
+    let all: Vec<Found> = (drawn.iter())
+        .flat_map(|p| f.y.iter().filter_map(|y| found(p, y)))
         .collect();
     let lines: Vec<Line> = all.iter().take(MAX_LINES).map(line).collect();
     let most = |x: &&Found| x.latency["p99"].as_u64().unwrap_or(0);
@@ -36,10 +49,10 @@ pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
         ),
     };
     let left = all.len().saturating_sub(MAX_LINES);
-    let note = match left {
-        0 => String::new(),
-        n => format!("<p>{n} more are in the table only.</p>"),
-    };
+    let mut note = "<p>The operations of all repeats count together.</p>".to_owned();
+    if left > 0 {
+        note += &format!("<p>{left} more are in the table only.</p>");
+    }
     let chart = Chart {
         finding: finding.clone(),
         x_label: "latency, us".into(),
@@ -57,32 +70,55 @@ pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
     wrap(&f.title, &picture, &finding, &table(&all))
 }
 
-/// The record of the point's first repeat, and in it the last phase of that name.
-fn found(a: &Analysis, f: &Figure, p: &Point, y: &str) -> Option<Found> {
+/// What the records of the point's repeats say of it, each of the last phase of that name.
+fn latencies(a: &Analysis, p: &Point, y: &str) -> Option<Vec<Value>> {
     let (role, operation) = y.split_once('/')?;
-    let latency = a.measured(&p.id).iter().find_map(|r| {
+    let of = a.measured(&p.id).into_iter().filter_map(|r| {
         let role = r.roles.iter().find(|r| r.name == role)?;
         let printed = a.dir.join(&role.stdout);
         let file = printed.parent()?.join(record_name(&role.name));
         recorded(&file, operation).or_else(|| {
             let text = std::fs::read_to_string(&printed).ok()?;
-            fio_latencies(&text, operation).map(|all| distribution(&all))
+            fio_latencies(&text, operation).map(|all| {
+                let all = all.into_iter().map(|(ns, n)| (ns, n as f64));
+                distribution(&all.collect())
+            })
         })
-    })?;
-    let of = |s: &String| Some(format!("{s}={}", p.param(s)?));
-    let mut name: Vec<String> = f.series.iter().filter_map(of).collect();
-    if f.y.len() > 1 || name.is_empty() {
-        name.insert(0, y.to_owned());
+    });
+    Some(of.collect()).filter(|all: &Vec<Value>| !all.is_empty())
+}
+
+/// Several repeats as one. Of a record only some shares are known: what took longer than one of them and no longer than the next
+/// counts as the next.
+fn together(mut all: Vec<Value>) -> Option<Value> {
+    if all.len() == 1 {
+        return all.pop();
     }
-    Some(Found {
-        name: name.join(" "),
-        latency,
-    })
+    let mut counts: BTreeMap<u64, f64> = BTreeMap::new();
+    // Of a phase without operations there is nothing to add.
+    all.retain(|one| one["samples"] != 0);
+    for one in &all {
+        let (samples, mut before) = (one["samples"].as_f64()?, 0.0);
+        for step in one["cdf"].as_array()? {
+            let (ns, share) = (step[0].as_u64()?, step[1].as_f64()?);
+            *counts.entry(ns).or_default() += samples * (share - before);
+            before = share;
+        }
+    }
+    if counts.is_empty() {
+        return None;
+    }
+    let of = |key: &'static str| all.iter().filter_map(move |one| one[key].as_u64());
+    let mut joined = distribution(&counts);
+    joined["min"] = json!(of("min").min());
+    joined["max"] = json!(of("max").max());
+    joined["samples"] = json!(of("samples").sum::<u64>());
+    Some(joined)
 }
 
 /// Whether the latencies of ROLE/PHASE are there for a point.
-pub(super) fn has(a: &Analysis, f: &Figure, p: &Point, y: &str) -> bool {
-    found(a, f, p, y).is_some()
+pub(super) fn has(a: &Analysis, p: &Point, y: &str) -> bool {
+    latencies(a, p, y).is_some()
 }
 
 /// What a load generator recorded of its last phase of that name.
@@ -94,18 +130,22 @@ fn recorded(file: &Path, operation: &str) -> Option<Value> {
 }
 
 /// The same of counts by nanoseconds.
-fn distribution(all: &BTreeMap<u64, u64>) -> Value {
-    let samples: u64 = all.values().sum();
-    let mut sum = 0;
+fn distribution(all: &BTreeMap<u64, f64>) -> Value {
+    // Shares that were multiplied and added are a little off.
+    const OFF: f64 = 1e-9;
+    let samples: f64 = all.values().sum();
+    let mut sum = 0.0;
     let cdf: Vec<(u64, f64)> = (all.iter())
         .map(|(ns, n)| {
             sum += n;
-            (*ns, sum as f64 / samples as f64)
+            (*ns, (sum / samples).min(1.0))
         })
         .collect();
-    let at = |share: f64| cdf.iter().find(|(_, s)| *s >= share).map(|(ns, _)| *ns);
+    let first = |share: f64| cdf.iter().find(|(_, s)| *s >= share - OFF);
+    let at = |share: f64| first(share).map(|(ns, _)| *ns);
     json!({
-        "samples": samples, "cdf": cdf, "min": cdf[0].0, "max": at(1.0),
+        "samples": samples.round() as u64, "cdf": cdf,
+        "min": cdf.first().map(|(ns, _)| *ns), "max": cdf.last().map(|(ns, _)| *ns),
         "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "p999": at(0.999), "p9999": at(0.9999),
     })
 }
@@ -119,10 +159,13 @@ fn line(x: &Found) -> Line {
             raw: vec![],
         })
     };
-    let all = x.latency["cdf"].as_array();
+    let all: &[Value] = x.latency["cdf"].as_array().map_or(&[], |all| all);
+    let nth = all.len().div_ceil(MAX_MARKS).max(1);
+    // The last is always among them.
+    let drawn = all.iter().rev().step_by(nth).rev();
     Line {
         name: x.name.clone(),
-        marks: all.into_iter().flatten().filter_map(mark).collect(),
+        marks: drawn.filter_map(mark).collect(),
     }
 }
 
@@ -133,13 +176,14 @@ fn micro(ns: &Value) -> String {
 fn table(all: &[Found]) -> String {
     const COLUMNS: [&str; 7] = ["min", "p50", "p90", "p99", "p999", "p9999", "max"];
     let mut out = String::from(
-        "<table><thead><tr><th>of</th><th>operations</th><th>shortest, us</th><th>50%</th><th>90%</th><th>99%</th><th>99.9%</th><th>99.99%</th><th>longest</th></tr></thead><tbody>\n",
+        "<table><thead><tr><th>of</th><th>repeats</th><th>operations</th><th>shortest, us</th><th>50%</th><th>90%</th><th>99%</th><th>99.9%</th><th>99.99%</th><th>longest</th></tr></thead><tbody>\n",
     );
     for x in all {
         let cells = COLUMNS.map(|c| format!("<td>{}</td>", micro(&x.latency[c])));
         out += &format!(
-            "<tr><td>{}</td><td>{}</td>{}</tr>\n",
+            "<tr><td>{}</td><td>{}</td><td>{}</td>{}</tr>\n",
             escape(&x.name),
+            x.repeats,
             x.latency["samples"],
             cells.concat()
         );
@@ -153,7 +197,7 @@ mod tests {
 
     #[test]
     fn counts_are_a_distribution() {
-        let d = distribution(&BTreeMap::from([(100, 90), (200, 9), (5000, 1)]));
+        let d = distribution(&BTreeMap::from([(100, 90.0), (200, 9.0), (5000, 1.0)]));
         assert_eq!(
             (&d["samples"], &d["min"], &d["max"]),
             (&json!(100), &json!(100), &json!(5000))
@@ -163,5 +207,22 @@ mod tests {
             (&json!(100), &json!(100), &json!(200), &json!(5000))
         );
         assert_eq!(d["cdf"], json!([[100, 0.9], [200, 0.99], [5000, 1.0]]));
+    }
+
+    /// The second repeat had three times as many operations, and half of them were slow.
+    #[test]
+    fn repeats_count_by_their_operations() {
+        let quick = json!({ "samples": 100, "min": 10, "max": 100, "cdf": [[100, 1.0]] });
+        let slow =
+            json!({ "samples": 300, "min": 20, "max": 5000, "cdf": [[100, 0.5], [5000, 1.0]] });
+        let d = together(vec![quick.clone(), slow]).unwrap();
+        assert_eq!(d["cdf"], json!([[100, 0.625], [5000, 1.0]]));
+        assert_eq!(
+            (&d["samples"], &d["min"], &d["max"]),
+            (&json!(400), &json!(10), &json!(5000))
+        );
+        assert_eq!((&d["p50"], &d["p90"]), (&json!(100), &json!(5000)));
+        assert_eq!(together(vec![quick.clone()]), Some(quick));
+        assert_eq!(together(vec![]), None);
     }
 }

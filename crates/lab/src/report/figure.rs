@@ -6,7 +6,7 @@ use super::{escape, short};
 use crate::collect::{Samples, Series};
 use crate::experiment::{Figure, FigureKind, Point, RunDir, applies};
 use crate::stats::{phases, slowest};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Most panels of a figure over time; the rest is in the run directory.
@@ -27,6 +27,40 @@ pub(super) fn points<'a>(a: &'a Analysis, f: &'a Figure) -> impl Iterator<Item =
     a.plan.points.iter().filter(|p| applies(&f.when, &p.params))
 }
 
+/// The parameters that tell the lines of a figure apart: those of `series`, and others in which points differ that are alike in these
+/// and have the same place on the x axis.
+pub(super) fn series(f: &Figure, drawn: &[&Point]) -> Vec<String> {
+    let mut all = f.series.clone();
+    let mut groups: BTreeMap<Vec<Option<&str>>, &Point> = BTreeMap::new();
+    for p in drawn {
+        let named = all.iter().chain([&f.x]);
+        let key: Vec<Option<&str>> = named.map(|name| p.param(name)).collect();
+        let first = *groups.entry(key).or_insert(p);
+        let differs = |(name, value): &&(String, String)| first.param(name) != Some(value);
+        if let Some((name, _)) = p.params.iter().find(differs) {
+            all.push(name.clone());
+            return series(
+                &Figure {
+                    series: all,
+                    ..f.clone()
+                },
+                drawn,
+            );
+        }
+    }
+    all
+}
+
+/// `NAME=VALUE` of these parameters, with the measure where that is needed.
+pub(super) fn called(f: &Figure, series: &[String], p: &Point, y: &str) -> String {
+    let of = |s: &String| Some(format!("{s}={}", p.param(s)?));
+    let mut name: Vec<String> = series.iter().filter_map(of).collect();
+    if f.y.len() > 1 || name.is_empty() {
+        name.insert(0, y.to_owned());
+    }
+    name.join(" ")
+}
+
 /// A number with a suffix of powers of 1024, as generators take it.
 fn size(text: &str) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -45,8 +79,10 @@ fn size(text: &str) -> Option<f64> {
 /// The lines of a figure over a parameter: one for each measure and each combination of the series' parameters.
 fn lines(a: &Analysis, f: &Figure, words: &[String], numbers: bool) -> Vec<Line> {
     let mut out: Vec<Line> = vec![];
+    let drawn: Vec<&Point> = points(a, f).collect();
+    let series = series(f, &drawn);
     for y in &f.y {
-        for p in points(a, f) {
+        for p in drawn.iter().copied() {
             let Some(row) = a.row(&p.id, y) else {
                 continue;
             };
@@ -59,15 +95,7 @@ fn lines(a: &Analysis, f: &Figure, words: &[String], numbers: bool) -> Vec<Line>
             let Some(x) = x else {
                 continue;
             };
-            let mut name: Vec<String> = f
-                .series
-                .iter()
-                .filter_map(|s| Some(format!("{s}={}", p.param(s)?)))
-                .collect();
-            if f.y.len() > 1 || name.is_empty() {
-                name.insert(0, y.clone());
-            }
-            let name = name.join(" ");
+            let name = called(f, &series, p, y);
             let s = &row.summary;
             let mark = Mark {
                 x,
@@ -379,6 +407,24 @@ pub(super) fn wrap(title: &str, picture: &str, finding: &str, table: &str) -> St
 
 #[cfg(test)]
 mod tests {
+    use crate::experiment::{Plan, Point, load};
+
+    /// `count` steps with `block`: it tells nothing apart that the axis does not.
+    #[test]
+    fn lines_are_told_apart_by_what_series_leaves_alike() {
+        let named = |zip: &str, series: &str| {
+            let text = format!(
+                "name = 'x'\nzip = {zip}\n[parameters]\nblock = ['4k', '1m']\ncount = [2, 1]\nop = ['a', 'b']\nmode = ['m']\n[[roles]]\nname = 'r'\ncommand = ['true']\nparser = 'json'\n[[figures]]\ntitle = 't'\nkind = 'lines'\nx = 'block'\ny = ['r/v']\nseries = {series}\n"
+            );
+            let plan = Plan::of(&load(&text, None).unwrap()).unwrap();
+            let drawn: Vec<&Point> = plan.points.iter().collect();
+            super::series(&plan.spec.figures[0], &drawn)
+        };
+        assert_eq!(named("[['block', 'count']]", "['op']"), ["op"]);
+        assert_eq!(named("[['block', 'count']]", "[]"), ["op"]);
+        assert_eq!(named("[]", "['op']"), ["op", "count"]);
+    }
+
     #[test]
     fn sizes_are_numbers_on_an_axis() {
         for (text, v) in [

@@ -71,7 +71,7 @@ fn missing(
 
 /// Phases of which load generators left latencies.
 fn recorded(a: &Analysis, f: &Figure, points: &[&Point]) -> BTreeSet<String> {
-    let has = |y: &&String| points.iter().any(|p| cdf::has(a, f, p, y));
+    let has = |y: &&String| points.iter().any(|p| cdf::has(a, p, y));
     f.y.iter().filter(has).cloned().collect()
 }
 

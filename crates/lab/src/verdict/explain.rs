@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::attribution::Segment;
 
-use super::facts::{Facts, Path};
+use super::facts::{Data, Facts, Path};
 use super::going::Going;
 use super::hosts::CORE_BUSY;
 use super::rules::{Cause, causes, ms};
@@ -48,7 +48,7 @@ impl Little {
     }
 }
 
-/// RPCs with bulk data.
+/// RPCs that carry data of files, in bulk or within the message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfers {
     /// RPCs.
@@ -57,26 +57,28 @@ pub struct Transfers {
     pub mean_bytes: f64,
     /// Seconds of one, in the mean, from its slot to its reply.
     pub mean_s: f64,
-    /// In flight at once, in the mean.
+    /// Under way at once, in the mean.
+    pub under_way: f64,
+    /// Those of them that had taken a place: what is under a lock of the client's own needs none.
     pub in_flight: f64,
-    /// How many may be, to each target.
-    pub in_flight_max: u32,
+    /// Places of all clients at all targets.
+    pub places: u32,
     /// Targets.
     pub targets: usize,
 }
 
 impl Transfers {
     fn of(f: &Facts) -> Option<Transfers> {
-        let bulk: Vec<&Path> = f.paths.iter().filter(|p| p.bulk_rpcs > 0).collect();
-        let rpcs: u64 = bulk.iter().map(|p| p.bulk_rpcs).sum();
-        let seconds: f64 = bulk.iter().map(|p| p.bulk_s).sum();
-        Some(Transfers {
-            rpcs,
-            mean_bytes: bulk.iter().map(|p| p.bytes).sum::<u64>() as f64 / rpcs.max(1) as f64,
-            mean_s: seconds / rpcs.max(1) as f64,
-            in_flight: seconds / f.window_s.max(1e-12),
-            in_flight_max: bulk.iter().map(|p| p.in_flight_max).max()?,
-            targets: bulk.len(),
+        let used: Vec<&Path> = f.paths.iter().filter(|p| p.data.rpcs > 0).collect();
+        let all = used.iter().fold(Data::default(), |d, p| d.with(p.data));
+        (!used.is_empty()).then(|| Transfers {
+            rpcs: all.rpcs,
+            mean_bytes: all.mean_bytes(),
+            mean_s: all.mean_s(),
+            under_way: all.inside_s / f.window_s.max(1e-12),
+            in_flight: all.placed_s / f.window_s.max(1e-12),
+            places: used.iter().map(|p| p.places).sum(),
+            targets: used.len(),
         })
     }
 }
@@ -94,7 +96,7 @@ pub struct Verdict {
     pub unknown: Option<String>,
     /// What holds the rate down where nobody is slow and nothing is full: how many operations the programs have under way at once.
     pub at_once: Option<String>,
-    /// RPCs with bulk data: of what size they were, and how many at once.
+    /// RPCs with data: of what size they were, and how many at once.
     pub transfers: Option<Transfers>,
     /// Operations that have been under way for long when it was asked.
     pub going: Option<Going>,
@@ -257,12 +259,13 @@ impl fmt::Display for Verdict {
         if let Some(t) = &self.transfers {
             writeln!(
                 out,
-                "RPCs with data: {:.0} KiB each in the mean, {:.1} in flight to {} target{}, {} may be to each; {} each",
+                "RPCs with data: {:.0} KiB each in the mean, {:.1} under way to {} target{}, with {:.1} of {} places; {} each",
                 t.mean_bytes / 1024.0,
-                t.in_flight,
+                t.under_way,
                 t.targets,
                 if t.targets == 1 { "" } else { "s" },
-                t.in_flight_max,
+                t.in_flight,
+                t.places,
                 ms(t.mean_s)
             )?;
         }
@@ -316,13 +319,18 @@ mod tests {
 
     #[test]
     fn the_size_of_rpcs_is_the_one_that_was_measured() {
-        let path = |target: &str, bulk_rpcs: u64, bytes: u64| Path {
+        let path = |target: &str, rpcs: u64, bytes: u64| Path {
             target: target.to_owned(),
-            rpcs: bulk_rpcs + 5,
-            bulk_rpcs,
-            bytes,
-            bulk_s: 0.01 * bulk_rpcs as f64,
+            rpcs: rpcs + 5,
+            data: Data {
+                rpcs,
+                bytes,
+                seconds: 0.01 * rpcs as f64,
+                inside_s: 0.01 * rpcs as f64,
+                placed_s: 0.005 * rpcs as f64,
+            },
             in_flight_max: 8,
+            places: 16,
             ..Path::default()
         };
         let v = explain(&Facts {
@@ -334,7 +342,7 @@ mod tests {
             ],
             ..Facts::default()
         });
-        let told = "RPCs with data: 2048 KiB each in the mean, 0.8 in flight to 2 targets, 8 may be to each; 10.00 ms each\n";
+        let told = "RPCs with data: 2048 KiB each in the mean, 0.8 under way to 2 targets, with 0.4 of 32 places; 10.00 ms each\n";
         assert!(v.to_string().contains(told), "{v}");
         assert_eq!(explain(&Facts::default()).transfers, None);
     }

@@ -14,6 +14,47 @@ use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
 /// or met by chance.
 const SAMPLES: i64 = 20_000;
 
+/// Bytes of an RPC up to which its bytes do not matter on the way, only the distance does.
+pub const SMALL_BYTES: u64 = 65_536;
+
+/// RPCs that carry data of files.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Data {
+    /// RPCs.
+    pub rpcs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their seconds, from the slot to the reply.
+    pub seconds: f64,
+    /// Of these seconds, what is within the window.
+    pub inside_s: f64,
+    /// The same of those that had taken a place of `max_rpcs_in_flight`: what is under a lock of the client's own needs none.
+    pub placed_s: f64,
+}
+
+impl Data {
+    /// With others.
+    pub fn with(self, o: Data) -> Data {
+        Data {
+            rpcs: self.rpcs + o.rpcs,
+            bytes: self.bytes + o.bytes,
+            seconds: self.seconds + o.seconds,
+            inside_s: self.inside_s + o.inside_s,
+            placed_s: self.placed_s + o.placed_s,
+        }
+    }
+
+    /// Bytes of one, in the mean.
+    pub fn mean_bytes(&self) -> f64 {
+        self.bytes as f64 / self.rpcs.max(1) as f64
+    }
+
+    /// Seconds of one, in the mean.
+    pub fn mean_s(&self) -> f64 {
+        self.seconds / self.rpcs.max(1) as f64
+    }
+}
+
 /// RPCs of all clients to one target.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Path {
@@ -33,15 +74,17 @@ pub struct Path {
     pub send_s: f64,
     /// RPCs that waited for storage.
     pub storage_rpcs: u64,
-    /// Bytes of bulk data.
-    pub bytes: u64,
+    /// RPCs with data of files, in bulk or within the message.
+    pub data: Data,
+    /// Those of them with more than [`SMALL_BYTES`].
+    pub large: Data,
     /// RPCs with bulk data.
     pub bulk_rpcs: u64,
-    /// Seconds of those with bulk data, from the slot to the reply.
-    pub bulk_s: f64,
     /// Most RPCs a client may have in flight.
     pub in_flight_max: u32,
-    /// Mean of those in flight when one was sent that needs a slot.
+    /// The same of all clients together.
+    pub places: u32,
+    /// Mean of the places taken when an RPC had got one.
     pub in_flight: f64,
     /// Storage seconds of an RPC, mean over the first and over the second half of the time.
     pub storage_halves_s: (f64, f64),
@@ -163,6 +206,8 @@ pub struct Facts {
     pub shared: Vec<Shared>,
     /// Locks that clients were asked to give back, and clients that were.
     pub callbacks: (u64, u32),
+    /// Seconds of the RPCs that operations waited for, and those of them with more than [`SMALL_BYTES`] of data.
+    pub waited: (f64, f64),
     /// LDLM_ENQUEUEs within operations, and their seconds.
     pub enqueues: (u64, f64),
     /// Machines.
@@ -228,6 +273,7 @@ impl Facts {
         let asked = j.callbacks.iter().filter(counts);
         let who: BTreeSet<usize> = asked.clone().map(|(c, _)| *c).collect();
         f.callbacks = (asked.count() as u64, who.len() as u32);
+        f.waited = waited(j);
         for r in j
             .rpcs
             .iter()
@@ -237,6 +283,11 @@ impl Facts {
             f.enqueues.1 += seconds(r.rpc.span.1 - r.rpc.span.0);
         }
         f
+    }
+
+    /// Whether the RPCs that operations wait for carry so little that their bytes do not matter on the way.
+    pub fn is_small(&self) -> bool {
+        self.waited.1 <= self.waited.0 / 2.0
     }
 
     /// Seconds of all operations together.
@@ -257,8 +308,13 @@ impl Facts {
     }
 }
 
-/// A path with storage seconds and RPCs of each half, and the sum and number of slots in use.
-type Gathered = (Path, [(f64, u64); 2], (u64, u64));
+/// A path with storage seconds and RPCs of each half, the sum and number of slots in use, and how many each client may use.
+type Gathered = (Path, [(f64, u64); 2], (u64, u64), BTreeMap<usize, u32>);
+
+/// Bytes of a file's data that an RPC carried.
+fn bytes(r: &coral_stopwatch::Rpc) -> u64 {
+    r.bulk_bytes + u64::from(r.inline_bytes)
+}
 
 /// What went on in the window; RPCs of before it, such as those of the mount, say nothing of the load.
 fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
@@ -271,7 +327,7 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
         clients.contains(&r.client) && ended > begun && (from..to).contains(&begun)
     };
     for r in j.rpcs.iter().filter(inside) {
-        let (p, halves, slotted) = all.entry(r.target).or_default();
+        let (p, halves, slotted, limits) = all.entry(r.target).or_default();
         let in_segment = |s| -> i64 {
             let of = r.parts.iter().filter(|p| p.segment == s);
             of.map(Part::ns).sum()
@@ -295,24 +351,52 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
         slotted.0 += u64::from(r.rpc.in_flight);
         slotted.1 += u64::from(r.rpc.in_flight > 0);
         p.in_flight_max = p.in_flight_max.max(r.rpc.in_flight_max);
-        if r.rpc.bulk_bytes > 0 {
-            p.bytes += r.rpc.bulk_bytes;
-            p.bulk_rpcs += 1;
-            p.bulk_s += served;
+        p.bulk_rpcs += u64::from(r.rpc.bulk_bytes > 0);
+        let bytes = bytes(&r.rpc);
+        if bytes > 0 {
+            let begun = r.rpc.span.0 + queued;
+            let inside = seconds((r.rpc.span.1.min(to) - begun.max(from)).max(0));
+            let data = Data {
+                rpcs: 1,
+                bytes,
+                seconds: served,
+                inside_s: inside,
+                placed_s: if r.rpc.in_flight > 0 { inside } else { 0.0 },
+            };
+            p.data = p.data.with(data);
+            if bytes > SMALL_BYTES {
+                p.large = p.large.with(data);
+            }
         }
+        limits.insert(r.client, r.rpc.in_flight_max);
         p.storage_rpcs += u64::from(in_segment(Segment::Storage) > 0);
         let h = &mut halves[usize::from(r.rpc.span.0 >= half)];
         h.0 += seconds(in_segment(Segment::Storage));
         h.1 += 1;
     }
-    let done = all.into_iter().map(|(target, (mut p, halves, slotted))| {
-        p.target = j.names[target].clone();
-        p.in_flight = slotted.0 as f64 / slotted.1.max(1) as f64;
-        let mean = |(s, n): (f64, u64)| s / n.max(1) as f64;
-        p.storage_halves_s = (mean(halves[0]), mean(halves[1]));
-        p
-    });
+    let done = all
+        .into_iter()
+        .map(|(target, (mut p, halves, slotted, limits))| {
+            p.target = j.names[target].clone();
+            p.places = limits.into_values().sum();
+            p.in_flight = slotted.0 as f64 / slotted.1.max(1) as f64;
+            let mean = |(s, n): (f64, u64)| s / n.max(1) as f64;
+            p.storage_halves_s = (mean(halves[0]), mean(halves[1]));
+            p
+        });
     done.collect()
+}
+
+/// Of those that are large apart.
+fn waited(j: &Joined) -> (f64, f64) {
+    let of: BTreeSet<usize> = j.ops.iter().flat_map(|o| &o.rpcs).copied().collect();
+    let (mut all, mut large) = (0.0, 0.0);
+    for r in of.into_iter().map(|i| &j.rpcs[i].rpc) {
+        let took = seconds(r.span.1 - r.span.0);
+        all += took;
+        large += if bytes(r) > SMALL_BYTES { took } else { 0.0 };
+    }
+    (all, large)
 }
 
 /// Time on the way there and back; with the server's own, where that is not known. A delay that LNet makes is where it sends.

@@ -42,12 +42,23 @@ pub struct Used {
     pub cpu_wait: f64,
 }
 
+impl Used {
+    /// So many cores were busy. What nobody was seen to take others took. More than all were busy is taken together where a process
+    /// waits for one that it has taken in from another, as the first process does: then all that one ever took is counted at once.
+    fn within(&mut self, busy: f64) {
+        self.ours = self.ours.min(busy);
+        self.others = busy - self.ours;
+    }
+}
+
 /// A process, as it was at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Program {
     pub(super) name: String,
     pub(super) parent: u32,
     pub(super) is_coral: bool,
+    /// When it was started, in clock ticks: with its pid it tells it from all others.
+    pub(super) begun: u64,
     /// CPU seconds of its own.
     pub(super) cpu_s: f64,
     /// CPU seconds of its children that have ended.
@@ -62,7 +73,8 @@ impl Program {
 }
 
 impl Processors {
-    /// From now on. What has files open below `mounts`, or had, is load; it is looked for with pauses of `pause` at least.
+    /// From now on. What has files open below `mounts`, or had, is load; it is looked for with pauses of `pause` at least. Mounts are
+    /// named as the kernel names them.
     pub fn begin(mounts: &[PathBuf], pause: Duration) -> Processors {
         Processors {
             begun: crate::clock::now(),
@@ -82,11 +94,31 @@ impl Processors {
             .sum();
         let in_use = self.users.end();
         let mut used = shared_out(&self.programs, &programs(), s, std::process::id(), &in_use);
-        let unseen = busy / s.max(1e-9) - used.ours - used.others;
-        used.others += unseen.max(0.0);
+        used.within(busy / s.max(1e-9));
         used.cpu_wait = waited as f64 / 1e9 / s.max(1e-9);
         used
     }
+}
+
+/// CPU seconds, from before the first moment, of children of `pid` that were there then and have ended: these are in what it has now.
+/// So are those of their children that have ended as well.
+fn gone_s(before: &BTreeMap<u32, Program>, after: &BTreeMap<u32, Program>, pid: u32) -> f64 {
+    let (mut sum, mut parents, mut left) = (0.0, vec![pid], before.len());
+    while let (Some(parent), true) = (parents.pop(), left > 0) {
+        let is_gone = |(c, b): &(&u32, &Program)| b.parent == parent && !is_there(after, **c, b);
+        for (child, b) in before.iter().filter(is_gone) {
+            sum += b.all_s();
+            parents.push(*child);
+            left = left.saturating_sub(1);
+        }
+    }
+    sum
+}
+
+/// Whether the process is there still, and not another one that was given its pid.
+fn is_there(after: &BTreeMap<u32, Program>, pid: u32, was: &Program) -> bool {
+    let now = after.get(&pid);
+    now.is_some_and(|p| p.begun == was.begun)
 }
 
 /// Whose the CPU time between two moments was; `me` is this process.
@@ -99,10 +131,8 @@ fn shared_out(
 ) -> Used {
     // Cores of a program itself, and of its children that have ended.
     let cores = |pid: &u32, p: &Program| {
-        // A child that was there before, and has ended, is in what its parent has now.
-        let gone = (before.iter()).filter(|(c, b)| b.parent == *pid && !after.contains_key(c));
-        let gone: f64 = gone.map(|(_, b)| b.all_s()).sum();
-        let was = before.get(pid).filter(|b| b.parent == p.parent);
+        let gone = gone_s(before, after, *pid);
+        let was = before.get(pid).filter(|b| b.begun == p.begun);
         let (own, children) = was.map_or((0.0, 0.0), |b| (b.cpu_s, b.children_s));
         let in_a_second = |s: f64| s.max(0.0) / seconds.max(1e-9);
         (
@@ -205,6 +235,7 @@ fn program(stat: &str, is_coral: bool) -> Option<Program> {
         name: name.to_owned(),
         parent: fields.get(1)?.parse().ok()?,
         is_coral,
+        begun: fields.get(19)?.parse().ok()?,
         cpu_s: (ticks(11)? + ticks(12)?) / USER_HZ,
         children_s: (ticks(13)? + ticks(14)?) / USER_HZ,
     })
@@ -246,6 +277,7 @@ mod tests {
                 name: (*name).to_owned(),
                 parent: *parent,
                 is_coral: *name == "coral",
+                begun: 0,
                 cpu_s: cpu_s - children_s,
                 children_s,
             };
@@ -286,6 +318,49 @@ mod tests {
         assert_eq!(used.other.as_deref(), Some("cargo"));
         let unseen = shared_out(&before, &after, 2.0, 30, &InUse::default());
         assert_eq!((unseen.ours, unseen.others), (0.375, 2.0));
+    }
+
+    /// A shell has waited for `make`, which had waited for a compiler: all three took their time long before.
+    #[test]
+    fn what_grandchildren_took_before_is_not_of_this_second() {
+        let one = |parent, begun, cpu_s, children_s| Program {
+            name: "p".into(),
+            parent,
+            is_coral: false,
+            begun,
+            cpu_s,
+            children_s,
+        };
+        let before: BTreeMap<u32, Program> = [
+            (10, one(1, 1, 0.0, 1.0)),
+            (11, one(10, 2, 0.5, 20.0)),
+            (12, one(11, 3, 40.0, 0.0)),
+            (13, one(11, 4, 30.0, 0.0)),
+        ]
+        .into();
+        // another process has the pid 13 now; they have taken half a second more
+        let after: BTreeMap<u32, Program> =
+            [(10, one(1, 1, 0.0, 92.0)), (13, one(1, 9, 0.25, 0.0))].into();
+        let used = shared_out(&before, &after, 1.0, 99, &InUse::default());
+        assert_eq!((used.ours, used.others), (0.0, 0.75));
+    }
+
+    #[test]
+    fn no_more_is_taken_than_was_busy() {
+        for (seen, is) in [
+            ((0.5, 0.5), (0.5, 1.5)),
+            ((0.5, 4.0), (0.5, 1.5)),
+            ((3.0, 1.0), (2.0, 0.0)),
+        ] {
+            let (ours, others) = seen;
+            let mut used = Used {
+                ours,
+                others,
+                ..Used::default()
+            };
+            used.within(2.0);
+            assert_eq!((used.ours, used.others), is);
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod trial;
 mod users;
 
 pub use explain::{Little, Transfers, Verdict, explain};
-pub use facts::{Contended, Facts, Host, OpKind, Path, RouterBuffers, Shared};
+pub use facts::{Contended, Data, Facts, Host, OpKind, Path, RouterBuffers, SMALL_BYTES, Shared};
 pub use going::Going;
 pub use links::{Link, Look, Looks, Tcp};
 pub use machine::{Processors, Used, this_host};

@@ -5,7 +5,7 @@
 
 use crate::attribution::Segment;
 
-use super::facts::{Facts, Path};
+use super::facts::{Data, Facts, Path};
 use super::hosts::hosts;
 use super::links::{Link, saturated};
 
@@ -19,8 +19,6 @@ const MORE_LEAST_S: f64 = 0.000_5;
 const STORAGE_ALONE_S: f64 = 0.005;
 /// Seconds there and back within a building; more is distance.
 const RTT_NEAR_S: f64 = 0.002;
-/// Bytes of an RPC up to which its bytes do not matter on the way, only the distance does.
-const SMALL_BYTES: f64 = 65_536.0;
 /// RPCs in flight that Lustre has by default.
 const IN_FLIGHT_DEFAULT: u32 = 8;
 /// Locks given back in an operation, from which on clients take them from each other.
@@ -154,7 +152,7 @@ fn peers(
 
 /// Bytes of an RPC, in the mean.
 fn mean_bytes(p: &Path) -> f64 {
-    p.bytes as f64 / p.rpcs.max(1) as f64
+    p.data.bytes as f64 / p.rpcs.max(1) as f64
 }
 
 /// Waits for slots of a target, which are those of whatever its RPCs spend their time on: `what`, seconds of them.
@@ -246,7 +244,7 @@ fn window(f: &Facts) -> Option<Cause> {
     let is_few =
         p.in_flight_max < IN_FLIGHT_DEFAULT || (p.rtt_s > RTT_NEAR_S && distance(p) > mean / 2.0);
     let is_full = p.in_flight >= 0.7 * f64::from(p.in_flight_max);
-    let (ceiling, size) = match p.bulk_rpcs {
+    let (ceiling, size) = match p.data.rpcs {
         0 => (
             format!(
                 "{} in flight / {} = {:.0} RPCs/s a client",
@@ -256,8 +254,8 @@ fn window(f: &Facts) -> Option<Cause> {
             ),
             String::new(),
         ),
-        n => {
-            let (size, mean) = (p.bytes as f64 / n as f64, p.bulk_s / n as f64);
+        _ => {
+            let (size, mean) = (p.data.mean_bytes(), p.data.mean_s());
             (
                 format!(
                     "{} in flight x {:.0} KiB / {} = {} a client and target",
@@ -306,25 +304,26 @@ fn far_window(f: &Facts) -> Option<Cause> {
     let share: f64 = parts.iter().map(|s| f.share(*s, None)).sum();
     let used = f.paths.iter().filter(|p| p.rpcs > 0);
     let nearest = used.map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
-    let bulk: Vec<&Path> = f.paths.iter().filter(|p| p.bulk_rpcs > 0).collect();
-    let rpcs = bulk.iter().map(|p| p.bulk_rpcs).sum::<u64>() as f64;
-    let size = bulk.iter().map(|p| p.bytes).sum::<u64>() as f64 / rpcs.max(1.0);
-    let bulk_s: f64 = bulk.iter().map(|p| p.bulk_s).sum();
-    let mean = bulk_s / rpcs.max(1.0);
-    let way = bulk.iter().map(|p| 2.0 * p.rtt_s * p.bulk_rpcs as f64);
-    let way = way.sum::<f64>() / rpcs.max(1.0);
-    let in_flight = bulk_s / f.window_s.max(1e-12);
-    let max = bulk.iter().map(|p| p.in_flight_max).max()?;
+    let large: Vec<&Path> = f.paths.iter().filter(|p| p.large.rpcs > 0).collect();
+    let all = large.iter().fold(Data::default(), |d, p| d.with(p.large));
+    let (size, mean) = (all.mean_bytes(), all.mean_s());
+    let way = large.iter().map(|p| 2.0 * p.rtt_s * p.large.rpcs as f64);
+    let way = way.sum::<f64>() / all.rpcs.max(1) as f64;
+    let under_way = all.inside_s / f.window_s.max(1e-12);
+    let in_flight = all.placed_s / f.window_s.max(1e-12);
+    let places: u32 = large.iter().map(|p| p.places).sum();
+    let max = large.iter().map(|p| p.in_flight_max).max()?;
     let is_far = nearest.is_finite() && nearest > RTT_NEAR_S && way > mean / 2.0;
-    (share >= 0.5 && is_far && size > SMALL_BYTES).then(|| Cause {
+    let is_full = in_flight >= 0.7 * f64::from(places);
+    (share >= 0.5 && is_far && !f.is_small()).then(|| Cause {
         kind: CauseKind::Window,
         subject: FAR.to_owned(),
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "{in_flight:.1} RPCs of {:.0} KiB in flight to {}, {max} may be to each; {} an RPC, of which twice there and back {}",
+            "{under_way:.1} RPCs of {:.0} KiB under way to {}, with {in_flight:.1} of {places} places; {} an RPC, of which twice there and back {}",
             size / 1024.0,
-            match bulk.len() {
+            match large.len() {
                 1 => "one OST".to_owned(),
                 n => format!("{n} OSTs"),
             },
@@ -332,17 +331,23 @@ fn far_window(f: &Facts) -> Option<Cause> {
             ms(way)
         ),
         ceiling: Some(format!(
-            "{in_flight:.1} in flight x {:.0} KiB / {} = {}; {max} to each would be {}",
+            "{under_way:.1} under way x {:.0} KiB / {} = {}{}",
             size / 1024.0,
             ms(mean),
-            rate(in_flight * size / mean),
-            rate(f64::from(max) * bulk.len() as f64 * size / way)
+            rate(under_way * size / mean),
+            match under_way < f64::from(places) {
+                true => format!(
+                    "; {places} would be {}",
+                    rate(f64::from(places) * size / way)
+                ),
+                false => String::new(),
+            }
         )),
-        change: match in_flight >= 0.7 * f64::from(max) * bulk.len() as f64 {
+        change: match is_full {
             true => format!("lctl set_param osc.*.max_rpcs_in_flight={}", 2 * max),
             false => format!(
                 "more at once: more programs, or files over more OSTs (lfs setstripe -c {})",
-                2 * bulk.len()
+                2 * large.len()
             ),
         },
     })
@@ -361,12 +366,10 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
     let rtt = used.iter().map(|p| p.rtt_s * p.rpcs as f64).sum::<f64>() / rpcs.max(1) as f64;
     // Distance to all of them: else it is one link.
     let nearest = used.iter().map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
-    let bytes: u64 = used.iter().map(|p| p.bytes).sum();
-    let size = bytes as f64 / used.iter().map(|p| p.bulk_rpcs).sum::<u64>().max(1) as f64;
     let n = f.op_s() / f.window_s.max(1e-12);
     let r = f.op_s() / f.count().max(1) as f64;
     let is_far = nearest > RTT_NEAR_S && on_way > 0.0;
-    (share >= 0.5 && is_far && size <= SMALL_BYTES).then(|| Cause {
+    (share >= 0.5 && is_far && f.is_small()).then(|| Cause {
         kind: CauseKind::FixedConcurrency,
         subject: "the programs".to_owned(),
         fid: None,
@@ -523,7 +526,11 @@ mod tests {
             service_s: 100.0 * way_s,
             seconds: [(Segment::Network, 100.0 * way_s)].into(),
             rtt_s,
-            bytes: 100 * bytes,
+            data: Data {
+                rpcs: if bytes > 0 { 100 } else { 0 },
+                bytes: 100 * bytes,
+                ..Data::default()
+            },
             bulk_rpcs: if bytes > 0 { 100 } else { 0 },
             ..Path::default()
         }

@@ -33,10 +33,10 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// From now on, with pauses of `least` at least. Without mounts nobody uses any.
+    /// From now on, with pauses of `least` at least. Without mounts nobody uses any. They are given as the kernel names them: asking
+    /// for that here would be an operation on what is measured.
     pub(super) fn watch(mounts: &[PathBuf], least: Duration) -> Users {
-        let mounts = mounts.iter().filter_map(|m| m.canonicalize().ok());
-        let mounts: Vec<PathBuf> = mounts.collect();
+        let mounts = mounts.to_vec();
         let mounts_count = mounts.len();
         let (stop, stopped) = channel();
         let look = move || {
@@ -138,7 +138,7 @@ mod tests {
         let pid = opener.0.id();
         let mut go = opener.0.stdin.take().unwrap();
         let mut said = std::io::BufReader::new(opener.0.stdout.take().unwrap());
-        let mounts = [dir.path().to_owned()];
+        let mounts = [dir.path().canonicalize().unwrap()];
         let mut seen = false;
         // Not every time: the thread that looks may get no processor while the file is open.
         for _ in 0..200 {

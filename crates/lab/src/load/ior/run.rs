@@ -542,7 +542,9 @@ impl Test<'_, '_> {
         }
         match self.rank.storage.unlink(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                self.warn(&format!("cannot delete file {path}: {e}"))
+                let why = format!("cannot delete file {path}: {e}");
+                self.rank.lose(&why);
+                self.warn(&why)
             }
             _ => Ok(()),
         }

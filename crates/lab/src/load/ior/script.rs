@@ -42,6 +42,15 @@ fn parse(text: &str, initial: &Params, out: &Out) -> Result<Vec<Params>, Failed>
     if !ran {
         tests.push(finished(&current, tests.len(), out)?);
     }
+    let first = tests.first().map_or("", |t| t.interface());
+    if let Some(other) = tests.iter().find(|t| t.interface() != first) {
+        out.line(format!(
+            "ERROR: test {} of the script works through {}, and the first through {first}: give each a script of its own",
+            other.id,
+            other.interface()
+        ));
+        return Err(Failed::Said(1));
+    }
     Ok(tests)
 }
 
@@ -82,5 +91,11 @@ mod tests {
                 .text()
                 .contains("Unrecognized parameter \"blockSise\"")
         );
+        // All tests would have worked through what the first names.
+        let (out, printed) = Out::memory();
+        let text = "IOR START\napi=DUMMY\nRUN\napi=POSIX\nRUN\nIOR STOP";
+        assert!(parse(text, &Params::default(), &out).is_err());
+        let said = "ERROR: test 1 of the script works through POSIX, and the first through DUMMY";
+        assert!(printed.text().contains(said), "{}", printed.text());
     }
 }

@@ -4,10 +4,12 @@
 //! foreign launcher, which says so in the environment ([`place::Foreign`]); or it starts the ranks itself, as threads,
 //! as processes or on other hosts ([`own`]).
 
+mod mounted;
 mod own;
 mod place;
 mod start;
 
+pub use mounted::Mounted;
 pub use own::{HELP as OWN_HELP, Own, Ranks};
 pub(crate) use place::RECORD;
 pub use place::{Environment, Place};
@@ -19,7 +21,7 @@ use super::hub::{self, Connection};
 use super::meet::Meeting;
 use super::out::Out;
 use super::progress::Board;
-use super::ranks::{Group, Rank};
+use super::ranks::{Group, Lost, Rank};
 use super::record::{FORMAT, Record};
 use super::storage::{Dummy, Library, Posix, Storage};
 use crate::verdict::Seen;
@@ -69,6 +71,8 @@ pub struct Run {
     pub watch: Option<Box<dyn Fn(Arc<Board>) + Send + Sync>>,
     /// A mount that is there, instead of one by `--coral-fs`.
     pub library: Option<Library>,
+    /// Has the mounts by `--coral-fs`, for who has to end the process from outside.
+    pub mounted: Mounted,
 }
 
 impl Run {
@@ -82,6 +86,7 @@ impl Run {
             env: Environment::default(),
             watch: None,
             library: None,
+            mounted: Mounted::default(),
         }
     }
 }
@@ -95,8 +100,9 @@ pub struct Ended {
     pub record: Option<serde_json::Value>,
 }
 
-/// The program of this name: runs it with the process's environment and prints to standard output.
-pub fn main(tool: &str, args: Vec<OsString>) -> ExitCode {
+/// The program of this name: runs it with the process's environment and prints to standard output. Whoever ends the process before
+/// that gives `mounted` up first.
+pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted) -> ExitCode {
     let mut texts = Vec::new();
     for arg in args {
         match arg.into_string() {
@@ -115,6 +121,7 @@ pub fn main(tool: &str, args: Vec<OsString>) -> ExitCode {
         env: Environment::of_process(),
         watch: None,
         library: None,
+        mounted,
     };
     match self::run(run) {
         Ok(Ended { code: 0, .. }) if out.failed() => {
@@ -161,7 +168,7 @@ struct Local<'r> {
     tool: &'r dyn Tool,
     /// Mounts of the library, or one storage that all ranks share.
     storage: Vec<Arc<dyn Storage>>,
-    /// Of these, those that this process has mounted.
+    /// The mounts among these.
     libraries: Vec<Library>,
     ranks: std::ops::Range<u32>,
     board: Arc<Board>,
@@ -214,8 +221,7 @@ impl<'r> Local<'r> {
         self.storage[(at / self.ranks.len() as u64) as usize].clone()
     }
 
-    /// Writes down where the time of the mounts went, if that is asked for, and ends the mounts. After a failure they end with the
-    /// process: servers that are gone would be waited for.
+    /// Writes down where the time of the mounts went, if that is asked for, and ends the mounts.
     fn end(&self, own: &Own, done: Result<u8, Failed>) -> Result<u8, Failed> {
         let code = done?;
         let written = own.stopwatches.as_ref().map_or(Ok(()), |path| {
@@ -224,11 +230,9 @@ impl<'r> Local<'r> {
                 ..Seen::default()
             };
             let text = serde_json::to_string(&seen).unwrap_or_default();
-            std::fs::write(path, text).map_err(Failed::file(path))
+            start::write_whole(path, &text)
         });
-        if self.run.library.is_none() {
-            self.libraries.iter().cloned().for_each(Library::unmount);
-        }
+        self.run.mounted.end();
         written.map(|()| code)
     }
 
@@ -247,8 +251,10 @@ impl<'r> Local<'r> {
         if id == 0 {
             rank.record = Some(self.new_record(&rank));
         }
+        let mut lost = Lost::default();
         let done = self.tool.run(&mut rank).and_then(|code| {
             rank.together()?;
+            lost = rank.all_lost()?;
             Ok(code)
         });
         if let Err(why) = &done
@@ -262,8 +268,10 @@ impl<'r> Local<'r> {
         }
         let record = rank.record.take().map(|mut record| {
             record.ended_unix_s = wall_s();
-            record.complete = done.is_ok();
-            record.why_incomplete = done.as_ref().err().map(ToString::to_string);
+            record.complete = done.is_ok() && lost.count == 0;
+            let why = done.as_ref().err().map(ToString::to_string);
+            record.why_incomplete = why.or_else(|| lost.told());
+            record.failed_operations = lost.count;
             serde_json::to_vec(&record).unwrap_or_default()
         });
         rank.leave(record.as_deref());
@@ -280,7 +288,8 @@ impl<'r> Local<'r> {
             ended_unix_s: 0,
             complete: false,
             why_incomplete: None,
-            storage: self.storage[0].name(),
+            failed_operations: 0,
+            interface: self.storage[0].name(),
             ranks: rank.size,
             hosts: rank.nodes.hosts.clone(),
             clock_uncertainty_ns: rank.uncertainty_ns.clone(),
@@ -298,10 +307,21 @@ fn libraries(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Vec<Library>, Fail
         _ if tool.storage() == Some("DUMMY") => Ok(Vec::new()),
         (Some(library), _) => Ok(vec![library.clone()]),
         (None, None) => Ok(Vec::new()),
-        (None, Some(source)) => match &own.nids()[..] {
-            [] => Ok(vec![Library::mount(source, own.port())?]),
-            nids => Library::mount_many(source, nids, own.port()),
-        },
+        (None, Some(source)) => {
+            let mounts = match &own.nids()[..] {
+                [] => vec![Library::mount(source, own.port())?],
+                nids => Library::mount_many(source, nids, own.port())?,
+            };
+            run.mounted.add(&mounts);
+            Ok(mounts)
+        }
+    }
+}
+
+/// A way out that has not ended the mounts: something failed.
+impl Drop for Local<'_> {
+    fn drop(&mut self) {
+        self.run.mounted.give_up();
     }
 }
 

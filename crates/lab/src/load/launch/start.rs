@@ -3,7 +3,7 @@
 use super::own::{Own, Ranks};
 use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
-use super::{Ended, Failed, Local, Run, Tool};
+use super::{Ended, Failed, Local, Mounted, Run, Tool};
 use parking_lot::Mutex;
 use rustix::fs::Access;
 use std::fs;
@@ -100,10 +100,26 @@ fn finish(
             .filter(|_| !matches!(done, Err(Failed::Said(_))))
         {
             let text = serde_json::to_string_pretty(record).unwrap_or_default();
-            fs::write(path, text + "\n").map_err(Failed::file(path))?;
+            let written = write_whole(path, &(text + "\n"));
+            match (&done, written) {
+                (Ok(_), written) => written?,
+                // What ended the run says more, and may be why there is no record of it either.
+                (Err(_), Err(why)) => eprintln!("{}: there is no record: {why}", run.tool),
+                (Err(_), Ok(())) => {}
+            }
         }
     }
     done.map(|code| Ended { code, record })
+}
+
+/// Writes a file of the run's own; of one that cannot be written whole nothing is left.
+pub(super) fn write_whole(path: &str, text: &str) -> Result<(), Failed> {
+    fs::write(path, text).map_err(|why| {
+        if fs::symlink_metadata(path).is_ok_and(|m| m.is_file()) {
+            let _ = fs::remove_file(path);
+        }
+        Failed::file(path)(why)
+    })
 }
 
 /// The first failure that is a rank's own says more than what the others heard of it.
@@ -354,7 +370,7 @@ pub(super) fn joined(
     let stdin = std::io::stdin();
     let read = stdin.lock().take(MEET_FILE_MAX).read_line(&mut token);
     read.map_err(Failed::file("standard input"))?;
-    end_with_standard_input();
+    end_with_standard_input(run.mounted.clone());
     let ranks = place.first..place.first + place.count;
     let local = Local::new(run, own, tool, ranks.clone(), place.host.as_deref())?;
     let done = std::thread::scope(|s| {
@@ -378,12 +394,13 @@ pub(super) fn joined(
     clippy::disallowed_methods,
     reason = "waits for the end of a pipe beside the ranks"
 )]
-fn end_with_standard_input() {
-    std::thread::spawn(|| {
+fn end_with_standard_input(mounted: Mounted) {
+    std::thread::spawn(move || {
         let mut rest = Vec::new();
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
         // Ranks that are about to end by themselves may say why.
         crate::load::clock::sleep(Duration::from_secs(2));
+        mounted.give_up();
         std::process::exit(1);
     });
 }

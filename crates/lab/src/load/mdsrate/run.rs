@@ -220,10 +220,14 @@ impl Work<'_> {
             number += s.step;
             match self.one(rank, &path) {
                 Ok(()) => now = meter.done(0),
-                Err(Failed::Storage { why, .. })
+                Err(Failed::Storage { what, path, why })
                     if why.kind() == io::ErrorKind::NotFound && self.may_miss() =>
                 {
                     if !s.ignore {
+                        // Without a number of files this is how it is known that all are gone.
+                        if s.seconds == 0 {
+                            rank.lose(&format!("{what} {path}: {why}"));
+                        }
                         break;
                     }
                     meter.begin();

@@ -14,7 +14,7 @@ impl Test<'_, '_, '_> {
                 let dir = tree::test_dir(&self.path, self.iteration, nth);
                 match self.rank.storage.mkdir(&dir, DIR_MODE) {
                     Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                        self.warn(&format!("Unable to create test directory {dir}: {e}"))?;
+                        self.lose(&format!("Unable to create test directory {dir}: {e}"))?;
                     }
                     _ => {}
                 }

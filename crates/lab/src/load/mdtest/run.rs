@@ -159,8 +159,14 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
     ) -> Result<(), Failed> {
         match done {
             Ok(()) => Ok(()),
-            Err(e) => self.warn(&format!("{what} {path}: {e}")),
+            Err(e) => self.lose(&format!("{what} {path}: {e}")),
         }
+    }
+
+    /// The same of one of which this is known.
+    pub(super) fn lose(&self, text: &str) -> Result<(), Failed> {
+        self.rank.lose(text);
+        self.warn(text)
     }
 
     pub(super) fn leads(&self) -> bool {

@@ -229,17 +229,17 @@ impl Test<'_, '_, '_> {
         };
         let mut file = match self.rank.storage.open(path, how) {
             Ok(file) => file,
-            Err(e) => return self.warn(&format!("unable to create file {path}: {e}")),
+            Err(e) => return self.lose(&format!("unable to create file {path}: {e}")),
         };
         o.pattern
             .update(number, &mut self.write_buffer, self.seed, self.rank.id);
         match file.write_at(&self.write_buffer, 0) {
             Ok(n) if n == self.write_buffer.len() => {}
-            Ok(n) => self.warn(&format!(
+            Ok(n) => self.lose(&format!(
                 "unable to write file {path}: {n} bytes of {}",
                 self.write_buffer.len()
             ))?,
-            Err(e) => self.warn(&format!("unable to write file {path}: {e}"))?,
+            Err(e) => self.lose(&format!("unable to write file {path}: {e}"))?,
         }
         if o.is("sync_file") {
             let synced = file.sync();
@@ -279,7 +279,7 @@ impl Test<'_, '_, '_> {
                 let mut file = match self.rank.storage.open(&path, how) {
                     Ok(file) => file,
                     Err(e) => {
-                        self.warn(&format!("unable to open file {path}: {e}"))?;
+                        self.lose(&format!("unable to open file {path}: {e}"))?;
                         continue;
                     }
                 };
@@ -287,7 +287,7 @@ impl Test<'_, '_, '_> {
                     self.read_buffer[0] = !self.read_buffer[0];
                     let read = file.read_at(&mut self.read_buffer, 0);
                     if !matches!(read, Ok(n) if n == bytes) {
-                        self.warn(&format!("unable to read file {path}"))?;
+                        self.lose(&format!("unable to read file {path}"))?;
                         self.errors += 1;
                     } else if self.o.is("verify_read") && self.is_wrong(number, whose as u32) {
                         eprintln!("mdtest: {path}: its data are wrong");
