@@ -355,7 +355,7 @@ impl<'a> Reports<'a> {
                 (TargetKind::Mdt, some) if some.contains(&label.index) => {}
                 (TargetKind::Mdt, [first, ..]) => {
                     found.judged = false;
-                    found.note = format!("its names: {}", damaged(first));
+                    found.note = format!("its names cannot be looked at: {}", damaged(first));
                 }
                 (TargetKind::Ost, [first, ..]) => {
                     let why = damaged(first);
@@ -376,11 +376,8 @@ impl<'a> Reports<'a> {
 /// The MDTs of a file system whose tables cannot be read whole.
 fn damaged(targets: &[CheckedTarget], fsname: &str) -> Vec<u32> {
     let mdts = targets.iter().filter(|t| t.is_mdt_of(fsname));
-    let opened = mdts.filter_map(|t| t.opened.as_ref().ok());
-    opened
-        .filter(|(osd, _)| osd.verify_tables().is_err())
-        .map(|(_, label)| label.index)
-        .collect()
+    let damaged = mdts.filter(|t| t.damage().is_some());
+    damaged.filter_map(|t| Some(t.label()?.index)).collect()
 }
 
 /// A target that is there twice.

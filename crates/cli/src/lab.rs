@@ -243,7 +243,7 @@ fn list(dir: &Path) -> Result<(), String> {
     let mut runs: Vec<(PathBuf, String)> = std::fs::read_dir(dir)
         .map_err(|e| format!("'{}': {e}", dir.display()))?
         .flatten()
-        .filter(|e| e.path().join("plan.json").exists())
+        .filter(|e| RunDir::is_at(&e.path()))
         .map(|e| {
             (
                 e.path(),

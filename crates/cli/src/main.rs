@@ -308,16 +308,17 @@ fn wakeups() -> u64 {
         .sum()
 }
 
-/// The service that takes servers' callbacks to clients.
-const CALLBACKS: &str = "ldlm_cbd";
-
 /// Requests that the services of servers on a node have taken since its start.
 fn requests(node: &coral_lnet::Node) -> u64 {
     let mut all = coral_metrics::Snapshot::default();
     all.add(node.metrics(), &[]);
     let series = all.of("coral_ptlrpc_service_requests_total");
     let ours = series.into_iter().flatten();
-    let of_servers = ours.filter(|(labels, _)| labels.iter().all(|(_, name)| name != CALLBACKS));
+    let of_servers = ours.filter(|(labels, _)| {
+        labels
+            .iter()
+            .all(|(_, name)| name != coral_ldlm::CALLBACK_SERVICE)
+    });
     let counts = of_servers.map(|(_, point)| match point {
         coral_metrics::Point::Count(n) => *n,
         coral_metrics::Point::Recorded(_) => 0,
@@ -334,8 +335,9 @@ pub(crate) fn counters(servers: Option<&Servers>, client: Option<&MountedClient>
     if let Some(c) = client {
         c.add_counters(&mut sum);
     }
-    let nodes = [servers.map(Servers::node), client.map(MountedClient::node)];
-    if let Some(node) = nodes.into_iter().flatten().next() {
+    // of `coral up` it is one node
+    let node = servers.map(Servers::node);
+    if let Some(node) = node.or_else(|| client.map(MountedClient::node)) {
         sum.handovers += node.handovers().spawned.value();
     }
     if let Some(s) = servers {

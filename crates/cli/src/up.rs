@@ -375,8 +375,7 @@ async fn serve(up: &Up, dir: &Path, reporter: &mut Reporter) -> Result<(), Strin
     };
     let left_out = servers.left_out().iter();
     absent.extend(left_out.map(|(target, why)| Absent::damaged(&config, target, why)));
-    let agent = Agent::new(servers.node());
-    let mut asked = control::serve(dir, agent.clone())
+    let mut asked = control::serve(dir, Agent::new(servers.node()))
         .map_err(|e| format!("control socket in '{}': {e}", dir.display()))?;
     let client = match &up.mount {
         None => None,

@@ -526,6 +526,23 @@ fn a_directory_lies_on_no_more_mdts_than_there_are() {
         assert_eq!(shown(&[], &wide).lines().count(), 6);
         let default = mnt.join("default");
         ok(lfs().args(["mkdir", "-i", "0"]).arg(&default));
+        let refused = |args: &[&str], dir: &Path| fails(lfs().args(args).arg(dir)).1;
+        let said = refused(&["mkdir", "-i", "1,1"], &mnt.join("twice"));
+        assert!(
+            said.contains("MDT 1 is listed twice") && said.contains("-C"),
+            "{said}"
+        );
+        let said = refused(&["setdirstripe", "-D", "-i", "9"], &default);
+        let told = "to MDT 9: the file system has 0, 1, 2, 3";
+        assert!(
+            said.starts_with("lfs setdirstripe: ") && said.contains(told),
+            "{said}"
+        );
+        let said = refused(&["setdirstripe", "-i", "1"], &default);
+        assert!(
+            said.starts_with("lfs setdirstripe: ") && said.contains("File exists"),
+            "{said}"
+        );
         ok(lfs().args(["setdirstripe", "-D", "-c", "9"]).arg(&default));
         assert_eq!(
             shown(&["-D"], &default),

@@ -117,9 +117,9 @@ impl Node {
         nid == Nid::LO || self.nids().contains(&nid)
     }
 
-    /// Whether the node of `peer` is of this process: it is this one, or there is no other network than memory.
+    /// Whether the node of `peer` is of this process: it is this one, or one of the two lives in memory alone.
     pub fn is_beside(&self, peer: Nid) -> bool {
-        self.is_ours(peer) || self.nids().iter().all(|n| n.is_lo())
+        peer.is_lo() || self.nids().contains(&peer) || self.nid().is_lo()
     }
 
     /// The way of a message to `to`.

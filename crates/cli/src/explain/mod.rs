@@ -7,6 +7,7 @@ mod trial;
 use crate::args::Explain;
 use crate::lfs;
 use crate::trace::{ask_all, print, tcp};
+use coral_lab::experiment::RunDir;
 use coral_lab::verdict::{
     Host, Look, Looks, STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host,
 };
@@ -139,7 +140,7 @@ fn kept(place: &Path) -> Result<Option<PathBuf>, String> {
     if inside.is_file() {
         return Ok(Some(inside));
     }
-    match place.join("plan.json").is_file() {
+    match RunDir::is_at(place) {
         true => Err(format!(
             "'{}' is a run of the laboratory without stopwatches: no step has ended in which it knew Coral processes, its own or those of --mount",
             place.display()

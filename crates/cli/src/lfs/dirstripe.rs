@@ -49,16 +49,15 @@ pub(super) struct Want {
 }
 
 pub(crate) fn mkdir(p: lexopt::Parser) -> Result<(), Failure> {
-    lay_out(p, "lfs mkdir")
+    lay_out(p, "lfs mkdir", false)
 }
 
 pub(crate) fn setdirstripe(p: lexopt::Parser) -> Result<(), Failure> {
-    lay_out(p, "lfs setdirstripe")
+    lay_out(p, "lfs setdirstripe", true)
 }
 
-/// With `lfs setdirstripe` a directory that is there already may be meant.
-fn lay_out(mut p: lexopt::Parser, command: &'static str) -> Result<(), Failure> {
-    let there = command != "lfs mkdir";
+/// `there`: a directory that is there already may be meant.
+fn lay_out(mut p: lexopt::Parser, command: &'static str, there: bool) -> Result<(), Failure> {
     let mut paths = Vec::new();
     let mut w = Want {
         command,

@@ -322,6 +322,12 @@ mod tests {
                 .unwrap_err()
                 .contains("none taken away")
         );
+        let none = Up {
+            mdts: Some(0),
+            ..up(dir.path())
+        };
+        let none = kept.clone().with(&none, dir.path()).unwrap();
+        assert_eq!(none.check().unwrap_err(), "--mdts 0: give 1 to 64");
         for count in [-2, 0, 2001, 65_536, 70_000] {
             let bad = UpConfig {
                 stripe_count: count,

@@ -192,6 +192,9 @@ struct Kept {
     plan: Plan,
 }
 
+/// The file that makes a directory a run's.
+const PLAN: &str = "plan.json";
+
 /// A run directory.
 #[derive(Debug)]
 pub struct RunDir {
@@ -199,9 +202,14 @@ pub struct RunDir {
 }
 
 impl RunDir {
+    /// Whether there is a run in `dir`.
+    pub fn is_at(dir: &Path) -> bool {
+        dir.join(PLAN).exists()
+    }
+
     /// There is no run in `dir`.
     pub(super) fn is_free(dir: &Path) -> Result<(), StoreError> {
-        match dir.join("plan.json").exists() {
+        match RunDir::is_at(dir) {
             true => Err(StoreError::Exists(dir.to_owned())),
             false => Ok(()),
         }
@@ -221,7 +229,7 @@ impl RunDir {
         std::fs::create_dir_all(&raw).map_err(|error| StoreError::Io { file: raw, error })?;
         run.write("environment.json", environment)?;
         run.write(
-            "plan.json",
+            PLAN,
             &Kept {
                 format: FORMAT,
                 plan: plan.clone(),
@@ -238,7 +246,7 @@ impl RunDir {
         let what = match std::fs::metadata(dir) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Some("is not there"),
             Ok(m) if !m.is_dir() => Some("is a file"),
-            Ok(_) if !dir.join("plan.json").exists() => {
+            Ok(_) if !RunDir::is_at(dir) => {
                 Some("holds no run of the laboratory: it has no plan.json")
             }
             _ => None,
@@ -252,14 +260,14 @@ impl RunDir {
             format: u32,
         }
         // The format first: what else is there is another version's business.
-        let Format { format } = run.read("plan.json")?;
+        let Format { format } = run.read(PLAN)?;
         if format > FORMAT {
             return Err(StoreError::Newer {
-                file: dir.join("plan.json"),
+                file: dir.join(PLAN),
                 format,
             });
         }
-        let kept: Kept = run.read("plan.json")?;
+        let kept: Kept = run.read(PLAN)?;
         Ok((run, kept.plan))
     }
 

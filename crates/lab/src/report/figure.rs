@@ -31,24 +31,22 @@ pub(super) fn points<'a>(a: &'a Analysis, f: &'a Figure) -> impl Iterator<Item =
 /// and have the same place on the x axis.
 pub(super) fn series(f: &Figure, drawn: &[&Point]) -> Vec<String> {
     let mut all = f.series.clone();
-    let mut groups: BTreeMap<Vec<Option<&str>>, &Point> = BTreeMap::new();
-    for p in drawn {
-        let named = all.iter().chain([&f.x]);
-        let key: Vec<Option<&str>> = named.map(|name| p.param(name)).collect();
-        let first = *groups.entry(key).or_insert(p);
-        let differs = |(name, value): &&(String, String)| first.param(name) != Some(value);
-        if let Some((name, _)) = p.params.iter().find(differs) {
-            all.push(name.clone());
-            return series(
-                &Figure {
-                    series: all,
-                    ..f.clone()
-                },
-                drawn,
-            );
-        }
+    while let Some(further) = told_apart_by(&f.x, &all, drawn) {
+        all.push(further);
     }
     all
+}
+
+/// A parameter in which points differ that are alike in those of `series` and in `x`.
+fn told_apart_by(x: &str, series: &[String], drawn: &[&Point]) -> Option<String> {
+    let mut groups: BTreeMap<Vec<Option<&str>>, &Point> = BTreeMap::new();
+    drawn.iter().find_map(|p| {
+        let named = series.iter().map(String::as_str).chain([x]);
+        let key = named.map(|name| p.param(name)).collect();
+        let first = *groups.entry(key).or_insert(p);
+        let differs = |(name, value): &&(String, String)| first.param(name) != Some(value);
+        p.params.iter().find(differs).map(|(name, _)| name.clone())
+    })
 }
 
 /// `NAME=VALUE` of these parameters, with the measure where that is needed.

@@ -132,6 +132,9 @@ pub enum FlockOp {
 /// for that: as many as there can be idle locks on a large client.
 pub const MAX_CALLBACKS: usize = 65536;
 
+/// The service that takes servers' callbacks, by its name in Lustre.
+pub const CALLBACK_SERVICE: &str = "ldlm_cbd";
+
 /// Where a node keeps its callback service.
 #[derive(Default)]
 struct PerNode(Mutex<Weak<LdlmClient>>);
@@ -159,7 +162,7 @@ impl LdlmClient {
         let handler = Arc::new(callback::Callbacks::new(&me));
         let cfg = ServiceConfig {
             max_active: MAX_CALLBACKS,
-            ..ServiceConfig::new("ldlm_cbd", &[portal::LDLM_CB_REQUEST])
+            ..ServiceConfig::new(CALLBACK_SERVICE, &[portal::LDLM_CB_REQUEST])
         };
         let service = Service::start(node, cfg, handler);
         let _ = me.service.set(service);

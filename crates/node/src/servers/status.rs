@@ -60,8 +60,7 @@ impl Servers {
         if t.config().kind != TargetKind::Mdt {
             return Vec::new();
         }
-        let own = self.node.nids();
-        let far = |nid: &Nid| nid.0 != 0 && !nid.is_lo() && !own.contains(nid);
+        let far = |nid: &Nid| nid.0 != 0 && !self.node.is_beside(*nid);
         let exports = t.exports();
         // another MDT says that it is one
         let others = exports

@@ -266,7 +266,7 @@ impl Mgs {
     /// whoever says where targets are has all data, and the nodes of MDTs are believed in ids.
     fn check_registrar(&self, nid: Nid) -> Result<(), Errno> {
         let maps = self.nodemaps.lock();
-        if !maps.active || nid.is_lo() || self.node.nids().contains(&nid) {
+        if !maps.active || self.node.is_beside(nid) {
             return Ok(());
         }
         let map = maps.of(nid);

@@ -202,7 +202,7 @@ impl LuTarget {
         }
         let nid = asked.connection.nid;
         // a light client is waited for no more than one of this process (`OBD_CONNECT_LIGHTWEIGHT`)
-        let local = light || nid.is_lo() || self.node.nids().contains(&nid);
+        let local = light || self.node.is_beside(nid);
         let exp = Arc::new(Export::new(
             asked.uuid.clone(),
             self.node.next_cookie(),

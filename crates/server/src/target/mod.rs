@@ -519,7 +519,7 @@ async fn evict_loop(target: Weak<LuTarget>, silence: Duration, mut stopped: watc
             continue; // the recovery window has its own limits
         }
         // a light client of another node (`LIGHTWEIGHT`) pings as any other does
-        let own = |e: &Export| e.nid().is_lo() || target.node().nids().contains(&e.nid());
+        let own = |e: &Export| target.node().is_beside(e.nid());
         let silent = |e: &&Arc<Export>| !own(e) && e.last_seen().elapsed() > silence;
         for exp in target.exports().iter().filter(silent) {
             target.evict(exp.cookie, "not heard of for too long");
