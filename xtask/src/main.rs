@@ -66,8 +66,8 @@ enum Command {
         /// Only rows with one of these in their name, separated by commas (rows that need what others made need those too).
         #[arg(long)]
         rows: Option<String>,
-        /// Another build of the program `coral`, to measure beside this one instead of the local directory; with `peers` the one to
-        /// measure, instead of building it.
+        /// Another build of the program `coral`, to measure beside this one instead of the local directory; with `peers` and `scale`
+        /// the one to measure, instead of building it.
         #[arg(long, value_name = "FILE")]
         beside: Option<std::path::PathBuf>,
         /// How often the table is measured.
@@ -158,8 +158,10 @@ fn main() -> ExitCode {
             files,
             mdts,
             data,
+            beside,
             ..
         } if what == "scale" => scale::run(&scale::Asked {
+            coral: beside,
             dir: &dir,
             files,
             mdts,

@@ -24,6 +24,8 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// What is asked for.
 pub(crate) struct Asked<'a> {
+    /// The program to measure, instead of building it.
+    pub coral: Option<PathBuf>,
     /// Where the targets are put; emptied before and after.
     pub dir: &'a Path,
     /// How many files.
@@ -35,7 +37,7 @@ pub(crate) struct Asked<'a> {
 }
 
 pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
-    let coral = step::build_release()?;
+    let coral = asked.coral.clone().map_or_else(step::build_release, Ok)?;
     let dir = step::root().join(asked.dir).join("scale");
     let _ = std::fs::remove_dir_all(&dir);
     let servers = Scale {

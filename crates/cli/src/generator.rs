@@ -33,7 +33,7 @@ fn end_with_signals(mounted: &Mounted) -> std::io::Result<()> {
         let (mut told, mounted) = (signal(kind)?, mounted.clone());
         runtime.spawn(async move {
             if told.recv().await.is_some() {
-                mounted.give_up();
+                mounted.abandon();
                 std::process::exit(128 + kind.as_raw_value());
             }
         });

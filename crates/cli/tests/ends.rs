@@ -693,3 +693,39 @@ fn a_generator_leaves_no_client_behind() {
         running.stop();
     });
 }
+
+/// It does when a signal ends it, too, while its ranks are at work.
+#[test]
+fn a_generator_that_is_ended_at_work_leaves_no_client_behind() {
+    in_namespace(
+        "a_generator_that_is_ended_at_work_leaves_no_client_behind",
+        || {
+            let place = Place::new();
+            let running = place.up(&[]);
+            let (data, port) = (place.path("data"), place.port.to_string());
+            let lines = [
+                "ior --np 4 -w -t 4k -b 1g -F -o /ior",
+                "mdtest --np 4 -n 1000000 -C -F -d /mdtest",
+                "ior --coral-mounts 2 --np 2 -w -t 64k -b 4g -o /shared",
+            ];
+            for (round, line) in lines.iter().cycle().take(6).enumerate() {
+                let mut words = line.split(' ');
+                let mut generator = coral();
+                generator
+                    .arg(words.next().unwrap())
+                    .args(["--coral-fs", "127.0.0.1@tcp:/coral"])
+                    .args(["--coral-port", &port, "--coral-nid", "127.0.0.9@tcp"])
+                    .args(words);
+                let generator = generator.stdout(Stdio::null()).stderr(Stdio::null());
+                let mut generator = generator.spawn().unwrap();
+                until("the generator has mounted", || exports(&data) > 1);
+                pause(100 * round as u64);
+                signal(generator.id(), ["TERM", "INT"][round % 2]);
+                let code = generator.wait().unwrap().code();
+                assert_eq!(code, Some(128 + [15, 2][round % 2]), "{line}");
+                assert_eq!(exports(&data), 1, "round {round}: {line}");
+            }
+            running.stop();
+        },
+    );
+}

@@ -101,7 +101,7 @@ pub struct Ended {
 }
 
 /// The program of this name: runs it with the process's environment and prints to standard output. Whoever ends the process before
-/// that gives `mounted` up first.
+/// that abandons `mounted` first.
 pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted) -> ExitCode {
     let mut texts = Vec::new();
     for arg in args {
@@ -307,14 +307,10 @@ fn libraries(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Vec<Library>, Fail
         _ if tool.storage() == Some("DUMMY") => Ok(Vec::new()),
         (Some(library), _) => Ok(vec![library.clone()]),
         (None, None) => Ok(Vec::new()),
-        (None, Some(source)) => {
-            let mounts = match &own.nids()[..] {
-                [] => vec![Library::mount(source, own.port())?],
-                nids => Library::mount_many(source, nids, own.port())?,
-            };
-            run.mounted.add(&mounts);
-            Ok(mounts)
-        }
+        (None, Some(source)) => run.mounted.add(|| match &own.nids()[..] {
+            [] => Ok(vec![Library::mount(source, own.port())?]),
+            nids => Library::mount_many(source, nids, own.port()),
+        }),
     }
 }
 

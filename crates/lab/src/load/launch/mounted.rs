@@ -1,5 +1,7 @@
 //! The mounts of the library that a run has made. They end on every way out of it, so that no server keeps a client that is gone.
 
+use crate::clock::{now, spawn};
+use crate::load::Failed;
 use crate::load::storage::Library;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -8,15 +10,23 @@ use std::time::Duration;
 
 /// After a failure the mounts have so long to end: servers that are gone would be waited for.
 const FAILED_LIMIT: Duration = Duration::from_secs(10);
+/// Of that, so long at most for operations under way.
+const OPERATIONS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Mounts that have not ended.
 #[derive(Clone, Default)]
 pub struct Mounted(Arc<Mutex<Vec<Library>>>);
 
 impl Mounted {
-    /// More.
-    pub(super) fn add(&self, mounts: &[Library]) {
-        self.0.lock().extend_from_slice(mounts);
+    /// More: those that `mount` makes. Whoever gives them up meanwhile waits for it.
+    pub(super) fn add(
+        &self,
+        mount: impl FnOnce() -> Result<Vec<Library>, Failed>,
+    ) -> Result<Vec<Library>, Failed> {
+        let mut all = self.0.lock();
+        let mounts = mount()?;
+        all.extend_from_slice(&mounts);
+        Ok(mounts)
     }
 
     /// Ends them, and waits until all that was written is with the servers.
@@ -26,17 +36,33 @@ impl Mounted {
     }
 
     /// Ends them; what takes longer than some seconds is given up.
-    pub fn give_up(&self) {
+    pub(super) fn give_up(&self) {
+        self.end_within_limit(false);
+    }
+
+    /// Ends them under ranks that work on them, before the process ends: ranks that went on would connect again to servers that
+    /// were told goodbye. They stand still after the operation that they are in.
+    pub fn abandon(&self) {
+        self.end_within_limit(true);
+    }
+
+    fn end_within_limit(&self, ranks_work: bool) {
         if self.0.try_lock().is_some_and(|all| all.is_empty()) {
             return;
         }
         let (done, ended) = channel();
         let mounted = self.clone();
         let unmount = move || {
+            if ranks_work {
+                let until = now() + OPERATIONS_LIMIT;
+                let all = mounted.0.lock().clone();
+                all.iter()
+                    .for_each(|m| m.stand_still(until.saturating_duration_since(now())));
+            }
             mounted.end();
             let _ = done.send(());
         };
-        if crate::clock::spawn("unmount", unmount).is_ok() {
+        if spawn("unmount", unmount).is_ok() {
             let _ = ended.recv_timeout(FAILED_LIMIT);
         }
     }

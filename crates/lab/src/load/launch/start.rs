@@ -400,7 +400,7 @@ fn end_with_standard_input(mounted: Mounted) {
         let _ = std::io::stdin().lock().read_to_end(&mut rest);
         // Ranks that are about to end by themselves may say why.
         crate::load::clock::sleep(Duration::from_secs(2));
-        mounted.give_up();
+        mounted.abandon();
         std::process::exit(1);
     });
 }

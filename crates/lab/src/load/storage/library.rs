@@ -7,20 +7,27 @@ use coral_client::OpenOptions;
 use coral_client::blocking::{File, FileSystem};
 use coral_stopwatch::Dump;
 use coral_wire::nid::Nid;
+use parking_lot::{RwLock, RwLockReadGuard};
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// What statfs(2) says of Lustre.
 const LUSTRE_MAGIC: i64 = 0x0BD0_0BD0;
 
 /// A file system mounted in this process. Its ranks share the mount. Paths begin at its root.
 #[derive(Clone)]
-pub struct Library(FileSystem);
+pub struct Library {
+    fs: FileSystem,
+    /// The same, read by every operation under way.
+    gate: Arc<RwLock<FileSystem>>,
+}
 
 impl Library {
     /// Mounts `NID[:NID...]:/fsname[/subdir]`, by this TCP port of the servers.
     pub fn mount(source: &str, port: u16) -> Result<Library, Failed> {
         FileSystem::mount_by(source, port)
-            .map(Library)
+            .map(Library::of)
             .map_err(|e| Failed::Refused(format!("cannot mount {source}: {e}")))
     }
 
@@ -30,13 +37,13 @@ impl Library {
         let mounted = mounted.map_err(|e| {
             Failed::Refused(format!("cannot mount {source} {} times: {e}", nids.len()))
         })?;
-        Ok(mounted.into_iter().map(Library).collect())
+        Ok(mounted.into_iter().map(Library::of).collect())
     }
 
     /// Where the time of the last RPCs went, of several mounts together.
     pub fn stopwatches(mounts: &[Library]) -> Vec<Dump> {
         let watches = mounts.iter().map(|m| {
-            let node = m.0.node();
+            let node = m.fs.node();
             (&**node.stopwatch(), node.nids())
         });
         let mut dumps = coral_stopwatch::dumps(watches);
@@ -46,12 +53,26 @@ impl Library {
 
     /// Of a mount that is there.
     pub fn of(fs: FileSystem) -> Library {
-        Library(fs)
+        Library {
+            gate: Arc::new(RwLock::new(fs.clone())),
+            fs,
+        }
+    }
+
+    /// Waits until the operations under way have ended, for `limit` at most. Operations that begin after that wait for ever: their
+    /// ranks end with the process.
+    pub(crate) fn stand_still(&self, limit: Duration) {
+        std::mem::forget(self.gate.try_write_for(limit));
+    }
+
+    /// For one operation.
+    fn fs(&self) -> RwLockReadGuard<'_, FileSystem> {
+        self.gate.read()
     }
 
     /// Ends the mount.
     pub fn unmount(self) {
-        self.0.unmount();
+        self.fs.unmount();
     }
 }
 
@@ -72,41 +93,44 @@ impl Storage for Library {
             .create(how.create && !how.exclusive)
             .create_new(how.create && how.exclusive)
             .mode(how.bits());
-        Ok(Box::new(LibraryFile(self.0.open(path, &options)?)))
+        Ok(Box::new(LibraryFile {
+            file: self.fs().open(path, &options)?,
+            gate: self.gate.clone(),
+        }))
     }
 
     fn size(&self, path: &str) -> io::Result<u64> {
-        Ok(self.0.stat(path)?.size)
+        Ok(self.fs().stat(path)?.size)
     }
 
     fn mknod(&self, path: &str, mode: u32) -> io::Result<()> {
-        Ok(self.0.mknod(path, mode)?)
+        Ok(self.fs().mknod(path, mode)?)
     }
 
     fn unlink(&self, path: &str) -> io::Result<()> {
-        Ok(self.0.unlink(path)?)
+        Ok(self.fs().unlink(path)?)
     }
 
     fn mkdir(&self, path: &str, mode: u32) -> io::Result<()> {
-        Ok(self.0.mkdir(path, mode)?)
+        Ok(self.fs().mkdir(path, mode)?)
     }
 
     fn rmdir(&self, path: &str) -> io::Result<()> {
-        Ok(self.0.rmdir(path)?)
+        Ok(self.fs().rmdir(path)?)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        Ok(self.0.rename(from, to)?)
+        Ok(self.fs().rename(from, to)?)
     }
 
     fn create_xattr(&self, path: &str, name: &str, value: &[u8]) -> io::Result<()> {
         let flags = libc::XATTR_CREATE as u32;
         let value = Bytes::copy_from_slice(value);
-        Ok(self.0.set_xattr(path, name, value, flags)?)
+        Ok(self.fs().set_xattr(path, name, value, flags)?)
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        let names = self.0.read_dir(path)?;
+        let names = self.fs().read_dir(path)?;
         Ok(names
             .iter()
             .map(|e| String::from_utf8_lossy(&e.name).into_owned())
@@ -114,7 +138,7 @@ impl Storage for Library {
     }
 
     fn space(&self, _: &str) -> io::Result<Space> {
-        let s = self.0.statfs()?;
+        let s = self.fs().statfs()?;
         Ok(Space {
             block_bytes: u64::from(s.bsize),
             blocks: s.blocks,
@@ -126,30 +150,38 @@ impl Storage for Library {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Ok(self.0.sync()?)
+        Ok(self.fs().sync()?)
     }
 }
 
-struct LibraryFile(File);
+struct LibraryFile {
+    file: File,
+    gate: Arc<RwLock<FileSystem>>,
+}
 
 impl OpenFile for LibraryFile {
     fn read_at(&mut self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        Ok(self.0.read_at(into, offset)?)
+        let _under_way = self.gate.read();
+        Ok(self.file.read_at(into, offset)?)
     }
 
     fn write_at(&mut self, from: &[u8], offset: u64) -> io::Result<usize> {
-        Ok(self.0.write_at(from, offset)?)
+        let _under_way = self.gate.read();
+        Ok(self.file.write_at(from, offset)?)
     }
 
     fn size(&mut self) -> io::Result<u64> {
-        Ok(self.0.stat()?.size)
+        let _under_way = self.gate.read();
+        Ok(self.file.stat()?.size)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        Ok(self.0.sync()?)
+        let _under_way = self.gate.read();
+        Ok(self.file.sync()?)
     }
 
     fn close(self: Box<Self>) -> io::Result<()> {
-        Ok(self.0.close()?)
+        let _under_way = self.gate.read();
+        Ok(self.file.close()?)
     }
 }
