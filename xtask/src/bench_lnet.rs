@@ -189,6 +189,22 @@ const BULK_ROWS: [&str; 5] = [
     "brw write, router",
 ];
 
+/// `cargo xtask bench rpc`: one RPC between two processes, beside an echo of its bytes.
+pub(crate) fn rpc() -> Result<(), String> {
+    step::run(
+        "cargo",
+        &[
+            "run",
+            "--release",
+            "--locked",
+            "-p",
+            "coral-node",
+            "--example",
+            "rpc_echo",
+        ],
+    )
+}
+
 /// `profile`: also print where the CPU time of small messages goes (needs perf).
 pub(crate) fn run(profile: bool) -> Result<(), String> {
     if !step::on_path("iperf3") {

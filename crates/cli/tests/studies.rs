@@ -105,7 +105,9 @@ fn of_samples(file: &Path, series: &str) -> Option<f64> {
     let text = std::fs::read_to_string(file).unwrap();
     let samples: Value = serde_json::from_str(&text).unwrap();
     let bins = samples["series"][series]["bins"].as_array()?;
-    bins.iter().filter_map(|b| b["max"].as_f64()).reduce(f64::max)
+    bins.iter()
+        .filter_map(|b| b["max"].as_f64())
+        .reduce(f64::max)
 }
 
 /// Agents on slices of a link and one client with all of it, writing and reading.

@@ -108,6 +108,7 @@ use upcalls::Upcalls;
 
 use crate::error::{Error, Refusal};
 use crate::lmv::Lmv;
+use crate::lov::Lov;
 
 /// One mounted file system.
 pub struct Llite {
@@ -149,6 +150,11 @@ impl Llite {
     /// The MDTs, for requests that go past every cache.
     pub fn lmv(&self) -> &Lmv {
         &self.servers.lmv
+    }
+
+    /// The OSTs, likewise.
+    pub fn lov(&self) -> &Lov {
+        &self.servers.lov
     }
 
     /// Whether fcntl and flock locks go to the servers.
