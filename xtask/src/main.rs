@@ -141,17 +141,22 @@ enum Command {
     Setup,
 }
 
+/// The benchmarks that take no more than a directory.
+fn bench_in(what: &str, dir: &std::path::Path) -> Result<(), String> {
+    match what {
+        "memory" => long::memory(),
+        "originals" => bench::originals::run(dir),
+        "router" => long::router(dir),
+        _ => bench_lnet::rpc(),
+    }
+}
+
 fn main() -> ExitCode {
     let (started, inside) = (step::now(), std::env::var_os(conform::INSIDE).is_some());
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
         Command::Test { quick, nextest } => test::run(quick, nextest),
         Command::Tidy { shrink } => tidy::run(shrink),
-        Command::Bench {
-            what: Some(what),
-            dir,
-            ..
-        } if what == "router" => long::router(&dir),
         Command::Bench {
             what: Some(what),
             dir,
@@ -168,16 +173,10 @@ fn main() -> ExitCode {
             data,
         }),
         Command::Bench {
-            what: Some(what), ..
-        } if what == "memory" => long::memory(),
-        Command::Bench {
-            what: Some(what), ..
-        } if what == "rpc" => bench_lnet::rpc(),
-        Command::Bench {
             what: Some(what),
             dir,
             ..
-        } if what == "originals" => bench::originals::run(&dir),
+        } if matches!(&*what, "memory" | "originals" | "router" | "rpc") => bench_in(&what, &dir),
         Command::Bench {
             what: Some(what),
             dir,
