@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use coral_client::lov::FileLayout;
@@ -298,10 +299,13 @@ async fn measure(rpcs: u64, rounds: usize) -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let at = dir.path().to_str().ok_or("a directory without UTF-8")?;
     let (server, echo) = (Other::start("serve", &[at])?, Other::start("echo", &[])?);
-    let asking = Asking::prepare(&server).await?;
+    let asking = Arc::new(Asking::prepare(&server).await?);
     let mut all: [Vec<Cost>; 4] = Default::default();
     for _ in 0..=rounds {
-        let (getattr, read) = (asking.getattr(rpcs).await?, asking.read(rpcs).await?);
+        // in tasks of the runtime, where a mount's requests go on after a wait
+        let [me, also] = [asking.clone(), asking.clone()];
+        let getattr = tokio::spawn(async move { me.getattr(rpcs).await }).await??;
+        let read = tokio::spawn(async move { also.read(rpcs).await }).await??;
         let round = [
             echoed(&echo, &getattr, rpcs)?,
             getattr,
