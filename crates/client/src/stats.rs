@@ -27,6 +27,8 @@ coral_metrics::group! {
         pub page_misses: Counter = "coral_llite_page_lock_misses_total", Lookups, Experimental;
         /// Reads of pages, of blocks at one distance, that were read ahead.
         pub strided_hits: Counter = "coral_llite_strided_read_hits_total", Lookups, Experimental;
+        /// Blocks of those that were stored into the kernel's page cache: it need not ask for them.
+        pub strided_stores: Counter = "coral_llite_strided_read_stores_total", Lookups, Experimental;
         /// Objects remembered.
         pub inodes: Probe = "coral_llite_inodes", Lookups, Stable;
         /// Memory of objects and names that are remembered.

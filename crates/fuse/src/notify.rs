@@ -10,6 +10,9 @@
 //!   pages. So it is sent from a thread that serves no request, and llite sees to it that such reads and writes wait for
 //!   nobody (`coral_client::llite`, pages).
 //!
+//! What is put into pages (STORE) waits for page locks too: it goes the same way. It raises the size when it goes beyond: llite sees to
+//! it that it does not ([`Invalidate::store_pages`]).
+//!
 //! A file that an answer is about to bring is not known to the kernel yet, and would be remembered just after. Three rules
 //! close that gap, none of which trusts in time:
 //! - While the answer is being made, the answer itself leaves the attributes without a validity (`told`).
@@ -32,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use coral_buffers::Payload;
 use coral_client::llite::types::Invalidate;
 use coral_wire::fid::Fid;
 use futures_util::future::BoxFuture;
@@ -54,6 +58,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(128);
 pub(crate) const TAKEN_IN_MAX: Duration = Duration::from_secs(5);
 /// A LOOKUP takes so long that it may wait for that lock; for a listing that the kernel does not take in before it ends nobody waits.
 pub(crate) const LOOKED_UP_MAX: Duration = Duration::from_millis(50);
+
+/// Parts of a message: writev takes 1024.
+const PARTS_MAX: usize = 1000;
 
 type FidKey = (u64, u32, u32);
 
@@ -347,6 +354,44 @@ impl Invalidate for Invalidator {
         match n.send(notify::INVAL_INODE, &abi::InvalInodeOut { ino, off, len }) {
             Ok(()) | Err(SysErrno::NOENT | SysErrno::NODEV) => {}
             Err(e) => tracing::error!(%fid, "telling the kernel to drop pages: {e}"),
+        }
+    }
+
+    fn store_pages(&self, fid: Fid, offset: u64, data: &Payload) -> bool {
+        let n = &self.0;
+        let Some(nodeid) = n.nodes.id(fid) else {
+            return false;
+        };
+        let size = data.len() as u32;
+        let body = abi::NotifyStoreOut {
+            nodeid,
+            offset,
+            size,
+            padding: 0,
+        };
+        let header = OutHeader {
+            len: (size_of::<OutHeader>() + size_of_val(&body)) as u32 + size,
+            error: notify::STORE,
+            unique: 0,
+        };
+        let joined;
+        let mut parts = vec![
+            IoSlice::new(header.as_bytes()),
+            IoSlice::new(body.as_bytes()),
+        ];
+        if data.iter().len() < PARTS_MAX {
+            parts.extend(data.iter().map(|s| IoSlice::new(s)));
+        } else {
+            joined = data.copy_to_bytes();
+            parts.push(IoSlice::new(&joined));
+        }
+        match (n.write)(&parts) {
+            Ok(()) => true,
+            Err(e) => {
+                // without memory, or after the kernel forgot the file: it asks for what it wants
+                tracing::debug!(%fid, "storing pages: {e}");
+                false
+            }
         }
     }
 }

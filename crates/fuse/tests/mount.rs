@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_client::llite::types::{Cred, SetAttr};
 use coral_fuse::{FileSystem, FuseOptions, Mount, UnmountError, mount_fs};
+use coral_wire::fid::Fid;
 use futures_util::FutureExt;
 use memfs::MemFs;
 
@@ -445,6 +448,56 @@ fn the_end_of_a_file_that_grew_elsewhere_is_where_the_answer_says() {
         grow(3_000_000);
         let last = file.read_at(&mut [0; 10], 2_999_995).unwrap();
         assert_eq!(last, 5, "a read behind what the kernel knows");
+    });
+}
+
+/// The first byte of each page, as a mapping shows it.
+#[allow(unsafe_code, reason = "mmap(2)")]
+fn mapped(file: &File, pages: usize) -> String {
+    use std::os::fd::AsRawFd;
+    let (len, none) = (pages * 4096, std::ptr::null_mut());
+    let (read, private, fd) = (libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd());
+    // SAFETY: a new mapping at an address that the kernel chooses, of a descriptor that is open.
+    let at = unsafe { libc::mmap(none, len, read, private, fd, 0) };
+    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    // SAFETY: the mapping has so many bytes, the file is no shorter, and nobody writes to it.
+    let all = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) };
+    let first = all.chunks(4096).map(|page| page[0] as char).collect();
+    // SAFETY: it is this mapping, and what was borrowed of it is not used any more.
+    assert_eq!(unsafe { libc::munmap(at, len) }, 0);
+    first
+}
+
+/// What is stored into pages is there without a question, until it is dropped, and the file is no longer for it.
+#[test]
+fn pages_that_are_stored_are_there() {
+    mounted(false, Duration::ZERO, |f| {
+        let path = f.at.join("file");
+        fs::write(&path, vec![b'f'; 5 * 4096]).unwrap();
+        let root = Cred::root();
+        let found = f.fs.lookup(&root, f.fs.root(), b"file").now_or_never();
+        let fid = found.unwrap().unwrap().attr.fid;
+        let file = File::open(&path).unwrap();
+        let kernel = f.mount.invalidate();
+        let two: Payload = [3000, 5192]
+            .map(|n| Bytes::from(vec![b's'; n]))
+            .into_iter()
+            .collect();
+        assert!(kernel.store_pages(fid, 4096, &two));
+        assert_eq!(mapped(&file, 5), "fssff");
+        kernel.drop_pages(fid, 4096..8192);
+        assert_eq!(mapped(&file, 5), "ffsff");
+        // pages that are there are stored over
+        assert!(kernel.store_pages(fid, 0, &two));
+        assert_eq!(mapped(&file, 5), "sssff");
+        assert_eq!(file.metadata().unwrap().len(), 5 * 4096);
+        kernel.drop_pages(fid, 0..u64::MAX);
+        assert_eq!(mapped(&file, 5), "fffff");
+        let unknown = Fid {
+            oid: fid.oid + 1000,
+            ..fid
+        };
+        assert!(!kernel.store_pages(unknown, 0, &two));
     });
 }
 

@@ -208,6 +208,7 @@ impl Drains {
             drop(cover);
             return self.end(fid, &gate);
         }
+        gate.no_store().await;
         let inval = self.upcalls.who();
         let mut left: Vec<Range<u64>> = std::iter::once(0..u64::MAX).collect();
         while !left.is_empty() {

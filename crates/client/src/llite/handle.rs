@@ -51,7 +51,7 @@ pub struct FileHandle {
     /// It made the file: what is kept back of the attributes.
     pub(super) late: OnceLock<Arc<LateFile>>,
     /// What is read ahead of it.
-    pub(super) strides: Strides,
+    pub(super) strides: Arc<Strides>,
 }
 
 impl FileHandle {
@@ -96,7 +96,7 @@ impl FileHandle {
             uncapped: AtomicBool::new(created),
             told,
             late: OnceLock::new(),
-            strides: Strides::default(),
+            strides: Arc::default(),
         }
     }
 

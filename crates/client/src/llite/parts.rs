@@ -236,7 +236,7 @@ impl Below {
             writeback,
             appends,
             pages,
-            strides: StrideReads::new(self.servers.clone()),
+            strides: StrideReads::new(self.servers.clone(), self.upcalls.clone()),
             privileges: settings.privileges.clone(),
         }
     }

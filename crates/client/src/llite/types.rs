@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_buffers::Payload;
 use coral_wire::{fid::Fid, nid::Nid};
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -395,5 +396,11 @@ pub trait Invalidate: Send + Sync {
     /// the others it is called on a thread of its own and returns when they are gone, after reads of them that are under way.
     fn drop_pages(&self, fid: Fid, range: std::ops::Range<u64>) {
         let _ = (fid, range);
+    }
+    /// Puts `data` into the cached pages of `fid` from `offset` on: whole pages, within the file. It is called on a thread of its
+    /// own as well, and returns when they are there, after reads of them that are under way. False: they are not.
+    fn store_pages(&self, fid: Fid, offset: u64, data: &Payload) -> bool {
+        let _ = (fid, offset, data);
+        false
     }
 }

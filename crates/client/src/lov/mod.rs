@@ -5,6 +5,7 @@
 //!
 //! Lustre: `lustre/lov/lov_io.c`, `lov_merge.c`.
 
+mod blocks;
 mod layout;
 mod locks;
 mod pieces;

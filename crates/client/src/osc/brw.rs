@@ -1,7 +1,7 @@
 //! Bulk reads and writes of one object: cut into RPCs, short I/O inside the message, checksums.
 //!
-//! An RPC carries at most `ocd_brw_size` bytes, in bulk descriptors (MDs) of at most 1 MiB. It is one range, but for dirty data,
-//! where several may share one; then each is described by a niobuf.
+//! An RPC carries at most `ocd_brw_size` bytes, in bulk descriptors (MDs) of at most 1 MiB. It is one range, but for dirty data and
+//! for blocks that are read ahead, where several may share one; then each is described by a niobuf.
 //! Lustre: `osc_brw_prep_request`, `osc_brw_fini_request` in `lustre/osc/osc_request.c`.
 
 use bytes::Bytes;
@@ -65,7 +65,7 @@ impl Osc {
         let (lock, _held) = self.held(obj, LdlmMode::PR, lock);
         let max = self.rpc_bytes();
         if len <= max {
-            return self.read_rpc(obj, offset, len, lock).await;
+            return self.read_rpc(obj, &[(offset, len)], lock).await;
         }
         let mut out = ObjectData::default();
         let mut at = 0;
@@ -73,16 +73,12 @@ impl Osc {
             let mut batch = Vec::new();
             while at < len && batch.len() < IN_FLIGHT {
                 let n = max.min(len - at);
-                batch.push((self.read_rpc(obj, offset + at as u64, n, lock), n));
+                batch.push([(offset + at as u64, n)]);
                 at += n;
             }
-            let wanted: Vec<usize> = batch.iter().map(|(_, n)| *n).collect();
-            for (part, n) in try_join_all(batch.into_iter().map(|(f, _)| f))
-                .await?
-                .into_iter()
-                .zip(wanted)
-            {
-                let short = part.data.len() < n;
+            let rpcs = batch.iter().map(|range| self.read_rpc(obj, range, lock));
+            for (part, [(_, n)]) in try_join_all(rpcs).await?.into_iter().zip(&batch) {
+                let short = part.data.len() < *n;
                 out.data.append(part.data);
                 out.is_end = part.is_end;
                 if short {
@@ -91,6 +87,18 @@ impl Osc {
             }
         }
         Ok(out)
+    }
+
+    /// Reads several ranges, ascending and whole pages, of [`Osc::rpc_bytes`] at most together: with one request. What they have, one
+    /// after the other; short when the object ends before, as far as the OST has it.
+    pub async fn read_ranges(
+        &self,
+        obj: &ObjectRef,
+        ranges: &[(u64, usize)],
+        lock: IoLock,
+    ) -> Result<Payload, TargetError> {
+        let (lock, _held) = self.held(obj, LdlmMode::PR, lock);
+        Ok(self.read_rpc(obj, ranges, lock).await?.data)
     }
 
     /// Writes `data` at `offset`.
@@ -236,10 +244,10 @@ impl Osc {
     async fn read_rpc(
         &self,
         obj: &ObjectRef,
-        offset: u64,
-        len: usize,
+        ranges: &[(u64, usize)],
         lock: IoLock,
     ) -> Result<ObjectData, TargetError> {
+        let len = ranges.iter().map(|(_, len)| len).sum();
         let mut o = Self::brw_obdo(obj, lock);
         let cksum = self.cksum();
         if let Some(c) = cksum {
@@ -253,19 +261,11 @@ impl Osc {
         let lens = if short {
             Vec::new()
         } else {
-            md_lens(&[(offset, len)], self.target.coral())
+            md_lens(ranges, self.target.coral())
         };
         for attempt in 0.. {
             let mut rq = self
-                .brw_request(
-                    opc::OST_READ,
-                    obj,
-                    &o,
-                    &[(offset, len)],
-                    lens.len(),
-                    lock,
-                    0,
-                )
+                .brw_request(opc::OST_READ, obj, &o, ranges, lens.len(), lock, 0)
                 .push_bytes(Bytes::new());
             if !short {
                 rq = rq.bulk(Bulk::Sink {
@@ -277,11 +277,11 @@ impl Osc {
             let data = read_data(&reply, short, len)?;
             match verify(&reply, cksum, &data)? {
                 true => {
-                    let is_end = self.coral() && is_end(&reply, offset, &data, len)?;
+                    let is_end = self.coral() && is_end(&reply, ranges, &data)?;
                     return Ok(ObjectData { data, is_end });
                 }
                 false if attempt < CKSUM_RETRIES => {
-                    tracing::warn!(oi = ?obj.oi, offset, len, "read checksum differs, reading again")
+                    tracing::warn!(oi = ?obj.oi, offset = ranges[0].0, len, "read checksum differs, reading again")
                 }
                 false => return Err(TargetError::ReadChecksum(reply.call())),
             }
@@ -433,13 +433,16 @@ fn read_data(reply: &Answer<'_>, short: bool, wanted: usize) -> Result<Payload, 
     })
 }
 
-/// The reply says that the object ends with what was read, whatever other clients may have written and not stored yet.
+/// The reply to a read of one range says that the object ends with what was read, whatever other clients may have written and not
+/// stored yet.
 fn is_end(
     reply: &Answer<'_>,
-    offset: u64,
+    ranges: &[(u64, usize)],
     data: &Payload,
-    wanted: usize,
 ) -> Result<bool, TargetError> {
+    let &[(offset, wanted)] = ranges else {
+        return Ok(false);
+    };
     if data.len() == wanted {
         return Ok(false);
     }

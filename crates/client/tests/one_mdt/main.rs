@@ -20,4 +20,5 @@ mod recovery;
 mod reopen;
 mod rpcs;
 mod shared;
+mod stored;
 mod writeback;

@@ -10,10 +10,15 @@ use coral_wire::ost::{OBD_FL_CKSUM_MASK, ObdFlags, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{MSG_REPLAY, MSG_RESENT, Message, portal};
 use tokio::time::Instant;
 
-use super::brw::Brw;
+use super::brw::{Brw, Extent};
 use super::grant::Claim;
 use super::{Ost, OstAnswer, OstError, done, obdo, reply, stored};
 use crate::target::TargetRequest;
+
+/// A piece of a read is small up to this, bytes.
+const NEAR_BYTES: usize = 16 << 10;
+/// Such pieces are read together up to this, bytes.
+const TOGETHER_BYTES: usize = 1 << 20;
 
 impl Ost {
     /// Takes the lock a request wants the server to take: on its whole span.
@@ -125,13 +130,19 @@ impl Ost {
     /// below reads ahead for who reads in order.
     async fn read_pieces(&self, b: &Brw) -> Result<Vec<Payload>, OstError> {
         let mut out = vec![Payload::new(); b.md_lens.len().max(1)];
-        for (md, e) in b.pieces() {
-            let data = stored(self.objects.read(b.id, e.off, e.len).await)?;
-            let short = data.len() < e.len;
-            out[md].push(data);
-            if short {
+        let pieces = b.pieces();
+        let mut left = &pieces[..];
+        while let Some((_, first)) = left.first() {
+            let (near, len) = together(left);
+            let data = stored(self.objects.read(b.id, first.off, len).await)?;
+            for (md, e) in near {
+                let from = ((e.off - first.off) as usize).min(data.len());
+                out[*md].push(data.slice(from..data.len().min(from + e.len)));
+            }
+            if data.len() < len {
                 break;
             }
+            left = &left[near.len()..];
         }
         Ok(out)
     }
@@ -352,6 +363,23 @@ impl Ost {
     }
 }
 
+/// The first of these pieces that are read together, with what is between them, and bytes from the first to the last: small ones that
+/// are no farther apart than they are long. To ask for each costs more.
+fn together(pieces: &[(usize, Extent)]) -> (&[(usize, Extent)], usize) {
+    let first = pieces[0].1;
+    let (mut count, mut len) = (1, first.len);
+    for pair in pieces.windows(2) {
+        let (a, b) = (pair[0].1, pair[1].1);
+        let gap = b.off.saturating_sub(a.off + a.len as u64);
+        let with = (b.off - first.off) as usize + b.len;
+        if a.len.max(b.len) > NEAR_BYTES || gap > a.len as u64 || with > TOGETHER_BYTES {
+            break;
+        }
+        (count, len) = (count + 1, with);
+    }
+    (&pieces[..count], len)
+}
+
 fn shrinks(oa: &Obdo) -> bool {
     oa.valid & md::FLFLAGS != 0 && oa.flags.contains(ObdFlags::SHRINK_GRANT)
 }
@@ -377,4 +405,34 @@ fn write_reply(oa: Obdo, niobufs: usize) -> Message {
     msg.push(&oa);
     msg.push_bytes(Bytes::from(vec![0; 4 * niobufs]));
     msg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_near_each_other_are_read_together() {
+        let k = 1 << 10;
+        let counts = |pieces: &[(u64, usize)]| {
+            let all: Vec<_> = (pieces.iter())
+                .map(|(off, len)| {
+                    (
+                        0,
+                        Extent {
+                            off: off * k,
+                            len: len << 10,
+                        },
+                    )
+                })
+                .collect();
+            let (near, len) = together(&all);
+            (near.len(), len >> 10)
+        };
+        let every_second: Vec<_> = (0..256).map(|n| (8 * n, 4)).collect();
+        assert_eq!(counts(&every_second), (128, 1020));
+        assert_eq!(counts(&[(0, 4), (12, 4)]), (1, 4), "too far");
+        assert_eq!(counts(&[(0, 4), (4, 1), (5, 1), (8, 1)]), (3, 6));
+        assert_eq!(counts(&[(0, 64), (64, 64)]), (1, 64), "large ones");
+    }
 }

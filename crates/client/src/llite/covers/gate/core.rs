@@ -45,6 +45,8 @@ pub(super) struct Core<T> {
     dropping: Vec<Range<u64>>,
     /// Let in while it was being dropped.
     served: Vec<Range<u64>>,
+    /// What is being stored into the kernel's cache right now, by number.
+    storing: Vec<(u64, Range<u64>)>,
     last_id: u64,
     /// A cover for writes is being asked for.
     pub(super) acquiring_writes: bool,
@@ -73,6 +75,7 @@ impl<T> Default for Core<T> {
             waiting: Vec::new(),
             dropping: Vec::new(),
             served: Vec::new(),
+            storing: Vec::new(),
             last_id: 0,
             acquiring_writes: false,
             sync_writes: 0,
@@ -106,6 +109,10 @@ impl<T> Core<T> {
             }
             if self.dropping.iter().any(|d| overlap(d, &range)) {
                 self.served.push(range);
+                return Entered::Under(cover);
+            }
+            // all is dropped after that
+            if self.storing.iter().any(|(_, s)| overlap(s, &range)) {
                 return Entered::Under(cover);
             }
         }
@@ -154,6 +161,30 @@ impl<T> Core<T> {
         std::mem::take(&mut self.waiting)
     }
 
+    /// What was read of `range` under the cover at `cover` wants to be stored into the kernel's cache: its number, by which it is
+    /// under way until [`Core::end_store`]. `None`: it may not. A cover for reading goes before a handle for writing is there, so
+    /// no page under it is dirty; a new one comes after what this client cuts is cut.
+    pub fn begin_store(&mut self, cover: *const Cover, range: Range<u64>) -> Option<u64> {
+        let under = self.cover.as_ref()?;
+        let ours = Arc::as_ptr(under) == cover && under.mode == LdlmMode::PR;
+        if !ours || self.draining || self.truncating > 0 {
+            return None;
+        }
+        self.last_id += 1;
+        self.storing.push((self.last_id, range));
+        Some(self.last_id)
+    }
+
+    /// It is stored, or given up.
+    pub fn end_store(&mut self, number: u64) {
+        self.storing.retain(|(n, _)| *n != number);
+    }
+
+    /// Nothing is being stored.
+    pub fn stores_nothing(&self) -> bool {
+        self.storing.is_empty()
+    }
+
     /// The cover must go; of the lock `cookie`, if given. True: the caller drains it ([`Core::round`]).
     pub fn begin_drain(&mut self, cookie: Option<u64>) -> bool {
         let ours = self
@@ -165,6 +196,7 @@ impl<T> Core<T> {
 
     /// What to drop of `ranges` now: nothing that a waiting read has locked.
     pub fn round(&mut self, ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        assert!(self.stores_nothing(), "stores end before pages are dropped");
         let out = self
             .waiting
             .iter()
@@ -282,6 +314,15 @@ mod tests {
                 }),
             ),
             (
+                "draining a store",
+                made(&|g| {
+                    covered(g, LdlmMode::PR);
+                    let cover = g.cover.clone().expect("it is covered");
+                    assert!(g.begin_store(Arc::as_ptr(&cover), 0..8192).is_some());
+                    assert!(g.begin_drain(None));
+                }),
+            ),
+            (
                 "asking for writes",
                 made(&|g| assert!(matches!(g.begin_write(true), Way::Acquire))),
             ),
@@ -334,6 +375,10 @@ mod tests {
         let way = |may_keep| named(fresh().begin_write(may_keep));
         let drains = |yes: bool| if yes { "drains" } else { "-" };
         let mode = fresh().may_acquire();
+        let stores = |mut g: Plain| {
+            let cover = g.cover.clone();
+            cover.is_some_and(|c| g.begin_store(Arc::as_ptr(&c), 0..4096).is_some())
+        };
         vec![
             entered.to_owned(),
             way(true).to_owned(),
@@ -349,28 +394,30 @@ mod tests {
                 "-"
             }
             .to_owned(),
+            if stores(fresh()) { "stores" } else { "-" }.to_owned(),
         ]
     }
 
     #[test]
     fn every_state_answers_every_event() {
         // a read of pages, a write that may stay dirty, one that may not, one that is not locked, a lock asked back, a settle, a
-        // writer, who may ask for a cover of pages, what a truncate goes under
+        // writer, who may ask for a cover of pages, what a truncate goes under, a store
         let table = [
-            "nothing: acquires acquires sync waits - - - PR -",
-            "reads wait: waits sync sync waits - - - PR -",
-            "read cover: in sync sync waits drains - drains - -",
-            "write cover: in sync sync waits drains - - - under",
-            "draining: acquires sync sync waits - - - - -",
-            "dropping: in sync sync waits - - - - -",
-            "asking for writes: acquires waits waits waits - - - - -",
-            "dirty: acquires kept drains acquires drains drains - - -",
-            "asking for more: acquires kept drains waits drains drains - - -",
-            "contended when dirty: acquires kept drains sync drains drains - - -",
-            "writing out: acquires waits waits waits - - - - -",
-            "sync write: acquires acquires sync waits - - - PR -",
-            "contended: acquires sync sync waits - - - PR -",
-            "truncating: acquires sync sync waits - - - - -",
+            "nothing: acquires acquires sync waits - - - PR - -",
+            "reads wait: waits sync sync waits - - - PR - -",
+            "read cover: in sync sync waits drains - drains - - stores",
+            "write cover: in sync sync waits drains - - - under -",
+            "draining: acquires sync sync waits - - - - - -",
+            "dropping: in sync sync waits - - - - - -",
+            "draining a store: in sync sync waits - - - - - -",
+            "asking for writes: acquires waits waits waits - - - - - -",
+            "dirty: acquires kept drains acquires drains drains - - - -",
+            "asking for more: acquires kept drains waits drains drains - - - -",
+            "contended when dirty: acquires kept drains sync drains drains - - - -",
+            "writing out: acquires waits waits waits - - - - - -",
+            "sync write: acquires acquires sync waits - - - PR - -",
+            "contended: acquires sync sync waits - - - PR - -",
+            "truncating: acquires sync sync waits - - - - - -",
         ];
         let found: Vec<String> = states()
             .iter()

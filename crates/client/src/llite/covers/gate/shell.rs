@@ -1,7 +1,7 @@
 //! The mutex around the rules of a gate, and the waiting.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use coral_wire::ldlm::LdlmMode;
 use parking_lot::Mutex;
@@ -104,6 +104,26 @@ impl Drop for Truncating {
     }
 }
 
+/// Data on its way into the kernel's cache, until dropped.
+pub(in crate::llite) struct Storing {
+    gate: Arc<Gate>,
+    number: u64,
+}
+
+impl Storing {
+    /// Nobody waits for the end of it.
+    pub fn goes_on(&self) -> bool {
+        !self.gate.core.lock().draining
+    }
+}
+
+impl Drop for Storing {
+    fn drop(&mut self) {
+        self.gate.core.lock().end_store(self.number);
+        self.gate.changed.notify_waiters();
+    }
+}
+
 type Rules = Core<oneshot::Sender<Admission>>;
 
 /// The gate of one file; the module's head says what it is for.
@@ -171,6 +191,11 @@ impl Gate {
         self.until(|g| (!g.has_writes()).then_some(())).await;
     }
 
+    /// Resolves once nothing is being stored into the kernel's cache.
+    pub async fn no_store(&self) {
+        self.until(|g| g.stores_nothing().then_some(())).await;
+    }
+
     async fn until<V>(&self, found: impl Fn(&Rules) -> Option<V>) -> V {
         loop {
             let changed = self.changed.notified();
@@ -200,6 +225,19 @@ impl Gate {
         for w in waiting {
             let _ = w.tell.send(why.clone().map(|()| None));
         }
+    }
+
+    /// What was read of `range` under `cover` is to be stored into the kernel's cache; `None`: it may not.
+    pub fn begin_store(
+        self: &Arc<Self>,
+        cover: &Weak<Cover>,
+        range: Range<u64>,
+    ) -> Option<Storing> {
+        let number = self.core.lock().begin_store(cover.as_ptr(), range)?;
+        Some(Storing {
+            gate: self.clone(),
+            number,
+        })
     }
 
     /// The cover must go; of the lock `cookie`, if given. True: the caller drains it ([`Gate::round`]).
@@ -373,6 +411,48 @@ mod tests {
         assert!(
             early.admitted().await.unwrap().is_some() && late.admitted().await.unwrap().is_some()
         );
+    }
+
+    /// A store waits for pages that reads hold: these are let in, and the pages are dropped after it.
+    #[tokio::test]
+    async fn a_drain_begins_when_nothing_is_being_stored() {
+        let g = Arc::<Gate>::default();
+        let (_w, _) = wait(&g, 0..1);
+        let (c, other) = (cover(LdlmMode::PR), cover(LdlmMode::PR));
+        assert!(g.install(&c));
+        let begin = |c: &Arc<Cover>| g.begin_store(&Arc::downgrade(c), 100..200);
+        assert!(begin(&other).is_none(), "of an earlier cover");
+        let store = begin(&c).expect("it may");
+        assert!(store.goes_on() && g.begin_drain(None) && !store.goes_on());
+        assert!(begin(&c).is_none(), "none begins now");
+        assert!(g.no_store().now_or_never().is_none());
+        assert!(under(&g, 150..160), "the store may wait for it");
+        let (_late, _) = wait(&g, 300..310);
+        drop(store);
+        assert!(g.no_store().now_or_never().is_some());
+        let (_later, _) = wait(&g, 150..160);
+        assert_eq!(g.round(vec![0..400]), [0..150, 160..300, 310..400]);
+        assert!(g.round_done().is_empty());
+        assert!(g.end_drain().is_some());
+    }
+
+    #[test]
+    fn nothing_is_stored_where_pages_may_be_dirty_or_are_cut() {
+        let g = Arc::<Gate>::default();
+        let (_w, _) = wait(&g, 0..1);
+        let c = cover(LdlmMode::PW);
+        assert!(g.install(&c));
+        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_none());
+        let g = Arc::<Gate>::default();
+        let (_w, _) = wait(&g, 0..1);
+        let c = cover(LdlmMode::PR);
+        assert!(g.install(&c));
+        let cut = g.begin_truncate();
+        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_none());
+        drop(cut);
+        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_some());
+        assert!(g.writer_opened());
+        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_none());
     }
 
     #[tokio::test]
