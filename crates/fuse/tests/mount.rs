@@ -479,6 +479,9 @@ fn pages_that_are_stored_are_there() {
         let fid = found.unwrap().unwrap().attr.fid;
         let file = File::open(&path).unwrap();
         let kernel = f.mount.invalidate();
+        // what was written is out, and under a lock for reading
+        assert_eq!(mapped(&file, 5), "fffff");
+        kernel.drop_pages(fid, 0..u64::MAX);
         let two: Payload = [3000, 5192]
             .map(|n| Bytes::from(vec![b's'; n]))
             .into_iter()
