@@ -1,6 +1,7 @@
 #!/usr/bin/perl
 # coherence.pl A B SECONDS SEED: A and B are mounts of one file system. At every step one of them, at random, changes a name,
-# attributes, content or a directory, and then both must show exactly what a model says: also what they had cached before.
+# attributes, content or a directory, and then both must show exactly what a model says: also what they had cached before. One larger
+# file is read in blocks at one distance, through handles that stay open, which the client reads ahead and stores into the page cache.
 use strict; use warnings; use Fcntl qw(:DEFAULT :flock :mode); use Time::HiRes 'time';
 my ($ma, $mb, $seconds, $seed) = @ARGV; my @m = ($ma, $mb);
 srand($seed);
@@ -23,11 +24,22 @@ sub listed { my ($d) = @_; my $want = join ' ', sort map { m{^$d/(.*)} ? $1 : ()
         my $got = join ' ', sort grep { !/^\.\.?$/ } readdir $h;
         lost("$m[$side]/$base/$d lists '$got', not '$want'") if $got ne $want; } }
 sub any { my @k = sort keys %file; return $k[rand @k]; }
+my ($big, @open) = ("", ()); my $bigmax = 3 << 20;
+sub bigopen { my ($side, $flags) = @_; sysopen(my $h, "$m[$side]/$base/big", $flags, 0644) or lost("open big: $!"); return $h; }
+sub bigwrite { my ($side, $at, $data) = @_; my $h = bigopen($side, O_WRONLY | O_CREAT); sysseek $h, $at, 0;
+    (syswrite($h, $data) // -1) == length $data or lost("write big: $!"); close $h or lost("close big: $!");
+    $big .= "\0" x ($at - length $big) if $at > length $big; substr($big, $at, length $data) = $data; }
+sub strided { my ($side) = @_; my ($block, $apart) = @{([4096, 2], [4096, 2], [4096, 5], [8192, 3], [65536, 2])[rand 5]};
+    $open[$side] = bigopen($side, O_RDONLY) if !$open[$side] || rand() < 0.3; my $at = $block * int rand 3;
+    for (my $n = 0; $at < length $big && $n < 700; $n++, $at += $block * $apart) { sysseek $open[$side], $at, 0;
+        my $got; defined sysread($open[$side], $got, $block) or lost("read big: $!");
+        lost("$m[$side]/$base/big has other bytes from $at, read in blocks of $block") if $got ne substr($big, $at, $block); } }
+bigwrite(0, 0, join '', map { pack("N", $_) x 1024 } 1 .. $bigmax / 4096); $bigmax += 65536;
 my $end = time + $seconds; my %count;
 while (time < $end) {
     $step++; my $side = int rand 2; my $at = "$m[$side]/$base";
     my $p = "d" . int(rand 4) . "/f" . int(rand 12); my $q = rand() < 0.7 && %file ? any() : $p;
-    my @ops = qw(write append trunc chmod rename unlink overwrite list flock); my $op = $ops[rand @ops]; $last = "$op $q ($p) on $m[$side]"; $count{$op}++;
+    my @ops = qw(write append trunc chmod rename unlink overwrite list flock stride bigwrite bigcut); my $op = $ops[rand @ops]; $last = "$op $q ($p) on $m[$side]"; $count{$op}++;
     if ($op eq 'write') { my $d = join '', map { chr(33 + rand 90) } 1 .. rand(rand() < 0.1 ? 300000 : 3000);
         sysopen(my $h, "$at/$p", O_WRONLY | O_CREAT | O_TRUNC, 0644) or lost("open: $!"); length $d and (syswrite($h, $d) // -1) != length $d and lost("write: $!"); close $h or lost("close: $!");
         $file{$p} = { mode => $file{$p} ? $file{$p}{mode} : 0644, data => $d }; $q = $p; }
@@ -41,8 +53,14 @@ while (time < $end) {
     elsif ($op eq 'list') { listed("d" . int rand 4); }
     elsif ($op eq 'flock' && $file{$q}) { open(my $a, '<', "$at/$q") or lost("open: $!"); open(my $b, '<', "$m[1 - $side]/$base/$q") or lost("open: $!");
         flock($a, LOCK_EX | LOCK_NB) or lost("flock: $!"); flock($b, LOCK_EX | LOCK_NB) and lost("both mounts hold the lock"); flock($a, LOCK_UN); flock($b, LOCK_EX | LOCK_NB) or lost("flock after unlock: $!"); }
+    elsif ($op eq 'stride') { strided($side); strided(1 - $side); }
+    elsif ($op eq 'bigwrite') { strided($side) if rand() < 0.5; bigwrite(int rand 2, int rand $bigmax, chr(33 + rand 90) x (1 + rand 70000)); strided($_) for 0, 1; }
+    elsif ($op eq 'bigcut') { my $n = int rand $bigmax; strided($side) if rand() < 0.5; truncate("$at/big", $n) or lost("truncate big: $!");
+        $big = length $big >= $n ? substr($big, 0, $n) : $big . "\0" x ($n - length $big); strided($_) for 0, 1;
+        bigwrite(int rand 2, length $big, "more$step" x 100000) if $n < 1 << 20; }
     check($q);
 }
+@open = (); unlink "$m[0]/$base/big" or lost("unlink big: $!");
 listed($_) for keys %dir;
 unlink "$m[0]/$base/$_" or lost("unlink $_: $!") for keys %file; rmdir "$m[1]/$base/$_" or lost("rmdir $_: $!") for keys %dir; rmdir "$m[0]/$base" or lost("rmdir: $!");
 print "  $step steps: ", join(', ', map { "$_ $count{$_}" } sort keys %count), "\n";

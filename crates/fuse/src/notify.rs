@@ -41,6 +41,7 @@ use coral_wire::fid::Fid;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use rustix::io::Errno as SysErrno;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use zerocopy::{Immutable, IntoBytes};
 
@@ -374,11 +375,14 @@ impl Invalidate for Invalidator {
             error: notify::STORE,
             unique: 0,
         };
+        // each part costs the kernel a look at the memory it is in, and there are many stores
+        let mut head = [0; size_of::<OutHeader>() + size_of::<abi::NotifyStoreOut>()];
+        let (first, second) = head.split_at_mut(size_of::<OutHeader>());
+        first.copy_from_slice(header.as_bytes());
+        second.copy_from_slice(body.as_bytes());
         let joined;
-        let mut parts = vec![
-            IoSlice::new(header.as_bytes()),
-            IoSlice::new(body.as_bytes()),
-        ];
+        let mut parts: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+        parts.push(IoSlice::new(&head));
         if data.iter().len() < PARTS_MAX {
             parts.extend(data.iter().map(|s| IoSlice::new(s)));
         } else {

@@ -6,5 +6,8 @@ for _ in $(seq 100); do mountpoint -q "$WORK/second" && break; kill -0 $second |
 mountpoint -q "$WORK/second" || { cat "$WORK/second.log" >&2; fail "the second mount did not come up"; }
 rc=0
 perl "$HERE/coherence.pl" "$MNT" "$WORK/second" "${COHERENCE_SECONDS:-60}" "${COHERENCE_SEED:-1}" || rc=$?
+stores=$("$BIN" metrics "$WORK/second" | sed -n 's/^coral_llite_strided_read_stores_total.* //p')
+echo "  blocks stored into the page cache: $stores"
 kill -INT $second; wait $second || fail "the second mount ended with $?"
 [ $rc -eq 0 ] || fail "the mounts disagree"
+[ "${stores:-0}" -gt 0 ] || fail "nothing that was read ahead was stored into the page cache"

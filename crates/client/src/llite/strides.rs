@@ -5,6 +5,10 @@
 //! cache. Of such a batch the first page is left out: when the kernel asks for it, the program has come so far, and the next batch is
 //! begun.
 //!
+//! A gap of one page is none to the kernel (`page_cache_sync_ra` in Linux's `mm/readahead.c`): it takes such a read for one that goes on,
+//! begins to read ahead anew, four pages, and does so again and again. From reads of four pages that follow each other it is guessed
+//! that the program reads every second page. A wrong guess costs the requests for the pages that were left out, a few of which end it.
+//!
 //! # Invariants
 //! - A batch is read, served and stored under one and the same [`Cover`], whose locks are all there: nobody else can have changed it.
 //! - It is served and stored only as long as this client has changed nothing of the file since it was asked for ([`DataChanges`]).
@@ -41,28 +45,41 @@ const BATCH_BYTES: u64 = 1 << 20;
 /// ... and so many blocks at most.
 const BATCH_BLOCKS: u64 = 256;
 /// Batches that are read ahead of the one that is being read.
-const AHEAD: u64 = 2;
+const AHEAD: u64 = 4;
 /// Batches of all open files of a mount that are kept until they are stored or passed.
 const BATCHES: usize = 64;
 /// The kernel's page, bytes.
 const PAGE_BYTES: u64 = 4096;
+/// What the kernel reads when it begins to read ahead of a read of one page, bytes.
+const BEGUN_BYTES: u64 = 4 * PAGE_BYTES;
+/// So many such reads in a row are a program that reads every second page.
+const BEGUN: u32 = 3;
+/// So many reads of what lies between its pages show that it is none.
+const STRAYS: u32 = 8;
 
 /// Blocks of a file at one distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Blocks {
     /// Where the first begins, bytes.
     start: u64,
-    /// Bytes of each.
+    /// Bytes of the first, and from it to the second.
+    head: (u64, u64),
+    /// Bytes of each other.
     len: u64,
-    /// From one to the next, bytes.
+    /// From each other to the next, bytes.
     stride: u64,
     count: u64,
 }
 
 impl Blocks {
     fn nth(&self, n: u64) -> Range<u64> {
-        let start = self.start + n * self.stride;
-        start..start + self.len
+        match n.checked_sub(1) {
+            None => self.start..self.start + self.head.0,
+            Some(n) => {
+                let start = self.start + self.head.1 + n * self.stride;
+                start..start + self.len
+            }
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = Range<u64>> + use<> {
@@ -70,25 +87,35 @@ impl Blocks {
         (0..blocks.count).map(move |n| blocks.nth(n))
     }
 
-    /// Where the last one begins.
-    fn last(&self) -> u64 {
-        self.start + (self.count - 1) * self.stride
-    }
-
     /// Where the last one ends.
     fn end(&self) -> u64 {
-        self.last() + self.len
+        self.nth(self.count - 1).end
+    }
+
+    /// Where the one would begin that follows the last.
+    fn next(&self) -> u64 {
+        self.start + self.head.1 + (self.count - 1) * self.stride
+    }
+
+    /// Which of them begins at `at`, or has that byte.
+    fn at(&self, at: u64) -> Option<u64> {
+        let from = at.checked_sub(self.start)?;
+        let n = match from.checked_sub(self.head.1) {
+            None => 0,
+            Some(rest) => 1 + rest / self.stride,
+        };
+        (n < self.count && at < self.nth(n).end).then_some(n)
     }
 
     /// Which of them all of this range is in.
     fn has(&self, range: &Range<u64>) -> Option<u64> {
-        let n = range.start.checked_sub(self.start)? / self.stride;
-        (n < self.count && range.end <= self.nth(n).end).then_some(n)
+        self.at(range.start)
+            .filter(|n| range.end <= self.nth(*n).end)
     }
 
     /// The kernel's pages are parts of them.
     fn are_pages(&self) -> bool {
-        [self.start, self.len, self.stride]
+        [self.start, self.head.0, self.head.1, self.len, self.stride]
             .iter()
             .all(|n| n.is_multiple_of(PAGE_BYTES))
     }
@@ -128,12 +155,32 @@ struct Pattern {
     stride: u64,
     /// How often that was the distance, of blocks of that length.
     times: u32,
+    /// Reads in a row with which the kernel began to read ahead.
+    begun: u32,
+    /// The blocks are every second page, as was guessed from those.
+    guessed: bool,
+    /// Reads that were not as it was guessed.
+    strays: u32,
 }
 
 impl Pattern {
     /// Takes a read in.
     fn note(&mut self, read: &Range<u64>) {
-        if read.start == self.block.end && !self.block.is_empty() {
+        let follows = read.start == self.block.end && !self.block.is_empty();
+        self.begun = match read.end - read.start == BEGUN_BYTES {
+            true if follows => self.begun + 1,
+            began => began as u32,
+        };
+        self.guessed = self.begun >= BEGUN && self.strays < STRAYS;
+        if self.guessed {
+            // it has read the first page, and will read the third
+            let third = read.start + 2 * PAGE_BYTES;
+            self.block = third..third + PAGE_BYTES;
+            (self.len, self.stride, self.times) = (PAGE_BYTES, 2 * PAGE_BYTES, TIMES);
+            self.begun = 0;
+            return;
+        }
+        if follows {
             self.block.end = read.end;
             // it is longer than those before
             if self.block.end - self.block.start > self.len {
@@ -157,41 +204,59 @@ impl Pattern {
         self.block = read.clone();
     }
 
-    /// The batch that follows what is read ahead up to the block at `done`, before `size`; `None`: nothing is to be read ahead now.
-    fn next(&self, done: Option<u64>, size: u64) -> Option<Blocks> {
+    /// A read of what lies between the blocks. False: it follows the pattern no more.
+    fn stray(&mut self) -> bool {
+        self.strays += u32::from(self.guessed);
+        self.guessed && self.strays < STRAYS
+    }
+
+    /// The batch that is to be read ahead at `start`, or else behind the block that is being read, before `size`; `None`: nothing is
+    /// to be read ahead now.
+    fn next(&self, start: Option<u64>, size: u64) -> Option<Blocks> {
         if self.times < TIMES || self.len == 0 || self.len > BLOCK_MAX {
             return None;
         }
         let (len, stride) = (self.len, self.stride);
         let most = (BATCH_BYTES / len).clamp(1, BATCH_BLOCKS);
-        let start = done
-            .unwrap_or(self.block.start)
-            .checked_add(stride)
-            .filter(|s| *s < size.min(i64::MAX as u64))?;
+        let start = match start {
+            Some(start) => start,
+            None => self.block.start.checked_add(stride)?,
+        };
+        let size = size.min(i64::MAX as u64);
         let far = most.checked_mul(stride)?.checked_mul(AHEAD)?;
-        if start.saturating_sub(self.block.start) > far {
+        if start >= size || start.saturating_sub(self.block.start) > far {
             return None;
         }
-        let count = (size - start).div_ceil(stride).min(most);
+        // where the first page is missing the kernel asks for three more
+        let head = match self.guessed {
+            true => (BEGUN_BYTES, BEGUN_BYTES),
+            false => (len, stride),
+        };
+        let more = (size - start).saturating_sub(head.1).div_ceil(stride);
+        let count = 1 + more.min(most - 1);
         let blocks = Blocks {
             start,
+            head,
             len,
             stride,
             count,
         };
-        let last = start.checked_add(stride.checked_mul(count)?)?;
-        (last <= i64::MAX as u64).then_some(blocks)
+        let end = start.checked_add(head.1)?;
+        let end = end.checked_add(stride.checked_mul(count)?)?;
+        (end <= i64::MAX as u64).then_some(blocks)
     }
 }
 
 impl State {
     /// Takes a read in, and lets go of what will not be asked for any more.
     fn note(&mut self, read: &Range<u64>) {
-        let ahead = (self.batches.iter()).find_map(|b| b.blocks.has(read).map(|n| b.blocks.nth(n)));
-        match ahead {
+        let at = |b: &Batch| b.blocks.at(read.start).map(|n| b.blocks.nth(n));
+        let between = |b: &Batch| (b.blocks.start..b.blocks.end()).contains(&read.start);
+        match self.batches.iter().find_map(at) {
             // the kernel had those in between
             Some(block) if block.start > self.pattern.block.start => self.pattern.block = block,
             Some(_) => {}
+            None if self.batches.iter().any(between) && self.pattern.stray() => {}
             None => self.pattern.note(read),
         }
         let at = self.pattern.block.start;
@@ -203,8 +268,8 @@ impl State {
 
     /// The batch to be read ahead now.
     fn next(&self, size: u64) -> Option<Blocks> {
-        let done = self.batches.last().map(|b| b.blocks.last());
-        self.pattern.next(done, size)
+        let start = self.batches.last().map(|b| b.blocks.next());
+        self.pattern.next(start, size)
     }
 
     /// The batch in which all of this range is, under `cover` and with these `changes`; batches of before are let go.
@@ -413,9 +478,9 @@ mod tests {
         for (at, len) in reads {
             p.note(&(*at..at + len));
         }
-        let (mut out, mut done) = (Vec::new(), None);
-        while let Some(blocks) = p.next(done, 1 << 40) {
-            done = Some(blocks.last());
+        let (mut out, mut start) = (Vec::new(), None);
+        while let Some(blocks) = p.next(start, 1 << 40) {
+            start = Some(blocks.next());
             out.extend(blocks.all());
         }
         out
@@ -427,9 +492,9 @@ mod tests {
     fn blocks_at_one_distance_are_followed() {
         let every_second: Vec<_> = (0..4).map(|n| (n * 128 * K, 64 * K)).collect();
         let ahead = ahead_after(&every_second);
-        assert_eq!(ahead.len(), 32, "two batches of 1 MiB");
+        assert_eq!(ahead.len(), 64, "four batches of 1 MiB");
         assert_eq!(ahead[0], 512 * K..576 * K);
-        assert_eq!(ahead[31], (512 + 31 * 128) * K..(576 + 31 * 128) * K);
+        assert_eq!(ahead[63], (512 + 63 * 128) * K..(576 + 63 * 128) * K);
         assert!(
             ahead_after(&every_second[..3]).is_empty(),
             "twice is chance"
@@ -439,65 +504,107 @@ mod tests {
             .flat_map(|n| [(n * 4096 * K, 512 * K), (n * 4096 * K + 512 * K, 512 * K)])
             .collect();
         let ahead = ahead_after(&parts);
-        assert_eq!(ahead.len(), 2);
+        assert_eq!(ahead.len(), 4);
         assert_eq!(ahead[0], 16384 * K..17408 * K);
         let far: Vec<_> = (0..4).map(|n| (n * 800 * K, 4 * K)).collect();
         let ahead = ahead_after(&far);
-        assert_eq!((ahead.len(), &ahead[0]), (512, &(3200 * K..3204 * K)));
+        assert_eq!((ahead.len(), &ahead[0]), (1024, &(3200 * K..3204 * K)));
     }
 
     #[test]
     fn batches_begin_before_the_end_of_the_file() {
         let mut p = Pattern::default();
         (0..4).for_each(|n| p.note(&(n * 8 * K..n * 8 * K + 4 * K)));
-        let next = |done, size| {
-            p.next(done, size)
+        let next = |start, size| {
+            p.next(start, size)
                 .map(|b: Blocks| (b.start, b.count, b.end()))
         };
         assert_eq!(next(None, 32 * K), None);
         assert_eq!(next(None, 32 * K + 1), Some((32 * K, 1, 36 * K)));
         assert_eq!(next(None, 41 * K), Some((32 * K, 2, 44 * K)));
-        assert_eq!(next(Some(40 * K), 41 * K), None);
-        assert_eq!(
-            next(Some(40 * K), u64::MAX).map(|b| b.1),
-            Some(BATCH_BLOCKS)
-        );
+        assert_eq!(next(Some(48 * K), 41 * K), None);
+        let count = next(Some(48 * K), u64::MAX).map(|b| b.1);
+        assert_eq!(count, Some(BATCH_BLOCKS));
         assert_eq!(next(Some(1 << 30), u64::MAX), None, "far enough");
+    }
+
+    /// Takes a read in, as [`StrideReads::read`] does; where the batches begin, KiB.
+    fn read(st: &mut State, at: u64, len: u64) -> Vec<u64> {
+        st.note(&(at..at + len));
+        while let Some(blocks) = st.next(u64::MAX) {
+            st.batches.push(Batch {
+                blocks,
+                cover: Weak::new(),
+                changes: 0,
+                data: ready(None).boxed().shared(),
+                permit: None,
+            });
+        }
+        st.batches.iter().map(|b| b.blocks.start / K).collect()
     }
 
     #[test]
     fn a_program_is_followed_from_batch_to_batch() {
         let mut st = State::default();
-        let read = |st: &mut State, at: u64, len: u64| {
-            st.note(&(at..at + len));
-            while let Some(blocks) = st.next(u64::MAX) {
-                st.batches.push(Batch {
-                    blocks,
-                    cover: Weak::new(),
-                    changes: 0,
-                    data: ready(None).boxed().shared(),
-                    permit: None,
-                });
-            }
-            st.batches
-                .iter()
-                .map(|b| b.blocks.start / K)
-                .collect::<Vec<_>>()
-        };
         for n in 0..3 {
             assert!(read(&mut st, n * 128 * K, 64 * K).is_empty());
         }
-        assert_eq!(read(&mut st, 384 * K, 64 * K), [512, 2560]);
+        assert_eq!(read(&mut st, 384 * K, 64 * K), [512, 2560, 4608, 6656]);
         // the first page of a batch is all that the kernel asks for
-        assert_eq!(read(&mut st, 512 * K, 4 * K), [512, 2560, 4608]);
+        let next = [512, 2560, 4608, 6656, 8704];
+        assert_eq!(read(&mut st, 512 * K, 4 * K), next);
         let batch = st.batches[0].blocks;
         assert!(!st.wants(&batch, &batch.nth(0)) && st.wants(&batch, &batch.nth(1)));
-        assert_eq!(read(&mut st, 2560 * K, 4 * K), [2560, 4608, 6656]);
+        let next = [2560, 4608, 6656, 8704, 10752];
+        assert_eq!(read(&mut st, 2560 * K, 4 * K), next);
         assert!(!st.wants(&batch, &batch.nth(1)), "it was passed");
         // a part of a block before is asked for once more
-        assert_eq!(read(&mut st, 2572 * K, 4 * K), [2560, 4608, 6656]);
+        assert_eq!(read(&mut st, 2572 * K, 4 * K), next);
         assert!(read(&mut st, 99 * K, 4 * K).is_empty());
         assert!(st.batches.is_empty());
+    }
+
+    #[test]
+    fn every_second_page_is_guessed_from_what_the_kernel_begins() {
+        let mut st = State::default();
+        for n in 0..2 {
+            assert!(read(&mut st, n * 16 * K, 16 * K).is_empty());
+        }
+        // 256 blocks, the first of which is four pages
+        let batches = [48, 2104, 4160, 6216];
+        assert_eq!(read(&mut st, 32 * K, 16 * K), batches);
+        let batch = st.batches[0].blocks;
+        let pages = [0, 1, 2, 255]
+            .map(|n| batch.nth(n))
+            .map(|b| (b.start / K, b.end / K));
+        assert_eq!(pages, [(48, 64), (64, 68), (72, 76), (2096, 2100)]);
+        let has = |at: u64, len: u64| batch.has(&(at * K..(at + len) * K));
+        assert_eq!(
+            (has(48, 4), has(52, 12), has(64, 4)),
+            (Some(0), Some(0), Some(1))
+        );
+        assert_eq!(
+            (has(68, 4), has(64, 8), has(2096, 4)),
+            (None, None, Some(255))
+        );
+        assert_eq!((has(2100, 4), has(2104, 4), has(44, 4)), (None, None, None));
+        // all is stored but the first page; then it is not, and the kernel begins once more
+        assert_eq!(read(&mut st, 2104 * K, 4 * K)[0], 2104);
+        assert_eq!(read(&mut st, 2120 * K, 16 * K)[0], 2104);
+        assert_eq!(st.pattern.block, 2120 * K..2124 * K);
+        // pages in between are asked for: not such a program
+        for _ in 1..STRAYS {
+            assert_eq!(read(&mut st, 2124 * K, 4 * K)[0], 2104);
+        }
+        assert!(read(&mut st, 2132 * K, 4 * K).is_empty());
+        for n in 0..20 {
+            assert!(read(&mut st, (4000 + n * 16) * K, 16 * K).is_empty());
+        }
+        // other programs are followed all the same
+        for n in 1..4 {
+            read(&mut st, (8000 + n * 128) * K, 64 * K);
+        }
+        assert_eq!(read(&mut st, 8512 * K, 64 * K)[0], 8640);
     }
 
     #[test]
