@@ -451,21 +451,44 @@ fn the_end_of_a_file_that_grew_elsewhere_is_where_the_answer_says() {
     });
 }
 
-/// The first byte of each page, as a mapping shows it.
+/// The pages of a file in memory.
 #[allow(unsafe_code, reason = "mmap(2)")]
-fn mapped(file: &File, pages: usize) -> String {
+mod mapping {
+    use std::fs::File;
     use std::os::fd::AsRawFd;
-    let (len, none) = (pages * 4096, std::ptr::null_mut());
-    let (read, private, fd) = (libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd());
-    // SAFETY: a new mapping at an address that the kernel chooses, of a descriptor that is open.
-    let at = unsafe { libc::mmap(none, len, read, private, fd, 0) };
-    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-    // SAFETY: the mapping has so many bytes, the file is no shorter, and nobody writes to it.
-    let all = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) };
-    let first = all.chunks(4096).map(|page| page[0] as char).collect();
-    // SAFETY: it is this mapping, and what was borrowed of it is not used any more.
-    assert_eq!(unsafe { libc::munmap(at, len) }, 0);
-    first
+
+    const PAGE: usize = 4096;
+
+    pub struct Mapping {
+        at: *mut libc::c_void,
+        pages: usize,
+    }
+
+    impl Mapping {
+        /// The first so many pages, which the file has.
+        pub fn of(file: &File, pages: usize) -> Mapping {
+            let (none, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+            let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE);
+            // SAFETY: a new mapping at an address that the kernel chooses, of a descriptor that is open.
+            let at = unsafe { libc::mmap(none, pages * PAGE, read, private, fd, 0) };
+            assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+            Mapping { at, pages }
+        }
+
+        /// The first byte of each, as it is now.
+        pub fn firsts(&self) -> String {
+            // SAFETY: the mapping has these pages for as long as `self` is there, and the file is no shorter.
+            let first = |page| unsafe { self.at.cast::<u8>().add(page * PAGE).read_volatile() };
+            (0..self.pages).map(|page| first(page) as char).collect()
+        }
+    }
+
+    impl Drop for Mapping {
+        fn drop(&mut self) {
+            // SAFETY: it is this mapping, which nobody uses any more.
+            unsafe { libc::munmap(self.at, self.pages * PAGE) };
+        }
+    }
 }
 
 /// What is stored into pages is there without a question, until it is dropped, and the file is no longer for it.
@@ -478,21 +501,23 @@ fn pages_that_are_stored_are_there() {
         let found = f.fs.lookup(&root, f.fs.root(), b"file").now_or_never();
         let fid = found.unwrap().unwrap().attr.fid;
         let file = File::open(&path).unwrap();
+        // a new mapping would drop the pages of a file that is read around them
+        let pages = mapping::Mapping::of(&file, 5);
         let kernel = f.mount.invalidate();
         let two: Payload = [3000, 5192]
             .map(|n| Bytes::from(vec![b's'; n]))
             .into_iter()
             .collect();
         assert!(kernel.store_pages(fid, 4096, &two));
-        assert_eq!(mapped(&file, 5), "fssff");
+        assert_eq!(pages.firsts(), "fssff");
         kernel.drop_pages(fid, 4096..8192);
-        assert_eq!(mapped(&file, 5), "ffsff");
+        assert_eq!(pages.firsts(), "ffsff");
         // pages that are there are stored over
         assert!(kernel.store_pages(fid, 0, &two));
-        assert_eq!(mapped(&file, 5), "sssff");
+        assert_eq!(pages.firsts(), "sssff");
         assert_eq!(file.metadata().unwrap().len(), 5 * 4096);
         kernel.drop_pages(fid, 0..u64::MAX);
-        assert_eq!(mapped(&file, 5), "fffff");
+        assert_eq!(pages.firsts(), "fffff");
         let unknown = Fid {
             oid: fid.oid + 1000,
             ..fid
