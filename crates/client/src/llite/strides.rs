@@ -339,7 +339,9 @@ impl StrideReads {
             }
             let changes = inode.data.quiet()?;
             let found = st.find(&read, cover, changes);
-            let size = inode.rough_size().unwrap_or(u64::MAX);
+            // where it is old the file has grown elsewhere
+            let size = inode.rough_size().filter(|size| offset < *size);
+            let size = size.unwrap_or(u64::MAX);
             while let Some(blocks) = st.next(size)
                 && let Ok(permit) = self.places.clone().try_acquire_owned()
             {

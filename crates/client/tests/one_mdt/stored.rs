@@ -141,6 +141,28 @@ async fn what_is_stored_is_what_a_vector_has() {
     assert!(stored > 1000, "{stored} pages were stored");
 }
 
+/// Where a file ended when it was opened is not where reading ahead ends.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_grew_elsewhere_is_read_ahead() {
+    let c = Cluster::start(1, 1, STRIPE).await;
+    let first = User::root(&c.client().await);
+    first.put("f", &vec![1; 20 * PAGE as usize]).await.unwrap();
+    let side = Side::open(&c, "f", false).await;
+    let data = vec![2; (PAGES * PAGE) as usize];
+    let w = first.open("f", libc::O_WRONLY).await.unwrap();
+    first.write(&w, 0, &data).await.unwrap();
+    first.close(&w).await.unwrap();
+    for page in (0..PAGES).step_by(3) {
+        let got = side.k.read(&side.ro, page..page + 1).await.concat();
+        assert!(got == data[..PAGE as usize], "page {page}");
+        // until nothing is under way
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    let asked = side.k.asked.load(Ordering::Relaxed);
+    assert!(asked < 20, "the kernel asked {asked} times");
+    c.stop().await;
+}
+
 /// Readers at strides on both mounts beside writers that open the file for each write: no reader finds a page older than what was written
 /// before it asked, and nobody waits in a circle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
