@@ -6,6 +6,30 @@ use coral_wire::{Errno, Fid};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Who is told that a name is taken finds it, also before the mount has heard of what another task of it has made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_name_that_is_taken_is_found() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.remote_client().await;
+    User::root(&fs).mkdir("top").await.unwrap();
+    for n in 0..300 {
+        let mut jobs = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let (u, name) = (User::root(&fs), format!("top/d{n}"));
+            jobs.spawn(async move {
+                let made = u.mkdir(&name).await;
+                assert!(matches!(made, Ok(_) | Err(Errno::EEXIST)), "{made:?}");
+                u.fid(&name).await.expect("it is there");
+            });
+        }
+        while let Some(done) = jobs.join_next().await {
+            done.unwrap();
+        }
+    }
+    fs.umount().await;
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn write_read_and_names() {
     let c = Cluster::start(4, 1, 1 << 20).await;

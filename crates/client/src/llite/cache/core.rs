@@ -101,14 +101,15 @@ impl Core {
             return Lookup::Unknown;
         };
         dir.used = true;
-        let complete = dir.complete();
+        let (complete, changing) = (dir.complete(), dir.changing > 0);
         match dir.names.get(name).and_then(|n| n.fid) {
             Some(fid)
                 if complete || c.nodes.get(&fid).is_some_and(|n| n.is_named(parent, name)) =>
             {
                 c.hit(fid)
             }
-            None if complete => Lookup::Absent,
+            // the server may have made it already, and told another caller that it is there
+            None if complete && !changing => Lookup::Absent,
             _ => Lookup::Unknown,
         }
     }
