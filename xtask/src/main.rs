@@ -53,8 +53,9 @@ enum Command {
         /// Instead: `lnet`: the self-test between processes against iperf3, and a router; `router`: one router, six clients, one
         /// and two file systems, with its throughput over time as tables and plots in DIR; `memory`: a client that walks 1,000,000
         /// names and streams 20 GiB; `originals`: the load generators beside the ior, mdtest, mib and mdsrate on the PATH; `peers`: Coral over TCP
-        /// beside GlusterFS, MooseFS, a FUSE passthrough and the directory (root); `rpc`: one RPC between two processes
-        /// beside an echo of its bytes; `scale`: many files: rates, starts, memory of the servers, space; `shared`: two mounts that write and read one file, beside a file for each.
+        /// beside GlusterFS, MooseFS, a FUSE passthrough and the directory (root); `rpc`: one RPC between two processes beside an echo
+        /// of its bytes; `scale`: many files: rates, starts, memory of the servers, space; `shared`: two mounts that write and read one
+        /// file, beside a file for each.
         #[arg(value_parser = ["lnet", "memory", "originals", "peers", "router", "rpc", "scale", "shared"])]
         what: Option<String>,
         /// Where the file system and the files to compare with are put.

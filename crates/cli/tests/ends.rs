@@ -669,25 +669,30 @@ fn a_mount_waits_for_the_end_of_the_one_before() {
     });
 }
 
+/// The load generator of this command line, on a mount of its own through the library.
+fn generator(place: &Place, line: &str) -> Command {
+    let (name, options) = line.split_once(' ').unwrap();
+    let mut c = coral();
+    c.args([name, "--coral-fs", "127.0.0.1@tcp:/coral"])
+        .args(["--coral-port", &place.port.to_string()])
+        .args(["--coral-nid", "127.0.0.9@tcp"])
+        .args(options.split(' '));
+    c
+}
+
 /// A load generator that mounts through the library says goodbye to the servers when it fails.
 #[test]
 fn a_generator_leaves_no_client_behind() {
     in_namespace("a_generator_leaves_no_client_behind", || {
         let place = Place::new();
         let running = place.up(&[]);
-        let (data, port) = (place.path("data"), place.port.to_string());
+        let data = place.path("data");
         assert_eq!(exports(&data), 1);
-        let ior = |line: &str| {
-            let mut c = coral();
-            c.args(["ior", "--coral-fs", "127.0.0.1@tcp:/coral"])
-                .args(["--coral-port", &port, "--coral-nid", "127.0.0.9@tcp"])
-                .args(line.split(' '));
-            c
-        };
-        let (_, said) = common::fails(&mut ior("-w -o /no/such/directory/f"));
+        let (_, said) = fails(&mut generator(&place, "ior -w -o /no/such/directory/f"));
         assert!(said.contains("No such file"), "{said}");
         assert_eq!(exports(&data), 1, "it ended after its mount");
-        let (_, said) = common::fails(&mut ior("--coral-mounts 3 --np 3 -w -o /no/such/file"));
+        let many = "ior --coral-mounts 3 --np 3 -w -o /no/such/file";
+        let (_, said) = fails(&mut generator(&place, many));
         assert!(said.contains("No such file"), "{said}");
         assert_eq!(exports(&data), 1);
         running.stop();
@@ -702,20 +707,14 @@ fn a_generator_that_is_ended_at_work_leaves_no_client_behind() {
         || {
             let place = Place::new();
             let running = place.up(&[]);
-            let (data, port) = (place.path("data"), place.port.to_string());
+            let data = place.path("data");
             let lines = [
                 "ior --np 4 -w -t 4k -b 1g -F -o /ior",
                 "mdtest --np 4 -n 1000000 -C -F -d /mdtest",
                 "ior --coral-mounts 2 --np 2 -w -t 64k -b 4g -o /shared",
             ];
             for (round, line) in lines.iter().cycle().take(6).enumerate() {
-                let mut words = line.split(' ');
-                let mut generator = coral();
-                generator
-                    .arg(words.next().unwrap())
-                    .args(["--coral-fs", "127.0.0.1@tcp:/coral"])
-                    .args(["--coral-port", &port, "--coral-nid", "127.0.0.9@tcp"])
-                    .args(words);
+                let mut generator = generator(&place, line);
                 let generator = generator.stdout(Stdio::null()).stderr(Stdio::null());
                 let mut generator = generator.spawn().unwrap();
                 until("the generator has mounted", || exports(&data) > 1);

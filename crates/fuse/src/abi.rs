@@ -282,6 +282,8 @@ abi! {
     struct Dirent = 24 { ino: u64, off: u64, namelen: u32, typ: u32 }
     struct InvalInodeOut = 24 { ino: u64, off: i64, len: i64 }
     struct NotifyStoreOut = 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
+    /// What goes before the data of a NOTIFY_STORE.
+    struct StoreHead = 40 { header: OutHeader, store: NotifyStoreOut }
     struct InvalEntryOut = 16 { parent: u64, namelen: u32, flags: u32 }
     struct StatxIn = 24 { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
     struct SxTime = 16 { tv_sec: i64, tv_nsec: u32, reserved: i32 }
@@ -291,6 +293,25 @@ abi! {
         rdev_minor: u32, dev_major: u32, dev_minor: u32, spare2: [u64; 14],
     }
     struct StatxOut = 288 { attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx }
+}
+
+impl StoreHead {
+    /// For `size` bytes of the file `nodeid` from `offset` on.
+    pub fn new(nodeid: u64, offset: u64, size: u32) -> Self {
+        Self {
+            header: OutHeader {
+                len: size_of::<Self>() as u32 + size,
+                error: notify::STORE,
+                unique: 0,
+            },
+            store: NotifyStoreOut {
+                nodeid,
+                offset,
+                size,
+                padding: 0,
+            },
+        }
+    }
 }
 
 /// Bytes before the payload of a WRITE: the header and `WriteIn`.

@@ -363,26 +363,11 @@ impl Invalidate for Invalidator {
         let Some(nodeid) = n.nodes.id(fid) else {
             return false;
         };
-        let size = data.len() as u32;
-        let body = abi::NotifyStoreOut {
-            nodeid,
-            offset,
-            size,
-            padding: 0,
-        };
-        let header = OutHeader {
-            len: (size_of::<OutHeader>() + size_of_val(&body)) as u32 + size,
-            error: notify::STORE,
-            unique: 0,
-        };
-        // each part costs the kernel a look at the memory it is in, and there are many stores
-        let mut head = [0; size_of::<OutHeader>() + size_of::<abi::NotifyStoreOut>()];
-        let (first, second) = head.split_at_mut(size_of::<OutHeader>());
-        first.copy_from_slice(header.as_bytes());
-        second.copy_from_slice(body.as_bytes());
+        // one part: each costs the kernel a look at the memory it is in, and there are many stores
+        let head = abi::StoreHead::new(nodeid, offset, data.len() as u32);
         let joined;
         let mut parts: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
-        parts.push(IoSlice::new(&head));
+        parts.push(IoSlice::new(head.as_bytes()));
         if data.iter().len() < PARTS_MAX {
             parts.extend(data.iter().map(|s| IoSlice::new(s)));
         } else {

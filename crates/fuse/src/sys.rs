@@ -16,7 +16,7 @@ use rustix::net::{
 };
 use zerocopy::IntoBytes;
 
-use crate::abi::{DEV_IOC_CLONE, NotifyStoreOut, OutHeader, notify};
+use crate::abi::{DEV_IOC_CLONE, StoreHead};
 
 /// The type that `mount` and `df -T` show, after "fuse.".
 pub(crate) const SUBTYPE: &str = "coral";
@@ -277,17 +277,7 @@ pub(crate) fn set_read_ahead(at: &Path, kib: u32) {
 /// changed: EFAULT is how it ends well.
 #[allow(unsafe_code, reason = "writev of an address that is none")]
 pub(crate) fn raise_size(dev: &OwnedFd, nodeid: u64, size: u64) -> io::Result<()> {
-    let body = NotifyStoreOut {
-        nodeid,
-        offset: size.saturating_sub(1),
-        size: 1,
-        padding: 0,
-    };
-    let header = OutHeader {
-        len: (size_of::<OutHeader>() + size_of::<NotifyStoreOut>() + 1) as u32,
-        error: notify::STORE,
-        unique: 0,
-    };
+    let head = StoreHead::new(nodeid, size.saturating_sub(1), 1);
     let part = |bytes: &[u8]| libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
@@ -296,8 +286,8 @@ pub(crate) fn raise_size(dev: &OwnedFd, nodeid: u64, size: u64) -> io::Result<()
         iov_base: std::ptr::null_mut(),
         iov_len: 1,
     };
-    let parts = [part(header.as_bytes()), part(body.as_bytes()), nowhere];
-    // SAFETY: the kernel only reads what the parts name: two live structures, and address 0, which it refuses to read.
+    let parts = [part(head.as_bytes()), nowhere];
+    // SAFETY: the kernel only reads what the parts name: a live structure, and address 0, which it refuses to read.
     let r = unsafe { libc::writev(dev.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
     match io::Error::last_os_error() {
         e if r < 0 && e.raw_os_error() != Some(libc::EFAULT) => Err(e),

@@ -10,25 +10,24 @@
 //! (`coral_osd_write_seconds`). The serial share is the larger of the two over the CPU time of an operation: with that share s,
 //! n cores are used at best as 1 / (s + (1 - s) / n).
 
+mod common;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use common::{Failed, targets};
 use coral_client::mdc::{CreateArgs, Ids};
 use coral_client::{Cred, MountOptions};
 use coral_lnet::{MemNet, Nid, Node, NodeConfig};
 use coral_metrics::{Point, Snapshot};
-use coral_node::target_dir::label;
-use coral_node::{Client, Servers, ServersConfig, TargetSpec};
-use coral_osd::{OsdFs, TargetKind};
+use coral_node::{Client, Servers, ServersConfig};
 use coral_wire::fid::Fid;
 use tokio::time::Instant;
 
 /// The program `coral` has this one too.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 /// Clients, each a node of its own.
 const CLIENTS: u32 = 8;
@@ -202,19 +201,9 @@ async fn measure(
 
 async fn serve(dir: &Path, net: &Arc<MemNet>) -> Result<Servers, Failed> {
     let server: Nid = SERVER.parse()?;
-    let mut targets = Vec::new();
-    for (name, kind) in [
-        ("mgs", TargetKind::Mgs),
-        ("mdt", TargetKind::Mdt),
-        ("ost", TargetKind::Ost),
-    ] {
-        let place = dir.join(name);
-        OsdFs::format(&place, &label(kind, "rate", 0, &[]))?;
-        targets.push(TargetSpec::dir(place));
-    }
     let node = Node::start(NodeConfig::in_memory(server, 1), Some(net.clone())).await?;
     let config = ServersConfig {
-        targets,
+        targets: targets(dir, "rate")?,
         ..ServersConfig::default()
     };
     Ok(Servers::start(node, config).await?)

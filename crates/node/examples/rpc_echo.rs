@@ -6,6 +6,8 @@
 //!
 //! Wake-ups are the voluntary switches of all threads of the client and of the server; an echo has two.
 
+mod common;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -13,22 +15,19 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::{Failed, targets};
 use coral_client::lov::FileLayout;
 use coral_client::mdc::Ids;
 use coral_client::osc::{IoLock, ObjectRef};
 use coral_client::{Cred, MountOptions};
 use coral_lnet::Nid;
-use coral_node::target_dir::label;
-use coral_node::{Client, NetConfig, Servers, ServersConfig, TargetSpec, net};
-use coral_osd::{OsdFs, TargetKind};
+use coral_node::{Client, NetConfig, Servers, ServersConfig, net};
 use coral_wire::fid::Fid;
 use tokio::time::Instant;
 
 /// The program `coral` has this one too.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
-
-type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 const SERVER: &str = "127.0.89.1@tcp";
 const CLIENT: &str = "127.0.89.2@tcp";
@@ -89,16 +88,6 @@ fn apart<T: Send + 'static>(
 }
 
 async fn serve(dir: &Path) -> Result<(), Failed> {
-    let mut targets = Vec::new();
-    for (name, kind) in [
-        ("mgs", TargetKind::Mgs),
-        ("mdt", TargetKind::Mdt),
-        ("ost", TargetKind::Ost),
-    ] {
-        let place = dir.join(name);
-        OsdFs::format(&place, &label(kind, "rpc", 0, &[]))?;
-        targets.push(TargetSpec::dir(place));
-    }
     let server: Nid = SERVER.parse()?;
     let free = TcpListener::bind((server.ipv4().ok_or("no address")?, 0))?;
     let port = free.local_addr()?.port();
@@ -110,7 +99,7 @@ async fn serve(dir: &Path) -> Result<(), Failed> {
     })
     .await?;
     let config = ServersConfig {
-        targets,
+        targets: targets(dir, "rpc")?,
         ..ServersConfig::default()
     };
     let servers = Servers::start(node, config).await?;
@@ -120,7 +109,7 @@ async fn serve(dir: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Answers each request with bytes of the size that the connection's first eight bytes ask for.
+/// Answers requests. A connection begins with the size of its requests and that of their answers, bytes.
 fn echo() -> Result<(), Failed> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?.port());
@@ -163,7 +152,7 @@ struct Cost {
     received: u64,
 }
 
-/// Takes the cost of `count` operations that `what` makes.
+/// Operations that are being measured.
 struct Round {
     began: Instant,
     wakeups: [u64; 2],
@@ -229,7 +218,7 @@ impl Asking {
         })
     }
 
-    /// Messages and bytes that were sent and received so far, headers included: an RPC of these is two messages.
+    /// Bytes that were sent and received so far, with the headers of `rpcs` RPCs: each is one message either way.
     fn bytes(&self, rpcs: u64) -> [u64; 2] {
         let stats = self.fs.node().stats();
         [&stats.sent_bytes, &stats.received_bytes].map(|c| c.value() + rpcs * HEADERS)
@@ -295,7 +284,7 @@ fn show(name: &str, costs: &[Cost], echo_us: Option<f64>) -> f64 {
     us
 }
 
-async fn measure(rpcs: u64, rounds: usize) -> Result<(), Failed> {
+async fn measure(rpcs: u64, rounds: u64) -> Result<(), Failed> {
     let dir = tempfile::tempdir()?;
     let at = dir.path().to_str().ok_or("a directory without UTF-8")?;
     let (server, echo) = (Other::start("serve", &[at])?, Other::start("echo", &[])?);
@@ -324,6 +313,17 @@ async fn measure(rpcs: u64, rounds: usize) -> Result<(), Failed> {
     Ok(())
 }
 
+/// A number that is given, or else `unless_said`.
+fn number(name: &str, given: Option<&str>, unless_said: u64) -> Result<u64, Failed> {
+    let Some(text) = given else {
+        return Ok(unless_said);
+    };
+    let number = text.parse().ok().filter(|n| *n > 0);
+    number.ok_or_else(|| {
+        format!("rpc_echo [RPCS [ROUNDS]]: {name} is '{text}', and must be a number above 0").into()
+    })
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -335,8 +335,8 @@ async fn main() -> Result<(), Failed> {
             std::process::exit(0);
         }
         rpcs => {
-            let rpcs = rpcs.map_or(Ok(20_000), str::parse)?;
-            let rounds = args.get(1).map_or(Ok(5), |r| r.parse())?;
+            let rounds = args.get(1).map(String::as_str);
+            let (rpcs, rounds) = (number("RPCS", rpcs, 20_000)?, number("ROUNDS", rounds, 5)?);
             measure(rpcs, rounds).await
         }
     }

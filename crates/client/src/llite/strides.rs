@@ -465,10 +465,10 @@ impl Ahead {
             drop(storing);
             self.servers.stats.strided_stores.add(stored);
             if let Some(s) = self.strides.upgrade().filter(|_| stored > 0) {
-                let left: Vec<u8> = (data[0].iter().flatten().copied())
-                    .take(PAGE_BYTES as usize)
-                    .collect();
-                s.0.lock().stored(&blocks, Payload::from(Bytes::from(left)));
+                // a copy: the page alone would keep the whole answer
+                let left = data[0].slice(0..PAGE_BYTES as usize).copy_to_bytes();
+                let left = Bytes::copy_from_slice(&left);
+                s.0.lock().stored(&blocks, Payload::from(left));
             }
         };
         let _ = tokio::task::spawn_blocking(store).await;

@@ -352,7 +352,7 @@ async fn contend(stores: bool) {
     for (i, fs) in fss.iter().enumerate() {
         let (k, u) = (Kernel::new(fs), User::root(fs));
         let rw = u.open("f", libc::O_RDWR).await.unwrap();
-        *k.writer.lock() = Some(rw.clone());
+        k.writes(Some(&rw));
         for r in 0..2 {
             let ro = u.open("f", libc::O_RDONLY).await.unwrap();
             tasks.spawn(reader(
@@ -570,7 +570,7 @@ async fn who_is_cut_off_is_evicted_and_comes_back() {
     ua.put("f", &page_of(1).repeat(4)).await.unwrap();
     let k = Kernel::new(&b);
     let rw = ub.open("f", libc::O_RDWR).await.unwrap();
-    *k.writer.lock() = Some(rw.clone());
+    k.writes(Some(&rw));
     k.read(&rw, 0..4).await;
     k.store(&rw, 2, page_of(7)).await;
     let (there, server) = (CUT_OFF.parse().unwrap(), SERVER.parse().unwrap());

@@ -37,29 +37,33 @@ impl Mounted {
 
     /// Ends them; what takes longer than some seconds is given up.
     pub(super) fn give_up(&self) {
-        self.end_within_limit(false);
+        self.within_limit(Mounted::end);
     }
 
     /// Ends them under ranks that work on them, before the process ends: ranks that went on would connect again to servers that
     /// were told goodbye. They stand still after the operation that they are in.
     pub fn abandon(&self) {
-        self.end_within_limit(true);
+        self.within_limit(|mounted| {
+            mounted.stand_still();
+            mounted.end();
+        });
     }
 
-    fn end_within_limit(&self, ranks_work: bool) {
+    fn stand_still(&self) {
+        let until = now() + OPERATIONS_LIMIT;
+        let all = self.0.lock().clone();
+        all.iter()
+            .for_each(|m| m.stand_still(until.saturating_duration_since(now())));
+    }
+
+    fn within_limit(&self, end: impl FnOnce(&Mounted) + Send + 'static) {
         if self.0.try_lock().is_some_and(|all| all.is_empty()) {
             return;
         }
         let (done, ended) = channel();
         let mounted = self.clone();
         let unmount = move || {
-            if ranks_work {
-                let until = now() + OPERATIONS_LIMIT;
-                let all = mounted.0.lock().clone();
-                all.iter()
-                    .for_each(|m| m.stand_still(until.saturating_duration_since(now())));
-            }
-            mounted.end();
+            end(&mounted);
             let _ = done.send(());
         };
         if spawn("unmount", unmount).is_ok() {

@@ -59,8 +59,8 @@ impl Library {
         }
     }
 
-    /// Waits until the operations under way have ended, for `limit` at most. Operations that begin after that wait for ever: their
-    /// ranks end with the process.
+    /// Waits until the operations under way have ended; those that begin after that wait for ever, and their ranks end with the
+    /// process. Where one takes longer than `limit`, all go on.
     pub(crate) fn stand_still(&self, limit: Duration) {
         std::mem::forget(self.gate.try_write_for(limit));
     }
