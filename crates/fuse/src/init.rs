@@ -66,8 +66,10 @@ const WANTED: &[(u64, &str)] = &[
     // OVER_IO_URING (off by default in the kernel, still moving), REQUEST_TIMEOUT (recovery may take minutes).
 ];
 
-/// Asynchronous requests the kernel may have under way.
-const MAX_BACKGROUND: u16 = 128;
+/// Asynchronous requests the kernel may have under way: as many as it can count. Reads of pages that wait for a lock must not keep from
+/// us those that hold pages which are to be dropped before that lock is given back. Their number is bounded by the programs
+/// that read, and what is written back by the kernel's own limit (`BDI_CAP_STRICTLIMIT` in Linux's `fs/fuse/inode.c`).
+const MAX_BACKGROUND: u16 = u16::MAX;
 /// At this many it begins to hold writers back.
 const CONGESTION_THRESHOLD: u16 = 96;
 /// Read-ahead of files read through the page cache, bytes: the most the kernel may do by itself (it offers 128 KiB) ...

@@ -5,7 +5,7 @@
 //! woken, and answers on the descriptor its request came from (the kernel looks for it there).
 //! Invariants: every request is answered exactly once (except FORGET and INTERRUPT, which take no answer); no lock of this
 //! crate is held while the file system is polled.
-//! Bounds: requests under way are bounded by the kernel (max_background for asynchronous ones, one per thread otherwise).
+//! Bounds: requests under way are bounded by the kernel (read-ahead and write-back of its programs, one per thread otherwise).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;

@@ -526,6 +526,41 @@ fn pages_that_are_stored_are_there() {
     });
 }
 
+/// Reads of pages that are not answered keep no others from the file system, however many they are: one that is not seen holds a page
+/// that must be dropped before a lock is given back, for which the others may wait.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "threads that wait for pages of a mount"
+)]
+fn reads_that_wait_keep_no_others_away() {
+    const READERS: usize = 300;
+    mounted(false, Duration::from_secs(60), |f| {
+        let file = |n: usize| f.at.join(format!("f{n}"));
+        let open = |n: usize| {
+            fs::write(file(n), b"here").unwrap();
+            File::open(file(n)).unwrap()
+        };
+        let files: Vec<File> = (0..READERS).map(open).collect();
+        f.fs.answer_reads(false);
+        let before = f.fs.reads();
+        let read = |file: File| mapping::Mapping::of(&file, 1).firsts();
+        let readers: Vec<_> = (files.into_iter())
+            .map(|file| std::thread::spawn(move || read(file)))
+            .collect();
+        let all_came = (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            f.fs.reads() == before + READERS
+        });
+        let came = f.fs.reads() - before;
+        f.fs.answer_reads(true);
+        for r in readers {
+            assert_eq!(r.join().unwrap(), "h");
+        }
+        assert!(all_came, "{came} of {READERS} came");
+    });
+}
+
 /// The check after a create asks nobody; whoever looks at the file then does, as nothing is valid.
 #[test]
 fn a_create_does_not_ask_for_what_it_was_told() {

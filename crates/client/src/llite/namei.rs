@@ -346,7 +346,8 @@ impl Namespace {
             victim.inspect(|fid| me.kept.close(*fid));
             let _change = me.changes.begin(&[parent]);
             let now = me.servers.now();
-            let done = mdc.unlink(&ids, parent, &name, child, dir, now).await?;
+            let done = mdc.unlink(&ids, parent, &name, child, dir, now).await;
+            let done = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
             me.changes
                 .named(&mdc, parent, done.dir(parent), now, &name, None);
             me.lost_a_name(&mdc, victim, &done.attrs.body, now);
@@ -456,7 +457,8 @@ impl Namespace {
                 .rename(
                     &ids, parent, &name, new_parent, to.version, &new_name, mode, flags, now,
                 )
-                .await?;
+                .await;
+            let done = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
             let (from, to) = (done.dir(parent), done.dir(new_parent));
             match (flags & RENAME_EXCHANGE, moved) {
                 (0, Some(fid)) => {

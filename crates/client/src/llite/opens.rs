@@ -541,7 +541,9 @@ impl Opens {
                         let named = mdc.getattr_name(&ids, dir, &name).await.ok()?;
                         return Some(Err(named.body.fid1));
                     }
-                    opened => opened.ok()?,
+                    opened => opened
+                        .inspect_err(|e| me.cache.refused(dir, &name, e))
+                        .ok()?,
                 };
                 let md = MdInode::read(&mdc, &o.attrs).ok()?;
                 match o.lock.take().filter(|_| learns) {

@@ -16,8 +16,9 @@
 //!   dropped and a lock is given back.
 //! - Only whole pages are stored, and none behind the end of the file as it is under those locks: no size is raised by it that is right.
 //! - No answer to the kernel waits for a store, which itself waits for pages that wait for such answers.
-//! - A mount keeps [`BATCHES`] batches at most, of [`BLOCK_MAX`] bytes at most; they go when they are stored, with the open file, when its
-//!   blocks are no longer at one distance, and when they were passed.
+//! - A mount reads and keeps [`BATCHES`] batches at most, of [`BLOCK_MAX`] bytes at most; they go when they are stored, with the open file,
+//!   when its blocks are no longer at one distance, and when they were passed. With a batch its reading ends.
+//! - No lock is kept for a batch once its cover is to go: the reading of it ends.
 //!
 //! [`DataChanges`]: super::covers::DataChanges
 
@@ -31,6 +32,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared, ready};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::task::AbortHandle;
 
 use super::covers::{Cover, Gate, OpenInode};
 use super::servers::Servers;
@@ -44,8 +46,10 @@ const BLOCK_MAX: u64 = 2 << 20;
 const BATCH_BYTES: u64 = 1 << 20;
 /// ... and so many blocks at most.
 const BATCH_BLOCKS: u64 = 256;
-/// Batches that are read ahead of the one that is being read.
+/// Batches that are read ahead of the one that is being read, at most ...
 const AHEAD: u64 = 4;
+/// ... and so many bytes at first, but one block: with each batch that the program has come to it is four times as much.
+const FIRST_BYTES: u64 = 128 << 10;
 /// Batches of all open files of a mount that are kept until they are stored or passed.
 const BATCHES: usize = 64;
 /// The kernel's page, bytes.
@@ -132,7 +136,19 @@ struct Batch {
     changes: u64,
     data: Reading,
     /// None: it is stored, and has only what was left out.
-    permit: Option<OwnedSemaphorePermit>,
+    task: Option<Task>,
+}
+
+/// The reading of a batch, and its place among those of the mount; dropped, it ends.
+struct Task {
+    task: AbortHandle,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// How an open file is read, and what was read ahead.
@@ -155,6 +171,8 @@ struct Pattern {
     stride: u64,
     /// How often that was the distance, of blocks of that length.
     times: u32,
+    /// How often the program has come to a batch since then.
+    followed: u32,
     /// Reads in a row with which the kernel began to read ahead.
     begun: u32,
     /// The blocks are every second page, as was guessed from those.
@@ -198,6 +216,7 @@ impl Pattern {
         self.times = if again && stride > len {
             self.times + 1
         } else {
+            self.followed = 0;
             0
         };
         (self.len, self.stride) = (len, stride);
@@ -218,12 +237,15 @@ impl Pattern {
         }
         let (len, stride) = (self.len, self.stride);
         let most = (BATCH_BYTES / len).clamp(1, BATCH_BLOCKS);
+        let reach = (FIRST_BYTES / len).max(1);
+        let reach = reach.saturating_mul(4_u64.saturating_pow(self.followed));
+        let reach = reach.min(most * AHEAD);
         let start = match start {
             Some(start) => start,
             None => self.block.start.checked_add(stride)?,
         };
         let size = size.min(i64::MAX as u64);
-        let far = most.checked_mul(stride)?.checked_mul(AHEAD)?;
+        let far = reach.checked_mul(stride)?;
         if start >= size || start.saturating_sub(self.block.start) > far {
             return None;
         }
@@ -233,7 +255,7 @@ impl Pattern {
             false => (len, stride),
         };
         let more = (size - start).saturating_sub(head.1).div_ceil(stride);
-        let count = 1 + more.min(most - 1);
+        let count = 1 + more.min(most.min(reach) - 1);
         let blocks = Blocks {
             start,
             head,
@@ -258,6 +280,7 @@ impl State {
                 self.pattern.block = block;
                 if n == 0 {
                     self.pattern.strays = 0;
+                    self.pattern.followed += 1;
                 }
             }
             Some(_) => {}
@@ -297,12 +320,19 @@ impl State {
     }
 
     /// What is in the kernel's cache goes; `left` was left out.
-    fn stored(&mut self, batch: &Blocks, left: Payload) {
-        for b in self.batches.iter_mut().filter(|b| b.blocks == *batch) {
+    fn stored(&mut self, batch: &Blocks, cover: &Weak<Cover>, left: Payload) {
+        let same = |b: &&mut Batch| b.blocks == *batch && b.cover.ptr_eq(cover);
+        for b in self.batches.iter_mut().filter(same) {
             let only = Some(Arc::new(vec![left.clone()]));
             b.data = ready(only).boxed().shared();
-            b.permit = None;
+            b.task = None;
         }
+    }
+
+    /// It is of no use.
+    fn forget(&mut self, batch: &Blocks, cover: &Weak<Cover>) {
+        self.batches
+            .retain(|b| b.blocks != *batch || !b.cover.ptr_eq(cover));
     }
 }
 
@@ -356,12 +386,14 @@ impl StrideReads {
                     changes,
                     blocks,
                 };
+                let (task, data) = ahead.begin(cover);
+                let _place = permit;
                 st.batches.push(Batch {
                     blocks,
                     cover: Arc::downgrade(cover),
                     changes,
-                    data: ahead.begin(cover),
-                    permit: Some(permit),
+                    data,
+                    task: Some(Task { task, _place }),
                 });
             }
             (changes, found?)
@@ -397,20 +429,34 @@ struct Ahead {
 
 impl Ahead {
     /// Reads it, and stores it then.
-    fn begin(self, cover: &Cover) -> Reading {
+    fn begin(self, cover: &Cover) -> (AbortHandle, Reading) {
         let (layout, held) = (cover.layout.clone(), cover.held());
         let (tell, told) = oneshot::channel();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let lov = &self.servers.lov;
             let read = lov.read_blocks(&layout, self.fid, self.blocks.all(), &held);
-            let read = read.await.ok().map(Arc::new);
+            let read = tokio::select! {
+                read = read => read.ok().map(Arc::new),
+                () = self.gate.lets_go(&self.cover) => None,
+            };
             drop(held);
             let _ = tell.send(read.clone());
-            if let Some(data) = read {
-                self.store(data).await;
+            match read {
+                Some(data) => self.store(data).await,
+                None => self.forget_with_cover(),
             }
         });
-        told.map(|read| read.ok().flatten()).boxed().shared()
+        let read = told.map(|read| read.ok().flatten()).boxed().shared();
+        (task.abort_handle(), read)
+    }
+
+    /// Where its cover goes nobody will find it among those that were read ahead. Under another it serves what the kernel asks
+    /// for, and is not read once more.
+    fn forget_with_cover(&self) {
+        let goes = self.gate.lets_go(&self.cover).now_or_never().is_some();
+        if let Some(s) = self.strides.upgrade().filter(|_| goes) {
+            s.0.lock().forget(&self.blocks, &self.cover);
+        }
     }
 
     /// Nothing has changed since it was asked for. Asked while the gate lets it be stored.
@@ -428,10 +474,9 @@ impl Ahead {
     async fn store(self, data: Arc<Vec<Payload>>) {
         let blocks = self.blocks;
         let kernel = self.upcalls.who().filter(|_| blocks.are_pages());
-        let span = blocks.start..blocks.end();
         let Some(kernel) = kernel else { return };
-        let Some(storing) = self.gate.begin_store(&self.cover, span) else {
-            return;
+        let Some(storing) = self.gate.begin_store(&self.cover) else {
+            return self.forget_with_cover();
         };
         if data.is_empty() || !self.is_good() {
             return;
@@ -462,14 +507,17 @@ impl Ahead {
                     stored += 1;
                 }
             }
-            drop(storing);
             self.servers.stats.strided_stores.add(stored);
+            // while no other cover can come: a batch of the same blocks under that has other data
             if let Some(s) = self.strides.upgrade().filter(|_| stored > 0) {
                 // a copy: the page alone would keep the whole answer
                 let left = data[0].slice(0..PAGE_BYTES as usize).copy_to_bytes();
-                let left = Bytes::copy_from_slice(&left);
-                s.0.lock().stored(&blocks, Payload::from(left));
+                let left = Payload::from(Bytes::copy_from_slice(&left));
+                s.0.lock().stored(&blocks, &self.cover, left);
+            } else {
+                self.forget_with_cover();
             }
+            drop(storing);
         };
         let _ = tokio::task::spawn_blocking(store).await;
     }
@@ -478,6 +526,8 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lov::FileLayout;
+    use coral_wire::ldlm::LdlmMode;
 
     /// What is read ahead after these reads.
     fn ahead_after(reads: &[(u64, u64)]) -> Vec<Range<u64>> {
@@ -499,9 +549,7 @@ mod tests {
     fn blocks_at_one_distance_are_followed() {
         let every_second: Vec<_> = (0..4).map(|n| (n * 128 * K, 64 * K)).collect();
         let ahead = ahead_after(&every_second);
-        assert_eq!(ahead.len(), 64, "four batches of 1 MiB");
-        assert_eq!(ahead[0], 512 * K..576 * K);
-        assert_eq!(ahead[63], (512 + 63 * 128) * K..(576 + 63 * 128) * K);
+        assert_eq!(ahead, [512 * K..576 * K, 640 * K..704 * K], "128 KiB");
         assert!(
             ahead_after(&every_second[..3]).is_empty(),
             "twice is chance"
@@ -511,17 +559,69 @@ mod tests {
             .flat_map(|n| [(n * 4096 * K, 512 * K), (n * 4096 * K + 512 * K, 512 * K)])
             .collect();
         let ahead = ahead_after(&parts);
-        assert_eq!(ahead.len(), 4);
-        assert_eq!(ahead[0], 16384 * K..17408 * K);
+        assert_eq!((ahead.len(), &ahead[0]), (1, &(16384 * K..17408 * K)));
         let far: Vec<_> = (0..4).map(|n| (n * 800 * K, 4 * K)).collect();
         let ahead = ahead_after(&far);
-        assert_eq!((ahead.len(), &ahead[0]), (1024, &(3200 * K..3204 * K)));
+        assert_eq!((ahead.len(), &ahead[0]), (32, &(3200 * K..3204 * K)));
+    }
+
+    #[test]
+    fn what_is_read_ahead_grows_with_what_is_asked_for() {
+        let mut st = State::default();
+        (0..3).for_each(|n| assert!(read(&mut st, n * 8 * K, 4 * K).is_empty()));
+        read(&mut st, 24 * K, 4 * K);
+        let counts = |st: &State| {
+            st.batches
+                .iter()
+                .map(|b| b.blocks.count)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&st), [32]);
+        for expected in [&[32, 128][..], &[128, 256, 256], &[256, 256, 256, 256, 256]] {
+            let (first, at) = (st.pattern.followed == 0, st.pattern.block.start);
+            let came_to = if first { 0 } else { 1 };
+            let batch = st.batches[came_to].blocks.start;
+            assert!(batch > at);
+            read(&mut st, batch, 4 * K);
+            assert_eq!(counts(&st), expected);
+        }
+        // another distance begins with little again
+        (0..4).for_each(|n| drop(read(&mut st, (90_000 + n * 12) * K, 4 * K)));
+        assert_eq!(counts(&st), [32]);
+    }
+
+    /// Two batches of the same blocks: what the earlier one has stored says nothing of the data of the later.
+    #[test]
+    fn a_batch_under_another_cover_is_another() {
+        let cover = || Cover::new(Arc::new(FileLayout::none()), LdlmMode::PR, Vec::new());
+        let (old, new) = (cover(), cover());
+        let mut st = State::default();
+        (0..4).for_each(|n| drop(read(&mut st, n * 8 * K, 4 * K)));
+        st.batches[0].cover = Arc::downgrade(&new);
+        let blocks = st.batches[0].blocks;
+        let page = |b: u8| Payload::from(Bytes::from(vec![b; PAGE_BYTES as usize]));
+        let has = |st: &State| {
+            st.batches[0]
+                .data
+                .clone()
+                .now_or_never()
+                .expect("it is there")
+        };
+        st.stored(&blocks, &Arc::downgrade(&old), page(1));
+        assert!(has(&st).is_none());
+        st.stored(&blocks, &Arc::downgrade(&new), page(2));
+        assert!(has(&st).is_some());
+        st.forget(&blocks, &Arc::downgrade(&old));
+        assert_eq!(st.batches.len(), 1);
+        st.forget(&blocks, &Arc::downgrade(&new));
+        assert!(st.batches.is_empty());
     }
 
     #[test]
     fn batches_begin_before_the_end_of_the_file() {
         let mut p = Pattern::default();
         (0..4).for_each(|n| p.note(&(n * 8 * K..n * 8 * K + 4 * K)));
+        p.followed = 9;
         let next = |start, size| {
             p.next(start, size)
                 .map(|b: Blocks| (b.start, b.count, b.end()))
@@ -544,7 +644,7 @@ mod tests {
                 cover: Weak::new(),
                 changes: 0,
                 data: ready(None).boxed().shared(),
-                permit: None,
+                task: None,
             });
         }
         st.batches.iter().map(|b| b.blocks.start / K).collect()
@@ -556,6 +656,7 @@ mod tests {
         for n in 0..3 {
             assert!(read(&mut st, n * 128 * K, 64 * K).is_empty());
         }
+        st.pattern.followed = 9;
         assert_eq!(read(&mut st, 384 * K, 64 * K), [512, 2560, 4608, 6656]);
         // the first page of a batch is all that the kernel asks for
         let next = [512, 2560, 4608, 6656, 8704];
@@ -577,6 +678,7 @@ mod tests {
         for n in 0..2 {
             assert!(read(&mut st, n * 16 * K, 16 * K).is_empty());
         }
+        st.pattern.followed = 9;
         // 256 blocks, the first of which is four pages
         let batches = [48, 2104, 4160, 6216];
         assert_eq!(read(&mut st, 32 * K, 16 * K), batches);

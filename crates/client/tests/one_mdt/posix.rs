@@ -30,6 +30,35 @@ async fn a_name_that_is_taken_is_found() {
     c.stop().await;
 }
 
+/// Who is told that a name is gone does not find it, also before the mount has heard of what another task of it has removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_name_that_is_gone_is_not_found() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.remote_client().await;
+    User::root(&fs).mkdir("top").await.unwrap();
+    for n in 0..300 {
+        let name = format!("top/d{n}");
+        User::root(&fs).mkdir(&name).await.unwrap();
+        let mut jobs = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            let (u, name) = (User::root(&fs), name.clone());
+            jobs.spawn(async move {
+                let gone = match n % 2 {
+                    0 => u.rmdir(&name).await,
+                    _ => u.rename(&name, &format!("top/e{n}"), 0).await,
+                };
+                assert!(matches!(gone, Ok(_) | Err(Errno::ENOENT)), "{gone:?}");
+                assert_eq!(u.fid(&name).await, Err(Errno::ENOENT), "{name}");
+            });
+        }
+        while let Some(done) = jobs.join_next().await {
+            done.unwrap();
+        }
+    }
+    fs.umount().await;
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn write_read_and_names() {
     let c = Cluster::start(4, 1, 1 << 20).await;

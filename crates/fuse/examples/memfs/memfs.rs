@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use coral_client::llite::types::*;
 use coral_fuse::{FileSystem, OpError};
 use coral_wire::{Errno, fid::Fid};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::locks::LockTable;
 
@@ -52,6 +53,10 @@ pub struct MemFs {
     /// Files whose attributes were asked for, once for each time.
     asked: Arc<Mutex<Vec<Fid>>>,
     late: Arc<Mutex<Option<(Fid, Beside)>>>,
+    /// Reads that have come.
+    reads: Arc<AtomicUsize>,
+    /// They are answered.
+    answers: Arc<watch::Sender<bool>>,
 }
 
 /// Runs in the middle of an operation.
@@ -335,7 +340,21 @@ impl MemFs {
             beside: Arc::default(),
             asked: Arc::default(),
             late: Arc::default(),
+            reads: Arc::default(),
+            answers: Arc::new(watch::Sender::new(true)),
         }
+    }
+
+    /// From now on reads are answered, or are not.
+    #[allow(dead_code, reason = "for tests")]
+    pub fn answer_reads(&self, answer: bool) {
+        self.answers.send_replace(answer);
+    }
+
+    /// Reads that have come so far.
+    #[allow(dead_code, reason = "for tests")]
+    pub fn reads(&self) -> usize {
+        self.reads.load(Ordering::SeqCst)
     }
 
     /// `f` runs once: when the next lookup, listing with attributes or change of attributes has made its answer and not given it
@@ -549,6 +568,8 @@ impl FileSystem for MemFs {
 
     async fn read(&self, f: &MemFile, offset: u64, len: u32) -> R<Payload> {
         self.pause().await;
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let _ = self.answers.subscribe().wait_for(|a| *a).await;
         let st = &mut *self.state.lock();
         let i = st.inode(f.0)?;
         let from = (offset as usize).min(i.data.len());

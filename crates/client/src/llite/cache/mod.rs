@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use coral_buffers::Payload;
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::ResId;
@@ -37,6 +38,7 @@ pub(super) use self::known::{DirState, Forget, Known, Lookup, MISSES_BEFORE_READ
 use super::budget::{Spent, sixth};
 use super::inode::MdInode;
 use super::types::Attr;
+use crate::error::TargetError;
 use crate::osc::ObjectAttr;
 
 /// The cache of one mount.
@@ -277,6 +279,14 @@ impl Cache {
     pub fn doubt(&self, dir: Fid) {
         if self.enabled {
             self.core.lock().doubt(dir);
+        }
+    }
+
+    /// What a server answered to a request about a name. Where there is none and the cache has it, another task's removal was
+    /// executed and not answered yet: what is known of the directory goes.
+    pub fn refused(&self, dir: Fid, name: &[u8], e: &TargetError) {
+        if e.is(Errno::ENOENT) && self.name_of(dir, name).is_some() {
+            self.doubt(dir);
         }
     }
 

@@ -46,7 +46,7 @@ pub(super) struct Core<T> {
     /// Let in while it was being dropped.
     served: Vec<Range<u64>>,
     /// What is being stored into the kernel's cache right now, by number.
-    storing: Vec<(u64, Range<u64>)>,
+    storing: Vec<u64>,
     last_id: u64,
     /// A cover for writes is being asked for.
     pub(super) acquiring_writes: bool,
@@ -112,7 +112,7 @@ impl<T> Core<T> {
                 return Entered::Under(cover);
             }
             // all is dropped after that
-            if self.storing.iter().any(|(_, s)| overlap(s, &range)) {
+            if !self.stores_nothing() {
                 return Entered::Under(cover);
             }
         }
@@ -161,23 +161,29 @@ impl<T> Core<T> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// What was read of `range` under the cover at `cover` wants to be stored into the kernel's cache: its number, by which it is
-    /// under way until [`Core::end_store`]. `None`: it may not. A cover for reading goes before a handle for writing is there, so
+    /// What was read under the cover at `cover` wants to be stored into the kernel's cache: its number, by which it is under
+    /// way until [`Core::end_store`]. `None`: it may not. A cover for reading goes before a handle for writing is there, so
     /// no page under it is dirty; a new one comes after what this client cuts is cut.
-    pub fn begin_store(&mut self, cover: *const Cover, range: Range<u64>) -> Option<u64> {
+    pub fn begin_store(&mut self, cover: *const Cover) -> Option<u64> {
         let under = self.cover.as_ref()?;
         let ours = Arc::as_ptr(under) == cover && under.mode == LdlmMode::PR;
         if !ours || self.draining || self.truncating > 0 {
             return None;
         }
         self.last_id += 1;
-        self.storing.push((self.last_id, range));
+        self.storing.push(self.last_id);
         Some(self.last_id)
     }
 
     /// It is stored, or given up.
     pub fn end_store(&mut self, number: u64) {
-        self.storing.retain(|(n, _)| *n != number);
+        self.storing.retain(|n| *n != number);
+    }
+
+    /// This cover is not there, or is about to go.
+    pub fn lets_go(&self, cover: *const Cover) -> bool {
+        let there = |c: &Arc<Cover>| Arc::as_ptr(c) == cover;
+        self.draining || !self.cover.as_ref().is_some_and(there)
     }
 
     /// Nothing is being stored.
@@ -318,7 +324,7 @@ mod tests {
                 made(&|g| {
                     covered(g, LdlmMode::PR);
                     let cover = g.cover.clone().expect("it is covered");
-                    assert!(g.begin_store(Arc::as_ptr(&cover), 0..8192).is_some());
+                    assert!(g.begin_store(Arc::as_ptr(&cover)).is_some());
                     assert!(g.begin_drain(None));
                 }),
             ),
@@ -377,7 +383,7 @@ mod tests {
         let mode = fresh().may_acquire();
         let stores = |mut g: Plain| {
             let cover = g.cover.clone();
-            cover.is_some_and(|c| g.begin_store(Arc::as_ptr(&c), 0..4096).is_some())
+            cover.is_some_and(|c| g.begin_store(Arc::as_ptr(&c)).is_some())
         };
         vec![
             entered.to_owned(),

@@ -11,7 +11,7 @@
 //!   in under the old cover, and its pages are dropped once more. So dropping waits for nobody who waits for a lock;
 //! - what was read ahead is stored into the kernel's cache only under a cover for reading, and not while it is drained: no page
 //!   that a store goes over is dirty. Dropping begins when stores under way have ended. A store waits for pages that reads hold, so
-//!   a read that comes for such a page meanwhile is let in under the old cover;
+//!   reads that come meanwhile are let in under the old cover: all is dropped after that;
 //! - the cover's locks go when a round of dropping ended in which nobody was let in;
 //! - a new cover is asked for only when no cover is there and no truncate of this client is under way, nor an append under locks of
 //!   its own (the kernel holds write-back of dirty pages up while it truncates, so a truncate must not wait for a cover of our own

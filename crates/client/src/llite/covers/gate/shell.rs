@@ -227,27 +227,38 @@ impl Gate {
         }
     }
 
-    /// What was read of `range` under `cover` is to be stored into the kernel's cache; `None`: it may not.
-    pub fn begin_store(
-        self: &Arc<Self>,
-        cover: &Weak<Cover>,
-        range: Range<u64>,
-    ) -> Option<Storing> {
-        let number = self.core.lock().begin_store(cover.as_ptr(), range)?;
+    /// What was read under `cover` is to be stored into the kernel's cache; `None`: it may not.
+    pub fn begin_store(self: &Arc<Self>, cover: &Weak<Cover>) -> Option<Storing> {
+        let number = self.core.lock().begin_store(cover.as_ptr())?;
         Some(Storing {
             gate: self.clone(),
             number,
         })
     }
 
+    /// Resolves once this cover is not there, or is about to go.
+    pub async fn lets_go(&self, cover: &Weak<Cover>) {
+        self.until(|g| g.lets_go(cover.as_ptr()).then_some(()))
+            .await;
+    }
+
     /// The cover must go; of the lock `cookie`, if given. True: the caller drains it ([`Gate::round`]).
     pub fn begin_drain(&self, cookie: Option<u64>) -> bool {
-        self.core.lock().begin_drain(cookie)
+        let begun = self.core.lock().begin_drain(cookie);
+        self.drain_begun(begun)
     }
 
     /// The cover for writes must go. True: the caller drains it.
     pub fn begin_drain_writes(&self) -> bool {
         self.core.lock().begin_drain_writes()
+    }
+
+    /// Tells those for whom [`Gate::lets_go`] waits.
+    fn drain_begun(&self, begun: bool) -> bool {
+        if begun {
+            self.changed.notify_waiters();
+        }
+        begun
     }
 
     /// What to drop of `ranges` now: nothing that a waiting read has locked.
@@ -269,7 +280,8 @@ impl Gate {
 
     /// A handle for writing is opened. True: a cover for reading stands in the way and the caller drains it.
     pub fn writer_opened(&self) -> bool {
-        self.core.lock().writer_opened()
+        let begun = self.core.lock().writer_opened();
+        self.drain_begun(begun)
     }
 
     /// A handle for writing is closed.
@@ -327,7 +339,8 @@ impl Gate {
 
     /// The cover for writes has no lock any more. True: the caller drains it.
     pub fn begin_drain_bare(&self) -> bool {
-        self.core.lock().begin_drain_bare()
+        let begun = self.core.lock().begin_drain_bare();
+        self.drain_begun(begun)
     }
 
     /// Others want the file, or it cannot be covered: writes are synchronous for a while, longer each time unless the cover was
@@ -420,18 +433,24 @@ mod tests {
         let (_w, _) = wait(&g, 0..1);
         let (c, other) = (cover(LdlmMode::PR), cover(LdlmMode::PR));
         assert!(g.install(&c));
-        let begin = |c: &Arc<Cover>| g.begin_store(&Arc::downgrade(c), 100..200);
+        let begin = |c: &Arc<Cover>| g.begin_store(&Arc::downgrade(c));
+        let going = |c: &Arc<Cover>| g.lets_go(&Arc::downgrade(c)).now_or_never().is_some();
         assert!(begin(&other).is_none(), "of an earlier cover");
         let store = begin(&c).expect("it may");
+        assert!(going(&other) && !going(&c));
         assert!(store.goes_on() && g.begin_drain(None) && !store.goes_on());
+        assert!(going(&c));
         assert!(begin(&c).is_none(), "none begins now");
         assert!(g.no_store().now_or_never().is_none());
         assert!(under(&g, 150..160), "the store may wait for it");
-        let (_late, _) = wait(&g, 300..310);
+        assert!(
+            under(&g, 300..310),
+            "no place at the kernel is taken up meanwhile"
+        );
         drop(store);
         assert!(g.no_store().now_or_never().is_some());
         let (_later, _) = wait(&g, 150..160);
-        assert_eq!(g.round(vec![0..400]), [0..150, 160..300, 310..400]);
+        assert_eq!(g.round(vec![0..400]), [0..150, 160..400]);
         assert!(g.round_done().is_empty());
         assert!(g.end_drain().is_some());
     }
@@ -442,17 +461,17 @@ mod tests {
         let (_w, _) = wait(&g, 0..1);
         let c = cover(LdlmMode::PW);
         assert!(g.install(&c));
-        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_none());
+        assert!(g.begin_store(&Arc::downgrade(&c)).is_none());
         let g = Arc::<Gate>::default();
         let (_w, _) = wait(&g, 0..1);
         let c = cover(LdlmMode::PR);
         assert!(g.install(&c));
         let cut = g.begin_truncate();
-        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_none());
+        assert!(g.begin_store(&Arc::downgrade(&c)).is_none());
         drop(cut);
-        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_some());
+        assert!(g.begin_store(&Arc::downgrade(&c)).is_some());
         assert!(g.writer_opened());
-        assert!(g.begin_store(&Arc::downgrade(&c), 0..10).is_none());
+        assert!(g.begin_store(&Arc::downgrade(&c)).is_none());
     }
 
     #[tokio::test]
