@@ -154,7 +154,13 @@ pub fn is_never_served(kv: &dyn Kv) -> Result<bool, OsdError> {
     if core::is_formatted(kv)? {
         return Ok(false);
     }
-    for t in [table::INODE, table::DIRENT, table::LINK] {
+    for t in [
+        table::INODE,
+        table::DIRENT,
+        table::LINK,
+        table::DESTROY,
+        table::FLD,
+    ] {
         if !kv.range(t, &[], None, 1)?.is_empty() {
             return Ok(false);
         }
