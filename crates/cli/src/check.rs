@@ -4,10 +4,12 @@
 //! the right link counts; and every object on the OSTs must belong to a file, or be waiting for its removal.
 //! Nothing in a target is changed (`coral_osd::Inspection`) but by `--repair` ([`crate::repair`]).
 //! A target that cannot be opened is a problem like any other: the rest is checked all the same. One that is missing is named
-//! first, and nothing is said of what depends on it.
+//! first, and nothing is said of what depends on it; nor of what depends on one that is left out ([`crate::left_out`]), or whose
+//! tables cannot be read.
 
 use crate::absent::{self, Absent};
 use crate::args::Check;
+use crate::left_out::{self, Reason};
 use crate::older;
 use crate::repair::{self, Lines};
 use crate::up;
@@ -16,7 +18,7 @@ use coral_osd::{Inspection, Kv, Label, ObjectId, OpenError, OsdError, OsdFs, Tar
 use coral_server::mdt;
 use coral_server::mgs::Known;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,6 +34,9 @@ struct Found {
     /// Why it could not be looked at: it is not there.
     #[serde(skip_serializing_if = "Option::is_none")]
     missing: Option<String>,
+    /// Why it was not looked at: it does not belong to the others. One problem.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<String>,
     problems: Vec<String>,
     /// Some of them are objects that no file has.
     #[serde(skip)]
@@ -41,8 +46,6 @@ struct Found {
     repaired: Vec<String>,
     /// Files and directories (MDT) or objects (OST).
     items: u64,
-    /// Its names can be looked at: no other MDT is damaged.
-    judged: bool,
     note: String,
 }
 
@@ -53,11 +56,11 @@ impl Found {
             target,
             dir,
             missing: None,
+            left_out: None,
             problems: Vec::new(),
             has_orphans: false,
             repaired: Vec::new(),
             items: 0,
-            judged: true,
             note: String::new(),
         }
     }
@@ -74,6 +77,17 @@ impl Found {
             missing: Some(why),
             ..Found::new(target, dir)
         }
+    }
+
+    fn left_out(t: &CheckedTarget, why: &Reason) -> Found {
+        Found {
+            left_out: Some(why.why.clone()),
+            ..Found::new(t.name.clone(), t.dir.clone())
+        }
+    }
+
+    fn problem_count(&self) -> usize {
+        self.problems.len() + usize::from(self.left_out.is_some())
     }
 }
 
@@ -164,6 +178,9 @@ fn listed(dirs: &[PathBuf]) -> Result<Listed, String> {
             }
         }
     }
+    let mut seen = BTreeSet::new();
+    let place = |dir: &PathBuf| dir.canonicalize().unwrap_or_else(|_| dir.clone());
+    listed.dirs.retain(|dir| seen.insert(place(dir)));
     Ok(listed)
 }
 
@@ -191,7 +208,7 @@ pub(crate) fn run(c: Check) -> Result<ExitCode, String> {
     let reports = Reports::of(&targets);
     found.extend(reports.not_given(&targets, &listed.absent));
     found.extend(listed.found);
-    found.extend(targets.iter().map(|t| reports.found(t, &targets)));
+    found.extend(targets.iter().map(|t| reports.found(t)));
     for f in &mut found {
         f.repaired = repaired.remove(&f.dir).unwrap_or_default();
     }
@@ -209,7 +226,7 @@ pub(crate) fn run(c: Check) -> Result<ExitCode, String> {
 fn verdict(found: &[Found], repaired: bool) -> Result<ExitCode, String> {
     let missing = found.iter().filter(|f| f.missing.is_some());
     let missing: Vec<&str> = missing.map(|f| &*f.target).collect();
-    let problems = found.iter().map(|f| f.problems.len()).sum::<usize>();
+    let problems = found.iter().map(Found::problem_count).sum::<usize>();
     match problems {
         _ if !missing.is_empty() => {
             let names = missing.join(", ");
@@ -266,9 +283,13 @@ fn print(f: &Found) {
         println!("    it is left out: what depends on it is not judged");
         return;
     }
+    if let Some(why) = &f.left_out {
+        println!("{:<16} left out: {why}", f.target);
+        println!("    neither it nor what depends on it is judged");
+        return;
+    }
     let verdict = match f.problems.len() {
-        0 if f.judged => "clean".to_owned(),
-        0 => "not judged".to_owned(),
+        0 => "clean".to_owned(),
         n => count(n),
     };
     println!("{:<16} {verdict:<12} {:>9} {}", f.target, f.items, f.note);
@@ -287,45 +308,58 @@ fn print(f: &Found) {
 struct Reports<'a> {
     /// By file system.
     sound: BTreeMap<&'a str, mdt::check::Report>,
-    /// Why those of these file systems cannot be read, and the MDTs whose tables are damaged.
-    broken: BTreeMap<&'a str, Broken>,
+    /// Why those of these file systems cannot be read.
+    broken: BTreeMap<&'a str, String>,
     /// What the MGS knows, if it was given.
     known: Option<Vec<Known>>,
-}
-
-struct Broken {
-    why: String,
-    damaged: Vec<u32>,
+    /// Targets that belong to none of them.
+    left_out: BTreeMap<PathBuf, Reason>,
 }
 
 impl<'a> Reports<'a> {
     fn of(targets: &'a [CheckedTarget]) -> Reports<'a> {
-        let mut mdts: BTreeMap<&str, Vec<&dyn Kv>> = BTreeMap::new();
-        for (osd, label) in targets.iter().filter_map(|t| t.opened.as_ref().ok()) {
-            if label.kind == TargetKind::Mdt {
-                mdts.entry(&label.fsname).or_default().push(&**osd);
+        let known = older::known(targets);
+        let left_out = left_out::of(targets, known.as_deref());
+        let mut reports = Reports {
+            sound: BTreeMap::new(),
+            broken: BTreeMap::new(),
+            known,
+            left_out,
+        };
+        let judged = || {
+            let kept = targets.iter();
+            kept.filter(|t| !reports.left_out.contains_key(&t.dir))
+        };
+        let mut systems: BTreeMap<&str, Vec<&CheckedTarget>> = BTreeMap::new();
+        for t in judged() {
+            if let Some(label) = t.label().filter(|l| l.kind == TargetKind::Mdt) {
+                systems.entry(&label.fsname).or_default().push(t);
             }
         }
-        let (mut sound, mut broken) = (BTreeMap::new(), BTreeMap::new());
-        for (fsname, kvs) in mdts {
-            match mdt::check_all(&kvs) {
-                Ok(r) => drop(sound.insert(fsname, r)),
+        for (fsname, mdts) in systems {
+            let read = check_mdts(&mdts).or_else(|e| {
+                let (damaged, sound): (Vec<_>, Vec<_>) =
+                    mdts.iter().copied().partition(|t| t.damage().is_some());
+                if sound.is_empty() {
+                    return Err(e);
+                }
+                let mut report = check_mdts(&sound)?;
+                let indices = damaged.iter().filter_map(|t| Some(t.label()?.index));
+                report.missing.extend(indices);
+                Ok(report)
+            });
+            match read {
+                Ok(r) => drop(reports.sound.insert(fsname, r)),
                 Err(e) => {
                     let why = format!("the name space cannot be read: {e}");
-                    let damaged = damaged(targets, fsname);
-                    broken.insert(fsname, Broken { why, damaged });
+                    reports.broken.insert(fsname, why);
                 }
             }
         }
-        let known = older::known(targets);
-        Reports {
-            sound,
-            broken,
-            known,
-        }
+        reports
     }
 
-    /// MDTs that the others know and that are neither there nor known to be missing.
+    /// MDTs that the others know and that are neither given nor known to be missing.
     fn not_given(&self, targets: &[CheckedTarget], absent: &[Absent]) -> Vec<Found> {
         // one that cannot be opened says so itself
         if targets.iter().any(|t| t.opened.is_err()) {
@@ -337,6 +371,8 @@ impl<'a> Reports<'a> {
         };
         let mut names: Vec<String> = self.sound.iter().flat_map(missing).collect();
         names.retain(|n| !absent.iter().any(|a| a.name() == *n));
+        // neither does one that is left out, or has empty or damaged tables
+        names.retain(|n| !targets.iter().any(|t| t.name == *n));
         let found = |name| {
             let why = "its directory was not given: give the directories of all MDTs".to_owned();
             Found::missing(name, PathBuf::new(), why)
@@ -345,27 +381,18 @@ impl<'a> Reports<'a> {
     }
 
     /// What is found on one of the targets.
-    fn found(&self, t: &CheckedTarget, all: &[CheckedTarget]) -> Found {
+    fn found(&self, t: &CheckedTarget) -> Found {
+        if let Some(why) = self.left_out.get(&t.dir) {
+            return Found::left_out(t, why);
+        }
         let fsname = t.label().map(|l| &*l.fsname).unwrap_or_default();
         let mut found = check_one(t, self.sound.get(fsname));
-        if let (Some(broken), Some(label)) = (self.broken.get(fsname), t.label()) {
-            let damaged = |first: &u32| format!("{fsname}-MDT{first:04x} is damaged");
-            match (label.kind, &broken.damaged[..]) {
-                (TargetKind::Mdt, []) => found.problems.push(broken.why.clone()),
-                (TargetKind::Mdt, some) if some.contains(&label.index) => {}
-                (TargetKind::Mdt, [first, ..]) => {
-                    found.judged = false;
-                    found.note = format!("its names cannot be looked at: {}", damaged(first));
-                }
-                (TargetKind::Ost, [first, ..]) => {
-                    let why = damaged(first);
-                    found.note =
-                        format!("objects; which of them no file has cannot be told: {why}");
-                }
-                _ => {}
-            }
+        if let Some(why) = self.broken.get(fsname)
+            && t.is_mdt_of(fsname)
+            && t.damage().is_none()
+        {
+            found.problems.push(why.clone());
         }
-        found.problems.extend(twins(t, all));
         found
             .problems
             .extend(older::problem(t, self.known.as_deref()));
@@ -373,33 +400,11 @@ impl<'a> Reports<'a> {
     }
 }
 
-/// The MDTs of a file system whose tables cannot be read whole.
-fn damaged(targets: &[CheckedTarget], fsname: &str) -> Vec<u32> {
-    let mdts = targets.iter().filter(|t| t.is_mdt_of(fsname));
-    let damaged = mdts.filter(|t| t.damage().is_some());
-    damaged.filter_map(|t| Some(t.label()?.index)).collect()
-}
-
-/// A target that is there twice.
-fn twins(t: &CheckedTarget, all: &[CheckedTarget]) -> Vec<String> {
-    let Some(label) = t.label() else {
-        return Vec::new();
-    };
-    let same = |o: &&CheckedTarget| {
-        o.dir != t.dir
-            && o.label().is_some_and(|l| {
-                (l.kind, &l.fsname, l.index) == (label.kind, &label.fsname, label.index)
-            })
-    };
-    let told = |o: &CheckedTarget| {
-        format!(
-            "'{}' and '{}' are both {}: one of them is a copy or was formatted with the wrong index",
-            t.dir.display(),
-            o.dir.display(),
-            t.name
-        )
-    };
-    all.iter().filter(same).map(told).collect()
+/// Looks at the MDTs of a file system together.
+fn check_mdts(mdts: &[&CheckedTarget]) -> Result<mdt::check::Report, OsdError> {
+    let opened = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
+    let kvs: Vec<&dyn Kv> = opened.map(|(osd, _)| &**osd as &dyn Kv).collect();
+    mdt::check_all(&kvs)
 }
 
 fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
@@ -416,10 +421,22 @@ fn check_one(t: &CheckedTarget, mdt: Option<&mdt::check::Report>) -> Found {
     found
         .problems
         .extend(beside.iter().flatten().map(ToString::to_string));
-    found.problems.extend(t.damage());
+    let damage = t.damage();
+    let is_damaged = damage.is_some();
+    found.problems.extend(damage);
     match (label.kind, mdt) {
         (TargetKind::Mdt, Some(r)) if r.never_served => {
             found.note = "formatted, never served: no root directory yet".into();
+        }
+        (TargetKind::Mdt, Some(r)) if !r.items.contains_key(&label.index) => {
+            if is_damaged {
+                found.note = "its names are not judged, nor what depends on them".into();
+            } else if r.missing.contains(&label.index) {
+                let why = "its tables are empty, and other MDTs know that it was served: restore the target directory from a copy";
+                found.problems.push(why.into());
+            } else {
+                found.note = "formatted, never served: nothing is on it yet".into();
+            }
         }
         (TargetKind::Mdt, Some(r)) => {
             found.items = r.items.get(&label.index).copied().unwrap_or(0);
@@ -452,17 +469,21 @@ fn note_of(r: &mdt::check::Report) -> String {
             r.unfinished
         ));
     }
-    if !r.missing.is_empty() {
-        let names: Vec<String> = r.missing.iter().map(|i| format!("MDT{i:04x}")).collect();
+    if let Some(missing) = without(r) {
         note.push_str(&format!(
-            ", without {}: objects that no file has cannot be told",
-            names.join(", ")
+            ", {missing}: objects that no file has cannot be told"
         ));
     }
     if r.elsewhere > 0 {
         note.push_str(&format!(", {} names lead there", r.elsewhere));
     }
     note
+}
+
+/// The MDTs that could not be looked at.
+fn without(r: &mdt::check::Report) -> Option<String> {
+    let names: Vec<String> = r.missing.iter().map(|i| format!("MDT{i:04x}")).collect();
+    (!names.is_empty()).then(|| format!("without {}", names.join(", ")))
 }
 
 /// Objects of an OST that no file has, and data on an MDT of files that are not there.
@@ -514,9 +535,13 @@ fn check_objects(
         Ok(ids) => found.orphans("object", &ids),
         Err(e) => found.problems.push(format!("objects: {e}")),
     }
-    found.note = if mdt.is_some() {
-        "objects".into()
-    } else {
-        "objects; give the MDT's directory too (it must be readable) to find orphans".into()
+    found.note = match mdt.map(without) {
+        Some(None) => "objects".into(),
+        Some(Some(missing)) => {
+            format!("objects; which of them no file has cannot be told {missing}")
+        }
+        None => {
+            "objects; give the MDT's directory too (it must be readable) to find orphans".into()
+        }
     };
 }

@@ -16,6 +16,7 @@ mod generator;
 mod history;
 mod holder;
 mod lab;
+mod left_out;
 mod lfs;
 mod lnetctl;
 mod log;

@@ -35,7 +35,9 @@ pub(crate) fn known(targets: &[CheckedTarget]) -> Option<Vec<Known>> {
 
 fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, OsdError> {
     let name = label.target_name();
-    let Some(k) = known.iter().find(|k| k.name == name) else {
+    let named = || known.iter().filter(|k| k.name == name);
+    let same = named().find(|k| k.identity == label.uuid);
+    let Some(k) = same.or_else(|| named().next()) else {
         let here = last_registration(osd)?;
         let served = here.number > 1 || here.accepted;
         let unknown = label.kind != TargetKind::Mgs && served;
@@ -78,21 +80,26 @@ pub(crate) fn problem(t: &CheckedTarget, known: Option<&[Known]>) -> Option<Stri
     })
 }
 
-/// Why nothing is to be repaired: a target among `all` is not the one that the MGS knows.
-pub(crate) fn another(all: &[CheckedTarget]) -> Option<String> {
-    let known = known(all)?;
-    let is_another = |t: &&CheckedTarget| {
-        let Ok((osd, label)) = &t.opened else {
-            return false;
-        };
-        matches!(wrong(&**osd, label, &known), Ok(Some(Wrong::Another)))
-    };
-    let t = all.iter().find(is_another)?;
-    Some(format!(
-        "'{}': {}",
-        t.dir.display(),
-        problem(t, Some(&known))?
-    ))
+fn is(t: &CheckedTarget, known: &[Known], f: impl Fn(Option<&Wrong>) -> bool) -> bool {
+    let opened = t.opened.as_ref().ok();
+    let wrong = opened.and_then(|(osd, label)| wrong(&**osd, label, known).ok());
+    wrong.is_some_and(|wrong| f(wrong.as_ref()))
+}
+
+/// Whether the MGS knows another target of that name.
+pub(crate) fn is_another(t: &CheckedTarget, known: &[Known]) -> bool {
+    is(t, known, |wrong| matches!(wrong, Some(Wrong::Another)))
+}
+
+/// Whether the MGS knows a target of that name.
+pub(crate) fn is_listed(t: &CheckedTarget, known: &[Known]) -> bool {
+    let name = t.label().map(Label::target_name);
+    known.iter().any(|k| Some(&k.name) == name.as_ref())
+}
+
+/// Whether the MGS knows it as it is.
+pub(crate) fn is_known(t: &CheckedTarget, known: &[Known]) -> bool {
+    is_listed(t, known) && is(t, known, |wrong| wrong.is_none())
 }
 
 /// A target that the MGS is to take as it is, with the registration that the MGS knows.

@@ -5,6 +5,7 @@
 //! Objects that no file has are removed only when that is asked for: they may be all that is left of a file.
 
 use crate::check::CheckedTarget;
+use crate::left_out;
 use crate::older;
 use coral_osd::{Kv, ObjectId, Objects, OpenError, OsdFs, TargetKind, Time};
 use coral_server::mdt;
@@ -26,21 +27,25 @@ struct Targets {
 
 /// Mends what is wrong with these targets, which are closed by then. An error: nothing was changed, and why.
 pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<Lines, String> {
+    if let Some(why) = targets.iter().find_map(refused) {
+        return Err(format!("nothing is repaired: {why}"));
+    }
+    let known = older::known(&targets);
+    let left_out = left_out::of(&targets, known.as_deref());
+    if let Some(reason) = left_out.values().find(|reason| !reason.is_taken) {
+        return Err(format!("nothing is repaired: {}", reason.why));
+    }
     let mut systems: BTreeMap<String, Targets> = BTreeMap::new();
     for t in &targets {
-        if let Some(why) = refused(t) {
-            return Err(format!("nothing is repaired: {why}"));
-        }
         let Some(label) = t.label() else { continue };
         let of = systems.entry(label.fsname.clone()).or_default();
         match label.kind {
             TargetKind::Mdt => of.mdts.push((label.index, t.dir.clone())),
+            // objects of one that may be of another file system are left alone
+            TargetKind::Ost if left_out.contains_key(&t.dir) => {}
             TargetKind::Ost => of.osts.push(t.dir.clone()),
             TargetKind::Mgs => {}
         }
-    }
-    if let Some(why) = older::another(&targets) {
-        return Err(format!("nothing is repaired: {why}"));
     }
     for (fsname, of) in &mut systems {
         let looks = targets.iter().filter(|t| t.is_mdt_of(fsname));
@@ -49,7 +54,7 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
         let report = mdt::check_all(&kvs).map_err(|e| format!("nothing is repaired: {e}"))?;
         if let (Some(index), false) = (report.missing.first(), kvs.is_empty()) {
             return Err(format!(
-                "nothing is repaired: {fsname}-MDT{index:04x} was not given, and a repair needs all MDTs"
+                "nothing is repaired: {fsname}-MDT{index:04x} was not given or has empty tables, and a repair needs all MDTs"
             ));
         }
         of.problems = report.problems.len();

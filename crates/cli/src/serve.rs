@@ -104,8 +104,9 @@ async fn serve(
         .map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     let count = servers.targets().count();
     let s = if count == 1 { "" } else { "s" };
+    let rootless = servers::rootless_note(&servers).await;
     let ready = reporter.ready(&format!(
-        "coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}",
+        "coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}{rootless}",
         home.display(),
         crate::up::waiting_note(&servers::waiting(&servers))
     ));

@@ -90,6 +90,23 @@ pub(crate) fn waiting(servers: &Servers) -> Vec<String> {
     recovering.iter().map(line).collect()
 }
 
+/// What is said of file systems that have no MDT0000 yet.
+pub(crate) async fn rootless_note(servers: &Servers) -> String {
+    let mut text = String::new();
+    let others = servers.mgs().map(|mgs| mgs.filesystems());
+    for name in servers.without_root().await {
+        text.push_str(&format!(
+            "\nnote: the MGS knows no MDT0000 of the file system '{name}', which has its root: it can be mounted when that was served once. Is the name right?"
+        ));
+        let others = others.iter().flatten().filter(|other| **other != name);
+        let others: Vec<&str> = others.map(String::as_str).collect();
+        if !others.is_empty() {
+            text.push_str(&format!(" The MGS also has {}", others.join(", ")));
+        }
+    }
+    text
+}
+
 /// Ends the recovery of the targets whose names match, and names each with the clients it gave up.
 pub(crate) fn abort_recovery(servers: &Servers, pattern: &str) -> Vec<String> {
     let aborted = servers.abort_recovery(|name| params::matches(pattern, name));

@@ -140,6 +140,8 @@ fn without_an_mdt_the_rest_is_served() {
             std::fs::create_dir(at.join(format!("new{i}"))).unwrap();
         }
         waits("cat", &at.join("on2/f"));
+        ok(lfs().args(["mkdir", "-i", "1"]).arg(at.join("moves")));
+        migration_waits(&at.join("moves"));
         // names that lead there are listed, also by who asks for attributes where there are any
         for _ in 0..2 {
             let names = ok(Command::new("ls").arg("-a").arg(&at));
@@ -160,6 +162,9 @@ fn without_an_mdt_the_rest_is_served() {
             let at = at.join(path);
             assert!(at.is_dir() || std::fs::read_to_string(&at).unwrap() == data);
         }
+        let moves = at.join("moves");
+        ok(lfs().args(["migrate", "-m", "1,2"]).arg(&moves));
+        assert_eq!(ok(lfs().args(["getdirstripe", "-c"]).arg(&moves)), "2\n");
         client.stop();
         served.down();
         let (code, told) = checked(&data, &[]);
@@ -543,6 +548,13 @@ fn a_directory_lies_on_no_more_mdts_than_there_are() {
             said.starts_with("lfs setdirstripe: ") && said.contains("File exists"),
             "{said}"
         );
+        let said = refused(&["setdirstripe", "-c", "3", "-i", "1"], &default);
+        let told = "the directory is there already. `-c` without `-i`";
+        assert!(said.contains(told), "{said}");
+        let file = default.join("file");
+        std::fs::write(&file, "").unwrap();
+        let said = refused(&["setdirstripe", "-c", "3"], &file);
+        assert!(said.contains("only directories have shards"), "{said}");
         ok(lfs().args(["setdirstripe", "-D", "-c", "9"]).arg(&default));
         assert_eq!(
             shown(&["-D"], &default),
@@ -564,10 +576,173 @@ fn a_directory_lies_on_no_more_mdts_than_there_are() {
             names
         };
         assert_eq!(found(&["-mdt", "coral-MDT0002"]), ["f", "on2"]);
-        assert_eq!(found(&["--mdt", "1,2", "-type", "f"]), ["f"]);
+        assert_eq!(found(&["--mdt", "1-2", "-type", "f"]), ["f"]);
+        let below = |dir: &Path| shown(&["-D", "-X"], dir);
+        ok(lfs().args(["setdirstripe", "-D", "-i", "1"]).arg(&on2));
+        assert_eq!(below(&on2), "-1");
         assert_eq!(found(&["-mdt-count", "+1"]), ["below", "wide"]);
         let (_, told) = fails(lfs().args(["mkdir", "-i", "4"]).arg(mnt.join("none")));
         assert!(told.contains("the file system has 0, 1, 2, 3"), "{told}");
         running.stop();
     });
+}
+
+/// An MDT that is away is waited for, wherever it is in a list.
+fn migration_waits(at: &Path) {
+    for list in ["1,2", "2,1", "2"] {
+        let mut migrate = Command::new("timeout");
+        migrate
+            .arg("3")
+            .arg(coral().get_program())
+            .args(["lfs", "migrate", "-m", list]);
+        let out = migrate.arg(at).output().expect("timeout(1)");
+        assert_eq!(out.status.code(), Some(124), "{list}: {}", text(&out));
+    }
+}
+
+/// An MDT of another file system with the same name, which has files.
+fn foreign_mdt(place: &Place) -> PathBuf {
+    let (meta, far) = (place.path("meta"), place.path("far"));
+    for (dir, args) in [
+        (&meta, &["--mgs", "--mdt", "0"][..]),
+        (&far, &["--mdt", "7"]),
+    ] {
+        let mut format = coral();
+        format.args(["format", "--fsname", "coral", "--mgsnode", "127.0.0.1@tcp"]);
+        ok(format.args(args).arg(dir));
+    }
+    let port = place.port.to_string();
+    let dirs = [&meta, &far].map(|d| d.to_str().unwrap());
+    let args = [&["serve", "--port", &port][..], &dirs[..]].concat();
+    let serving = place.path("serving");
+    let servers = Running::start_logged(&args, &meta, &serving);
+    let at = place.make("other");
+    let client = mount(place, &at);
+    ok(lfs().args(["mkdir", "-i", "7"]).arg(at.join("d")));
+    std::fs::create_dir(at.join("d/e")).unwrap();
+    client.stop();
+    servers.stop();
+    far
+}
+
+/// Directories that do not belong together are named, and nothing is said of what they would contradict.
+#[test]
+fn what_is_not_of_the_file_system_is_left_out_of_a_check() {
+    in_namespace(
+        "what_is_not_of_the_file_system_is_left_out_of_a_check",
+        || {
+            let (place, other) = (Place::new(), Place::new());
+            let (data, foreign) = (filled(&place), filled(&other));
+            let far = foreign_mdt(&other);
+            let unused = place.path("unused");
+            let mut format = coral();
+            format.args(["format", "--mdt", "9", "--fsname", "coral"]);
+            ok(format.args(["--mgsnode", "127.0.0.1@tcp"]).arg(&unused));
+            let own = |names: &str| names.split(' ').map(|n| data.join(n)).collect::<Vec<_>>();
+            let all = own("mgs mdt0000 mdt0001 mdt0002 mdt0003 ost0000 ost0001");
+            let three = own("mgs mdt0000 mdt0002 mdt0003 ost0000 ost0001");
+            let no_mgs = own("mdt0000 mdt0002 mdt0003 ost0000 ost0001");
+            let second = foreign.join("mdt0002");
+            let (mine, theirs) = (data.join("mdt0002"), second.display().to_string());
+            let both = format!("'{theirs}' and '{}' are both coral-MDT0002", mine.display());
+            let unlike = "this is not the coral-MDT0001 that the MGS knows";
+            let given = "has not given it the sequences that it holds";
+            for (dirs, more, code, left_out) in [
+                (&all, &unused, 0, ""),
+                (&three, &unused, 3, ""),
+                (&all, &second, 1, &*both),
+                (&three, &second, 3, &*both),
+                (&no_mgs, &second, 3, &*both),
+                (&three, &foreign.join("mdt0001"), 1, unlike),
+                (&all, &far, 1, given),
+                (&three, &far, 3, given),
+                (&no_mgs, &far, 3, given),
+                // what is given twice is looked at once
+                (&all, &mine, 0, ""),
+            ] {
+                let check = |args: &[&str]| {
+                    let out = coral()
+                        .arg("check")
+                        .args(dirs)
+                        .arg(more)
+                        .args(args)
+                        .output();
+                    let out = out.expect("coral check");
+                    (out.status.code(), text(&out))
+                };
+                let (found, told) = check(&[]);
+                assert_eq!(found, Some(code), "{told}");
+                for wrong in ["orphan", "dangling", "wrong link", "remembers"] {
+                    assert!(!told.contains(wrong), "'{wrong}' in: {told}");
+                }
+                let has = |part: &str| told.contains(part);
+                let missing = code == 3;
+                assert_eq!(has("coral-MDT0001    missing: "), missing, "{told}");
+                assert_eq!(has(" left out: '"), !left_out.is_empty(), "{told}");
+                assert!(has(left_out), "no '{left_out}' in: {told}");
+                let first = told.lines().find(|l| l.starts_with("coral-MDT0000"));
+                assert!(first.is_some_and(|l| !l.contains(" 0 files")), "{told}");
+                if !left_out.is_empty() {
+                    let (found, told) = check(&["--repair"]);
+                    assert_eq!(found, Some(1), "{told}");
+                    assert!(told.contains("nothing is repaired: '"), "{told}");
+                }
+            }
+        },
+    );
+}
+
+/// A migration that was ended early goes on with the command that is named then.
+#[test]
+fn an_interrupted_migration_is_named_with_all_its_mdts() {
+    use coral_client::llite::MigrateRequest;
+    use coral_wire::layout::{LMV_MAGIC_STRIPE, LmvUserMd, LmvUserMdsData, hash_flag};
+    in_namespace(
+        "an_interrupted_migration_is_named_with_all_its_mdts",
+        || {
+            let place = Place::new();
+            let running = place.up(&["--mdts", "4", "--osts", "1"]);
+            let mnt = place.path("mnt");
+            let dir = mnt.join("d");
+            ok(lfs().args(["mkdir", "-i", "0"]).arg(&dir));
+            std::fs::write(dir.join("f"), "").unwrap();
+            // the first step of `lfs migrate -m 2,1`
+            let mut lum = LmvUserMd::request(2, 2, hash_flag::FIXED);
+            lum.head.magic = LMV_MAGIC_STRIPE;
+            let shard = |mds| LmvUserMdsData {
+                mds,
+                ..Default::default()
+            };
+            lum.objects = [2, 1].map(shard).to_vec();
+            let rq = MigrateRequest {
+                name_only: false,
+                name: "d".into(),
+                lum,
+            };
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::setxattr(mnt.join("."), "lustre.migrate", &rq.encode(), flags).unwrap();
+            let shown = ok(lfs().arg("getdirstripe").arg(&dir));
+            let ends: Vec<&str> = shown
+                .lines()
+                .skip(2)
+                .filter_map(|l| l.rsplit('\t').next())
+                .collect();
+            assert_eq!(ends, ["to", "to", "from"], "{shown}");
+            let command = format!("lfs migrate -m 2,1 {}", dir.display());
+            for other in ["2", "1", "2,3"] {
+                let (_, told) = fails(lfs().args(["migrate", "-m", other]).arg(&dir));
+                let named = format!("'{}' is on its way to MDT 2,1 since", dir.display());
+                assert!(told.contains(&named) && told.contains(&command), "{told}");
+            }
+            ok(lfs().args(["migrate", "-m", "2,1"]).arg(&dir));
+            let shown = ok(lfs().arg("getdirstripe").arg(&dir));
+            assert!(!shown.contains("from"), "{shown}");
+            // as many as there are MDTs; and no MDT twice without a word
+            ok(lfs().args(["migrate", "-m", "1", "-c", "9"]).arg(&dir));
+            assert_eq!(ok(lfs().args(["getdirstripe", "-c"]).arg(&dir)), "4\n");
+            let (_, told) = fails(lfs().args(["migrate", "-m", "1,1"]).arg(&dir));
+            assert!(told.contains("MDT 1 is listed twice"), "{told}");
+            running.stop();
+        },
+    );
 }

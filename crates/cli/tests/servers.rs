@@ -136,6 +136,59 @@ fn the_mount_of_up_reaches_targets_of_other_processes() {
     });
 }
 
+/// Who serves, and who mounts, is told that the file system has no root yet, or that its name is mistyped.
+#[test]
+fn a_file_system_without_mdt0000_is_named() {
+    in_namespace("a_file_system_without_mdt0000_is_named", || {
+        let place = Place::new();
+        let (meta, lost) = (place.path("meta"), place.path("lost"));
+        for (dir, args) in [
+            (&meta, &["--mgs", "--mdt", "1", "--fsname", "a"][..]),
+            (&lost, &["--ost", "0", "--fsname", "typo"]),
+        ] {
+            let mut format = coral();
+            format.args(["format", "--mgsnode", "127.0.0.1@tcp"]);
+            ok(format.args(args).arg(dir));
+        }
+        let port = place.port.to_string();
+        let serve = |dir: &Path, nid: &str| {
+            let mut serve = coral();
+            serve.arg("serve").arg(dir).args(["--nid", nid]);
+            ok(serve.args(["--port", &port]))
+        };
+        let told = serve(&meta, "127.0.0.1@tcp");
+        assert!(told.contains("no MDT0000 of the file system 'a'"), "{told}");
+        let told = serve(&lost, "127.0.0.2@tcp");
+        assert!(
+            told.contains("no MDT0000 of the file system 'typo'"),
+            "{told}"
+        );
+        let at = place.make("there");
+        let mount = |fsname: &str| {
+            let mut mount = coral();
+            mount.args(["mount", "--port", &port]);
+            mount.arg(format!("127.0.0.1@tcp:/{fsname}")).arg(&at);
+            fails(&mut mount).1
+        };
+        for fsname in ["a", "typo"] {
+            let told = mount(fsname);
+            for part in [
+                format!(
+                    "waiting for {fsname}-MDT0000 (the MGS at 127.0.0.1@tcp does not know it: it was never served)"
+                ),
+                format!("the MGS at 127.0.0.1@tcp knows no MDT0000 of the file system '{fsname}'"),
+            ] {
+                assert!(told.contains(&part), "no '{part}' in: {told}");
+            }
+        }
+        let told = mount("none");
+        assert!(told.contains("knows no file system 'none'"), "{told}");
+        for dir in [&lost, &meta] {
+            ok(coral().arg("down").arg(dir));
+        }
+    });
+}
+
 /// A directory of `coral up` that was up once.
 fn used(place: &Place) -> std::path::PathBuf {
     let (data, port) = (place.path("data"), place.port.to_string());
@@ -332,8 +385,11 @@ fn a_damaged_block_is_named_and_nothing_is_repaired() {
             "{said}"
         );
         if more.is_empty() {
-            assert!(line("coral-MDT0000").contains("not judged"), "{said}");
-            let told = "cannot be told: coral-MDT0001 is damaged";
+            let told = "files and directories; 0 open without a name";
+            assert!(line("coral-MDT0000").contains(told), "{said}");
+            let told = "its names are not judged";
+            assert!(line("coral-MDT0001").contains(told), "{said}");
+            let told = "cannot be told without MDT0001";
             assert!(line("coral-OST0000").contains(told), "{said}");
         }
     }

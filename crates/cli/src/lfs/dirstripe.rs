@@ -22,11 +22,13 @@ const FLAGS: [(u32, &str); 5] = [
     (hash_flag::LOST_LMV, ",lost_lmv"),
     (hash_flag::FIXED, ",fixed"),
 ];
-/// How deep a default goes down unless `-X` says otherwise: as `lfs setdirstripe -D` of Lustre, 3 levels, or without end
-/// for one shard and no MDT named.
+/// How deep a default of several shards goes down unless `-X` says otherwise; one of a single shard has no end
+/// (`lfs_setdirstripe` in `lustre/utils/lfs.c`).
 const MAX_INHERIT: u8 = 3;
 /// Most MDTs one directory is laid out over by a list.
 const MDTS_LISTED_MAX: usize = 255;
+/// The command that also changes what is there.
+const SETDIRSTRIPE: &str = "lfs setdirstripe";
 /// Any depth.
 const INHERIT_UNLIMITED: u8 = 0;
 
@@ -53,7 +55,7 @@ pub(crate) fn mkdir(p: lexopt::Parser) -> Result<(), Failure> {
 }
 
 pub(crate) fn setdirstripe(p: lexopt::Parser) -> Result<(), Failure> {
-    lay_out(p, "lfs setdirstripe", true)
+    lay_out(p, SETDIRSTRIPE, true)
 }
 
 /// `there`: a directory that is there already may be meant.
@@ -163,7 +165,7 @@ impl Want {
     }
 
     /// An MDT that is listed twice.
-    fn twice(&self) -> Option<u32> {
+    pub(super) fn twice(&self) -> Option<u32> {
         let before = |i: usize| &self.mdts[..i];
         let mut numbered = self.mdts.iter().enumerate();
         numbered.find_map(|(i, mdt)| before(i).contains(mdt).then_some(*mdt))
@@ -263,10 +265,14 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
         return Err(Failure::new(what, Errno::EINVAL.0 as u8));
     }
     let failed = |e| {
-        Failure::errno(
-            format_args!("{}: dirstripe error on '{}'", w.command, path.display()),
-            e,
-        )
+        let (command, at) = (w.command, path.display());
+        match e == Errno::EEXIST && w.count.is_some() && w.command == SETDIRSTRIPE {
+            true => Failure::errno(
+                format_args!("{command}: '{at}' is not made: {}", what_is_there(path)),
+                e,
+            ),
+            false => Failure::errno(format_args!("{command}: dirstripe error on '{at}'"), e),
+        }
     };
     if mdts == 1 {
         let made = rustix::fs::mkdir(
@@ -290,11 +296,31 @@ fn make(path: &Path, w: &Want) -> Result<(), Failure> {
     .map_err(failed)
 }
 
+/// Why nothing can be made at `path`, and what can be done with what is there.
+fn what_is_there(path: &Path) -> &'static str {
+    match is_dir(path) {
+        true => {
+            "the directory is there already. `-c` without `-i` lays it out anew, `lfs migrate -m` moves it to other MDTs, and `-D` says \
+             where new directories in it go"
+        }
+        false => "a file has that name, and only directories have shards",
+    }
+}
+
 /// A directory that is there is split or merged.
 fn restripe(path: &Path, w: &Want) -> Result<(), Failure> {
     let failed = |e| {
-        let what = format_args!("lfs setdirstripe: cannot lay out '{}' anew", path.display());
-        Failure::errno(what, e)
+        let at = path.display();
+        let why = match e {
+            Errno::EBUSY => {
+                "; it is being moved, split or merged, and can be laid out anew when `lfs getdirstripe -H` shows no 'migrating'"
+            }
+            _ => "",
+        };
+        Failure::errno(
+            format_args!("lfs setdirstripe: cannot lay out '{at}' anew{why}"),
+            e,
+        )
     };
     // "." and ".." have no name by which the directory is asked for
     let path = std::fs::canonicalize(path).map_err(|e| failed(e.into()))?;
@@ -360,13 +386,11 @@ fn set_default(path: &Path, w: &Want) -> Result<(), Failure> {
         );
         return Err(Failure::new(what, Errno::EINVAL.0 as u8));
     }
-    lum.head.max_inherit =
-        w.max_inherit
-            .unwrap_or(if lum.head.stripe_count <= 1 && w.mdts.is_empty() {
-                INHERIT_UNLIMITED
-            } else {
-                MAX_INHERIT
-            });
+    lum.head.max_inherit = w.max_inherit.unwrap_or(if lum.head.stripe_count <= 1 {
+        INHERIT_UNLIMITED
+    } else {
+        MAX_INHERIT
+    });
     lum.head.max_inherit_rr = w.max_inherit_rr;
     if w.delete {
         lum = LmvUserMd::request(0, LMV_OFFSET_DEFAULT, 0);
@@ -518,18 +542,39 @@ fn text(l: &LmvUserMd, yaml: bool) -> String {
         (false, true) => "",
         (false, false) => "mdtidx\t\t FID[seq:oid:ver]\n",
     };
-    for o in &l.objects {
-        let fid = o.fid.to_string();
+    for (number, o) in l.objects.iter().enumerate() {
+        let (fid, way) = (o.fid.to_string(), way(l, number));
         out += &match yaml {
             true => format!(
                 "      - l_mdt_idx: {}\n        l_fid:     {}\n",
                 o.mds,
                 fid.trim_matches(['[', ']'])
             ),
-            false => format!("{:>6}\t\t {fid}\t\t\n", o.mds),
+            false => format!("{:>6}\t\t {fid}\t\t{}\n", o.mds, way.unwrap_or("")),
         };
+        if let (true, Some(way)) = (yaml, way) {
+            out += &format!("        l_names:   {way}\n");
+        }
     }
     out
+}
+
+/// Of a layout that changes, the number of the first shard that gets names, or loses its names, from the others.
+pub(super) fn changes_at(l: &LmvUserMd) -> Option<usize> {
+    let changing = l.head.hash_type & hash_flag::LAYOUT_CHANGE != 0;
+    let raw = l.tail.as_ref().try_into().ok().filter(|_| changing)?;
+    usize::try_from(u32::from_ne_bytes(raw)).ok()
+}
+
+/// Which way names move between that shard and others.
+fn way(l: &LmvUserMd, number: usize) -> Option<&'static str> {
+    let is_behind = number >= changes_at(l)?;
+    match l.head.hash_type & (hash_flag::SPLIT | hash_flag::MERGE) {
+        hash_flag::SPLIT => is_behind.then_some("to"),
+        hash_flag::MERGE => is_behind.then_some("from"),
+        _ if is_behind => Some("from"),
+        _ => Some("to"),
+    }
 }
 
 #[cfg(test)]
@@ -556,6 +601,28 @@ mod tests {
         assert_eq!(
             text(&l, true),
             "lmv_stripe_count:  2\nlmv_stripe_offset: 1\nlmv_hash_type:     fnv_1a_64\nlmv_objects:\n      - l_mdt_idx: 1\n        l_fid:     0x240000400:0x2:0x0\n      - l_mdt_idx: 0\n        l_fid:     0x200000401:0x2:0x0\n"
+        );
+        // while it is migrated, split or merged, where names come from and go to
+        l.tail = 1u32.to_ne_bytes().to_vec().into();
+        let shown = |l: &LmvUserMd| {
+            let text = text(l, false);
+            let ends = text
+                .lines()
+                .skip(2)
+                .map(|t| t.rsplit('\t').next().unwrap_or("").to_owned());
+            ends.collect::<Vec<_>>()
+        };
+        let changing = |flag| hash_type::FNV_1A_64 | hash_flag::MIGRATION | flag;
+        for (flag, ends) in [
+            (0, ["to", "from"]),
+            (hash_flag::SPLIT, ["", "to"]),
+            (hash_flag::MERGE, ["", "from"]),
+        ] {
+            l.head.hash_type = changing(flag);
+            assert_eq!(shown(&l), ends);
+        }
+        assert!(
+            text(&l, true).ends_with("l_fid:     0x200000401:0x2:0x0\n        l_names:   from\n")
         );
         let mut plain = LmvUserMd::request(0, 1, 0);
         plain.head.magic = LMV_MAGIC_STRIPE;

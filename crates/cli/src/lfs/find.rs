@@ -9,6 +9,9 @@ use std::cmp::Ordering;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// Greatest index of a target.
+const INDEX_MAX: u32 = 0xffff;
+
 /// `+N`, `-N` or `N`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Compare {
@@ -214,16 +217,25 @@ fn file_type(t: &str) -> Result<char, Failure> {
     }
 }
 
-/// Indices, or names with `kind` before the index, such as `-OST`, separated by commas.
+/// Indices, ranges of them, or names with `kind` before the index, such as `-OST`, separated by commas.
 fn targets(t: &str, kind: &str) -> Result<Vec<u32>, Failure> {
-    t.split(',')
-        .map(|item| {
-            let index = item
-                .rsplit_once(kind)
-                .map(|(_, hex)| u32::from_str_radix(hex.trim_end_matches("_UUID"), 16));
-            index.unwrap_or_else(|| item.parse()).map_err(|_| bad(item))
-        })
-        .collect()
+    let mut all = Vec::new();
+    for item in t.split(',') {
+        let name = item.rsplit_once(kind);
+        let (from, to) = match (name, item.split_once('-')) {
+            (Some((_, hex)), _) => {
+                let index = u32::from_str_radix(hex.trim_end_matches("_UUID"), 16);
+                (index.clone(), index)
+            }
+            (None, Some((from, to))) => (from.parse(), to.parse()),
+            (None, None) => (item.parse(), item.parse()),
+        };
+        match (from, to) {
+            (Ok(from), Ok(to)) if from <= to && to <= INDEX_MAX => all.extend(from..=to),
+            _ => return Err(bad(item)),
+        }
+    }
+    Ok(all)
 }
 
 /// A number, or a name looked up in `/etc/passwd` or `/etc/group`.
@@ -373,6 +385,16 @@ mod tests {
         assert!(!glob(b"f[!a-c]", b"fb"));
         assert!(glob(b"\\*", b"*"));
         assert!(glob(b"[", b"["));
+    }
+
+    #[test]
+    fn targets_are_indices_ranges_or_names() {
+        assert_eq!(targets("1-2", "-MDT").ok(), Some(vec![1, 2]));
+        let all = targets("0,fs-MDT000a,a-b-MDT0001_UUID,4-4", "-MDT").ok();
+        assert_eq!(all, Some(vec![0, 10, 1, 4]));
+        for bad in ["", "2-1", "1-", "-1", "1,x", "0-70000"] {
+            assert!(targets(bad, "-MDT").is_err(), "{bad}");
+        }
     }
 
     #[test]

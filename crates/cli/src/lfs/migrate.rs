@@ -61,6 +61,12 @@ pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
         let what = "lfs migrate: give at least one directory or file";
         return Err(Failure::new(what, USAGE));
     }
+    if let (Some(twice), 0) = (w.twice(), w.over) {
+        let what = format!(
+            "lfs migrate: MDT {twice} is listed twice; several shards on one MDT are asked for with -C"
+        );
+        return Err(Failure::new(what, Errno::EINVAL.0 as u8));
+    }
     w.hash |= fixed;
     let lum = w.request(1).map_err(|e| {
         let what = "lfs migrate: the number of shards is not that of the MDTs given";
@@ -110,46 +116,52 @@ fn failed(path: &Path, e: Errno) -> Failure {
     Failure::errno(format_args!("lfs migrate: '{}'", path.display()), e)
 }
 
-/// What a server does not permit may be on its way to elsewhere.
+/// What a server does not permit may be on its way to elsewhere, and cannot be ended otherwise than it was begun.
 fn refused(path: &Path, e: Errno) -> Failure {
-    if e != Errno::EPERM {
-        return failed(path, e);
-    }
-    match dirstripe::read(path, false) {
-        Ok(l) if l.head.hash_type & hash_flag::MIGRATION != 0 => {
-            let (path, to) = (path.display(), l.head.stripe_offset as i32);
-            let what = format!(
-                "lfs migrate: '{path}' is on its way to MDT {to} since an earlier migration; end that first, by `lfs migrate -m {to} \
-                 {path}`, or with the list of MDTs that was given then"
-            );
-            Failure::new(what, e.0 as u8)
-        }
-        _ => failed(path, e),
+    let layout = match e {
+        Errno::EPERM | Errno::EINVAL => dirstripe::read(path, false).ok(),
+        _ => None,
+    };
+    match layout.and_then(|l| under_way(path, &l)) {
+        Some(what) => Failure::new(format!("lfs migrate: {what}"), e.0 as u8),
+        None => failed(path, e),
     }
 }
 
+/// What moves the names of a directory with that layout, if they move, and what can be done.
+fn under_way(path: &Path, l: &LmvUserMd) -> Option<String> {
+    let kept = dirstripe::changes_at(l)?;
+    let path = path.display();
+    if l.head.hash_type & (hash_flag::SPLIT | hash_flag::MERGE) != 0 {
+        return Some(format!(
+            "'{path}' is being split or merged; it can be moved when `lfs getdirstripe -H` shows no 'migrating'"
+        ));
+    }
+    let mdts: Vec<u32> = l.objects.iter().take(kept).map(|o| o.mds).collect();
+    let list: Vec<String> = mdts.iter().map(u32::to_string).collect();
+    let twice = (1..mdts.len()).any(|i| mdts[..i].contains(&mdts[i]));
+    let over = match twice {
+        true => format!(" -C {kept}"),
+        false => String::new(),
+    };
+    let list = list.join(",");
+    Some(format!(
+        "'{path}' is on its way to MDT {list} since an earlier migration; end that first: `lfs migrate{over} -m {list} {path}`"
+    ))
+}
+
 impl Task {
-    /// ENODEV when there is no such MDT, E2BIG when there are fewer than shards.
+    /// ENODEV when there is no such MDT. More shards than MDTs are as many as these (`lod_ah_init`).
     fn check(&self, path: &Path) -> Result<(), Failure> {
         let there = super::df::targets(&super::mount_of(path)?)?.mdts;
-        let mdts = there.len();
-        let head = &self.lum.head;
         let listed = self.lum.objects.iter().map(|o| o.mds);
-        let asked = listed.chain([head.stripe_offset]);
-        if let Some(missing) = missing_mdt(&there, asked) {
-            let what = format!("lfs migrate: there is no {missing}");
-            return Err(Failure::new(what, Errno::ENODEV.0 as u8));
-        }
-        let over = head.hash_type & hash_flag::OVERSTRIPED != 0;
-        match !over && head.stripe_count as i32 > mdts as i32 {
-            true => {
-                let count = head.stripe_count;
-                let what = format!(
-                    "lfs migrate: {count} shards are more than the {mdts} MDTs of the file system"
-                );
-                Err(Failure::new(what, Errno::E2BIG.0 as u8))
+        let asked = listed.chain([self.lum.head.stripe_offset]);
+        match missing_mdt(&there, asked) {
+            Some(missing) => {
+                let what = format!("lfs migrate: there is no {missing}");
+                Err(Failure::new(what, Errno::ENODEV.0 as u8))
             }
-            false => Ok(()),
+            None => Ok(()),
         }
     }
 

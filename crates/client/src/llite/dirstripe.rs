@@ -12,6 +12,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::{
     LMV_MAGIC_STRIPE, LMV_OFFSET_DEFAULT, LOV_OFFSET_DEFAULT, LmvUserMd, LmvUserMdsData, LovMd,
+    hash_flag,
 };
 
 use super::attributes::Attributes;
@@ -265,7 +266,8 @@ impl DirStripes {
     }
 
     /// How a directory lies on MDTs, in the form `lfs getdirstripe` shows: the shards with their MDTs (none: it is in one
-    /// piece on the MDT that `stripe_offset` says).
+    /// piece on the MDT that `stripe_offset` says). While its layout changes, `lmv_migrate_offset` is behind them: which shard is
+    /// the first of those that get names, or lose theirs.
     pub async fn layout_of(&self, dir: Fid) -> Result<Bytes, Error> {
         let md = self.attributes.md_inode(dir).await?;
         if !md.attr.is_dir() {
@@ -289,6 +291,10 @@ impl DirStripes {
                 });
             }
             out.head.stripe_count = out.objects.len() as u32;
+            if lmv.head.hash_type & hash_flag::LAYOUT_CHANGE != 0 {
+                let offset = lmv.head.migrate_offset.to_ne_bytes();
+                out.tail = Bytes::copy_from_slice(&offset);
+            }
         }
         Ok(out.encode())
     }

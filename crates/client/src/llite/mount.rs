@@ -3,10 +3,12 @@
 //! Lustre: `lustre/llite/llite_lib.c` (`client_common_fill_super`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_ldlm::LdlmClient;
 use coral_lnet::Node;
 use futures_util::TryFutureExt;
+use tokio::sync::watch;
 
 use super::Llite;
 use super::budget::Spent;
@@ -18,11 +20,13 @@ use super::servers::Servers;
 use super::types::{MountError, MountOptions};
 use crate::lmv::Lmv;
 use crate::lov::Lov;
-use crate::mgc::{Mgc, MgcError, list};
+use crate::mgc::{Config, Mgc, MgcError, list};
 use crate::target::Dialer;
 
 /// Longest file system name, characters.
 const FSNAME_MAX: usize = 8;
+/// An MDT0000 that was never served is waited for as long as one that does not answer ([`coral_ptlrpc::ImportConfig`]).
+const ROOT_LIMIT: Duration = Duration::from_secs(9);
 
 /// What `done` brings, unless the mount is given up before.
 async fn unless_given_up<T>(
@@ -89,14 +93,7 @@ impl Llite {
                 reason: reason(&e),
             },
         })?;
-        let now = config.borrow().clone();
-        if now.mdts.is_empty() {
-            let reason = "it names no MDT: has the metadata server been started once?".to_owned();
-            return Err(MountError::Config {
-                log: format!("{}-client", opts.fsname),
-                reason,
-            });
-        }
+        let now = unless_given_up(&opts, with_root(config.clone(), &opts, &mgs)).await?;
         let lmv = Arc::new(Lmv::default());
         let lov = Arc::new(Lov::new(lmv.clone()));
         let connected = async {
@@ -191,6 +188,25 @@ impl Llite {
         let _ = tokio::time::timeout(CANCEL_LIMIT, self.drains.settle_all()).await;
         self.drains.forget_all();
         self.connections.end().await;
+    }
+}
+
+/// The configuration as soon as it names MDT0000, which has the root.
+async fn with_root(
+    mut config: watch::Receiver<Config>,
+    opts: &MountOptions,
+    mgs: &str,
+) -> Result<Config, MountError> {
+    let name = format!("{}-MDT0000", opts.fsname);
+    let _waiting = opts.waits.begin_unknown(&name, mgs);
+    let there = config.wait_for(|now| now.mdts.contains_key(&0));
+    let limit = ROOT_LIMIT.min(opts.connect_timeout);
+    match tokio::time::timeout(limit, there).await {
+        Ok(Ok(now)) => Ok(now.clone()),
+        Ok(Err(_)) | Err(_) => Err(MountError::NoRoot {
+            fsname: opts.fsname.clone(),
+            mgs: mgs.to_owned(),
+        }),
     }
 }
 

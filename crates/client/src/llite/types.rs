@@ -274,17 +274,27 @@ impl Waits {
     /// Each as `coral-MDT0002 at 10.0.0.1@tcp`, in the order of their names.
     pub fn list(&self) -> Vec<String> {
         let waits = self.targets.lock();
-        let told = waits.iter().map(|(name, at)| format!("{name} at {at}"));
+        let told = waits
+            .iter()
+            .map(|(name, where_)| format!("{name} {where_}"));
         told.collect()
     }
 
     /// The target is waited for until what is returned is dropped.
     pub(super) fn begin(self: &Arc<Self>, uuid: &str, nids: &[Nid]) -> Waiting {
-        let name = uuid.trim_end_matches("_UUID").to_owned();
-        self.targets
-            .lock()
-            .insert(name.clone(), crate::mgc::list(nids));
-        Waiting(self.clone(), name)
+        let name = uuid.trim_end_matches("_UUID");
+        self.begin_at(name, format!("at {}", crate::mgc::list(nids)))
+    }
+
+    /// The same for one of which the MGS does not say where it is.
+    pub(super) fn begin_unknown(self: &Arc<Self>, name: &str, mgs: &str) -> Waiting {
+        let told = format!("(the MGS at {mgs} does not know it: it was never served)");
+        self.begin_at(name, told)
+    }
+
+    fn begin_at(self: &Arc<Self>, name: &str, told: String) -> Waiting {
+        self.targets.lock().insert(name.to_owned(), told);
+        Waiting(self.clone(), name.to_owned())
     }
 }
 
@@ -339,6 +349,16 @@ pub enum MountError {
         "the MGS at {mgs} knows no file system '{fsname}'; check the name given to `coral up` or `coral format`"
     )]
     NoSuchFs {
+        /// The name asked for.
+        fsname: String,
+        /// The MGS that answered.
+        mgs: String,
+    },
+    /// The file system has no root.
+    #[error(
+        "the MGS at {mgs} knows no MDT0000 of the file system '{fsname}', which has its root: serve that once, or check the name"
+    )]
+    NoRoot {
         /// The name asked for.
         fsname: String,
         /// The MGS that answered.

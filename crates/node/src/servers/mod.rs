@@ -16,6 +16,7 @@ mod nodemaps;
 mod params;
 mod status;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -437,6 +438,27 @@ impl Servers {
     pub fn fsname(&self) -> &str {
         let mut names = self.targets.iter().map(|t| t.label.fsname.as_str());
         names.find(|n| !n.is_empty()).unwrap_or("")
+    }
+
+    /// The file systems of its targets of which the MGS knows no MDT0000: they have no root yet, and cannot be mounted.
+    pub async fn without_root(&self) -> Vec<String> {
+        let names = self.targets.iter().map(|t| t.label.fsname.as_str());
+        let names: BTreeSet<&str> = names.filter(|n| !n.is_empty()).collect();
+        let elsewhere = self.configs.first().or(self.nodemaps.as_ref());
+        let mut without = Vec::new();
+        for name in names {
+            let root = format!("{name}-MDT0000");
+            let is_known = match (&self.mgs, elsewhere) {
+                (Some(mgs), _) => mgs.targets(name).iter().any(|t| t.name == root),
+                (None, Some(mgc)) => match mgc.read_config(name).await {
+                    Ok(config) => config.mdts.contains_key(&0),
+                    Err(_) => true,
+                },
+                (None, None) => true,
+            };
+            without.extend((!is_known).then(|| name.to_owned()));
+        }
+        without
     }
 
     /// Stops every target and the node: what is committed is synced, the servers these are clients of are told. Devices are

@@ -4,7 +4,8 @@
 //! it changes nothing. The targets must not be running. All MDTs of a file system are looked at together: a name on one may stand
 //! for an object on another. Parts of operations that their coordinator has decided count as made, and the others as not.
 //! Where an MDT is not given, nothing is said of what it may settle: names and objects there, link counts that names there
-//! are part of, and what a part of its operations changes.
+//! are part of, and what a part of its operations changes. One that was never served counts as not given: its tables are empty,
+//! and do not even say which MDT it is.
 
 mod parts;
 mod report;
@@ -20,7 +21,8 @@ use coral_wire::fid::Fid;
 pub(super) use self::parts::changed;
 pub use self::report::{Problem, Report, ToDestroy};
 
-use super::fld::Fld;
+use super::core;
+use super::fld::{self, Fld};
 use super::namespace::check_name;
 use super::record::{Inode, XattrValue};
 use super::{stripe, table, usage};
@@ -78,8 +80,14 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     let mut report = Report::default();
     let mut parts = Vec::new();
     for kv in kvs {
-        let fld = Fld::open(*kv)?;
-        parts.push(Part { kv: *kv, fld });
+        if !is_never_served(*kv)? {
+            let fld = Fld::open(*kv)?;
+            parts.push(Part { kv: *kv, fld });
+        }
+    }
+    if parts.is_empty() {
+        report.never_served = !kvs.is_empty();
+        return Ok(report);
     }
     sequences::check(&parts, &mut report)?;
     let mut seen = BTreeMap::new();
@@ -114,11 +122,7 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     check_below_root(&parts, &seen, &mut report);
     shards::check(&parts, &seen, &mut report)?;
     sequences::check_next(&parts, &seen, &mut report)?;
-    report.never_served = true;
-    for p in &parts {
-        report.never_served &= is_never_served(p.kv)?;
-    }
-    if !seen.contains_key(&Fid::ROOT) && !report.never_served && is_given(&parts, &Fid::ROOT) {
+    if !seen.contains_key(&Fid::ROOT) && is_given(&parts, &Fid::ROOT) {
         report.problems.push(Problem::NoRoot);
     }
     for (i, p) in parts.iter().enumerate() {
@@ -131,14 +135,32 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     Ok(report)
 }
 
+/// Whether MDT0000, which is `first`, has given to `other` a range of sequences that it holds, or `other` holds none yet.
+/// If not, they do not belong to one file system, or one of them is an older copy.
+pub fn belongs(first: &dyn Kv, other: &dyn Kv) -> Result<bool, OsdError> {
+    let (given, held) = (fld::stored(first)?, fld::stored(other)?);
+    let is_given = |(start, range): (&u64, &(u64, u32))| given.get(start) == Some(range);
+    Ok(held.is_empty() || held.iter().any(is_given))
+}
+
 /// Whether one of the MDTs that are looked at holds the object.
 fn is_given(parts: &[Part<'_>], fid: &Fid) -> bool {
     parts.iter().any(|p| p.fld.is_here(fid))
 }
 
-/// The root directory is made by the first start.
-fn is_never_served(kv: &dyn Kv) -> Result<bool, OsdError> {
-    for t in [table::INODE, table::DIRENT, table::LINK] {
+/// Whether there is nothing in the tables of an MDT: what they have from the beginning, and the root directory, its first start
+/// makes.
+pub fn is_never_served(kv: &dyn Kv) -> Result<bool, OsdError> {
+    if core::is_formatted(kv)? {
+        return Ok(false);
+    }
+    for t in [
+        table::INODE,
+        table::DIRENT,
+        table::LINK,
+        table::DESTROY,
+        table::FLD,
+    ] {
         if !kv.range(t, &[], None, 1)?.is_empty() {
             return Ok(false);
         }

@@ -14,6 +14,7 @@ use coral_ptlrpc::{ConnectError, Import, ImportConfig, ImportState, Reply, Reque
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
 use coral_wire::coral::updates::{Request, Seen};
 use coral_wire::fld::{FLD_LOOKUP, LuSeqRange, RANGE_MDT, SEQ_ALLOC_SUPER};
+use coral_wire::layout::LmvUserMd;
 use coral_wire::mds::MdtBody;
 use coral_wire::ost::ObdStatfs;
 use coral_wire::ptlrpc::Message;
@@ -157,6 +158,16 @@ impl Mdts {
         let others = peers.iter().filter(|(_, p)| there(p)).map(|(i, _)| *i);
         let all: BTreeSet<u32> = others.chain([self.index]).collect();
         Ok(all.into_iter().collect())
+    }
+
+    /// The same for shards that `lum` asks for. EINPROGRESS also where it lists an MDT that is away: that is waited for.
+    pub(super) fn usable_for(&self, lum: &LmvUserMd) -> Result<Vec<u32>, Errno> {
+        let usable = self.usable()?;
+        let is_away = |m: u32| self.has(m) && !usable.contains(&m);
+        match lum.objects.iter().any(|o| is_away(o.mds)) {
+            true => Err(Errno::EINPROGRESS),
+            false => Ok(usable),
+        }
     }
 
     /// Takes `count` of the others among `usable` for shards: in turn, and by their space where that is uneven

@@ -76,14 +76,25 @@ pub fn targets(lum: &LmvUserMd, here: u32, mdts: &[u32]) -> Result<Plan, Errno> 
     }))
 }
 
+/// How many shards a migration makes when so many MDTs can be used.
+fn shards_of(lum: &LmvUserMd, mdts: u32) -> Result<usize, Errno> {
+    // a list is as long as it says
+    if !lum.objects.is_empty() {
+        return Ok(lum.objects.len());
+    }
+    let mdts: Vec<u32> = (0..mdts).collect();
+    Ok(targets(lum, 0, &mdts)?.mdts.len())
+}
+
 /// What is there already of a migration to `plan` of the directory on `home` with this layout, whose shards lie on `homes`.
+/// The file system has `mdts` MDTs; where not all can be used now, the directory may have more shards than the plan.
 /// EALREADY: all of it, or its beginning. EPERM: the beginning of another one (`mdd_migrate_cmd_check`).
 pub fn begun(
     was: Option<&LmvMd>,
     home: u32,
     homes: &[u32],
     plan: &Plan,
-    lum: &LmvUserMd,
+    (lum, mdts): (&LmvUserMd, u32),
 ) -> Result<(), Errno> {
     let count = plan.mdts.len();
     let first = plan.mdts.first().copied();
@@ -101,8 +112,9 @@ pub fn begun(
         false => was.stripe_fids.len(),
     };
     let lies = homes.get(..kept);
+    let as_many = |n: usize| n == count || shards_of(lum, mdts) == Ok(n);
     let same = match lum.objects.is_empty() {
-        true => lies.is_some_and(|l| l.len() == count && l.first().copied() == first),
+        true => lies.is_some_and(|l| as_many(l.len()) && l.first().copied() == first),
         false => lies == Some(&plan.mdts[..]),
     };
     match (changing, same && hash && first == Some(home)) {
@@ -239,7 +251,7 @@ fn say(t: &mut Txn<'_>, h: TxnObject, now: &LmvMd, olds: usize) -> MdtResult<()>
 
 /// Whether the change under way of this layout can be ended as asked. EALREADY: none is under way; EINVAL: it is another one
 /// (`mdt_dir_layout_update`); EOPNOTSUPP: it is none that is made here.
-pub fn may_end(was: Option<&LmvMd>, lum: &LmvUserMd, mdts: usize) -> Result<(), Errno> {
+pub fn may_end(was: Option<&LmvMd>, lum: &LmvUserMd, mdts: u32) -> Result<(), Errno> {
     let was = was.filter(|l| is_changing(l)).ok_or(Errno::EALREADY)?;
     if !is_migrating(was) {
         return Err(Errno::EOPNOTSUPP);
@@ -248,14 +260,8 @@ pub fn may_end(was: Option<&LmvMd>, lum: &LmvUserMd, mdts: usize) -> Result<(), 
     if was.head.migrate_offset as usize > was.stripe_fids.len() {
         return Err(Errno::EBADF);
     }
-    // MDTs that are away just now are missing in that number
-    let all: Vec<u32> = (0..was.head.migrate_offset.max(mdts as u32)).collect();
-    let first = all.first().copied().unwrap_or(0);
-    // a list is as long as it says
-    let count = match lum.objects.is_empty() {
-        true => targets(lum, first, &all)?.mdts.len(),
-        false => lum.objects.len(),
-    };
+    // there may be MDTs that are not known again yet
+    let count = shards_of(lum, was.head.migrate_offset.max(mdts))?;
     let asked = lum.head.hash_type & hash_type::MASK;
     let other = asked != 0 && asked != was.head.hash_type & hash_type::MASK;
     match count != was.head.migrate_offset as usize || count > 1 && other {
@@ -328,7 +334,7 @@ mod tests {
     fn what_is_asked_again_goes_on_and_what_is_asked_otherwise_is_refused() {
         let lum = |hash| LmvUserMd::request(2, 1, hash);
         let now = |was: Option<&LmvMd>, home, homes: &[u32], mdts: &[u32], hash| {
-            begun(was, home, homes, &to(mdts), &lum(hash))
+            begun(was, home, homes, &to(mdts), (&lum(hash), 1))
         };
         // in one piece, or in one shard
         assert_eq!(now(None, 0, &[], &[1], 0), Ok(()));
@@ -359,6 +365,16 @@ mod tests {
         assert_eq!(now(Some(&moves), 1, &homes, &[0, 1], 0), Err(Errno::EPERM));
         let crush = now(Some(&moves), 1, &homes, &[1, 0], hash_type::CRUSH);
         assert_eq!(crush, Err(Errno::EPERM));
+        // with an MDT that is away now
+        let three = LmvUserMd::request(3, 1, 0);
+        let without =
+            |was, homes: &[u32], mdts: &[u32]| begun(Some(was), 1, homes, &to(mdts), (&three, 4));
+        let wide = lmv(4, MOVES, 3);
+        assert_eq!(without(&wide, &[1, 2, 3, 0], &[1, 3]), Err(Errno::EALREADY));
+        assert_eq!(without(&moves, &homes, &[1, 2, 3]), Err(Errno::EPERM));
+        let settled = lmv(3, FNV, 0);
+        assert_eq!(without(&settled, &[1, 2, 3], &[1, 3]), Err(Errno::EALREADY));
+        assert_eq!(without(&two, &[1, 2], &[1, 2, 3]), Ok(()));
         let splits = lmv(3, MOVES | hash_flag::SPLIT, 2);
         assert_eq!(now(Some(&splits), 1, &homes, &[1, 0], 0), Err(Errno::EPERM));
     }

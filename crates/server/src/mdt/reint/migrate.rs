@@ -164,7 +164,7 @@ impl Ctx {
         }
         let lum = LmvUserMd::decode(self.buf(10)).map_err(|_| Errno::EOPNOTSUPP)?;
         let mdts = &self.ops.mdts;
-        let plan = migrating::targets(&lum, mdts.index(), &mdts.usable()?)?;
+        let plan = migrating::targets(&lum, mdts.index(), &mdts.usable_for(&lum)?)?;
         let was = migrating::layout_of(&f.child, &f.ino)?;
         let mut homes = Vec::new();
         for shard in was.iter().flat_map(|l| &l.stripe_fids) {
@@ -174,7 +174,8 @@ impl Ctx {
             homes.push(self.ops.home(shard).await?);
         }
         let home = self.ops.home(&f.child).await?;
-        match migrating::begun(was.as_ref(), home, &homes, &plan, &lum) {
+        let known = mdts.count();
+        match migrating::begun(was.as_ref(), home, &homes, &plan, (&lum, known)) {
             // it is laid out as asked, and only its name is not where it belongs
             Err(Errno::EALREADY) if f.old != f.new => return Ok(Aim::Name),
             done => done?,
@@ -243,7 +244,9 @@ impl Ctx {
                 false => Err(Errno::ENOTDIR.into()),
             }
         };
-        let mdts = self.ops.mdts.usable()?.len();
+        // EINPROGRESS while none of the others is known
+        self.ops.mdts.usable()?;
+        let mdts = self.ops.mdts.count();
         migrating::may_end(layout()?.as_ref(), lum, mdts)?;
         self.refuse_replay()?;
         for _ in 0..RETRIES {

@@ -24,11 +24,7 @@ impl Ctx {
             return Ok(None);
         };
         let mdts = &self.ops.mdts;
-        let (here, usable) = (mdts.index(), mdts.usable()?);
-        let is_away = |m: u32| mdts.has(m) && !usable.contains(&m);
-        if lum.objects.iter().any(|o| is_away(o.mds)) {
-            return Err(Errno::EINPROGRESS.into());
-        }
+        let (here, usable) = (mdts.index(), mdts.usable_for(&lum)?);
         let others = |count| mdts.roomy(&usable, count);
         Ok(striped::plan(&lum, here, &usable, others)?)
     }

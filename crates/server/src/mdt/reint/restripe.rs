@@ -200,6 +200,7 @@ fn aim(
     let over = lum.head.hash_type & hash_flag::OVERSTRIPED;
     let asked = match lum.head.stripe_count as i32 {
         n @ -5..=-1 => known * n.unsigned_abs(),
+        n if over != 0 => (n.max(1) as u32).min(known * SHARDS_PER_MDT),
         n => n.max(1) as u32,
     };
     let now = homes.len() as u32;
@@ -215,12 +216,7 @@ fn aim(
     // a user who lays a directory out wants it so
     let hash = ty | hash_flag::FIXED;
     if asked > now {
-        let most = if over != 0 {
-            known * SHARDS_PER_MDT
-        } else {
-            known
-        };
-        if asked > most {
+        if over == 0 && asked > known {
             return Err(Errno::E2BIG);
         }
         let mdts = further(homes, usable, asked - now)?;
@@ -310,7 +306,10 @@ mod tests {
             asked(Some(&two), &[1, 3], 5, over),
             split(hash_type::CRUSH | over, &[0, 2, 3])
         );
-        assert_eq!(asked(Some(&two), &[1, 3], 21, over), Err(Errno::E2BIG));
+        // no more than there can be
+        let most = asked(Some(&two), &[1, 3], 21, over);
+        assert_eq!(most, asked(Some(&two), &[1, 3], 20, over));
+        assert!(matches!(most, Ok(Aim::Split(plan)) if plan.mdts.len() == 18));
         // one that is away is waited for
         let lum = LmvUserMd::request(4, LMV_OFFSET_DEFAULT, 0);
         let now = aim(Some(&two), &[1, 3], &lum, (&[0, 1, 3], 4));

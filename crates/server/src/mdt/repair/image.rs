@@ -8,7 +8,7 @@ use coral_wire::fid::Fid;
 use coral_wire::layout::LmvMd;
 
 use super::{Mended, RepairError, Result};
-use crate::mdt::check::each;
+use crate::mdt::check::{each, is_never_served};
 use crate::mdt::fld;
 use crate::mdt::namespace::DIR_SIZE_BYTES;
 use crate::mdt::record::{
@@ -98,10 +98,13 @@ pub(super) fn text(name: &Bytes) -> String {
 }
 
 impl<'a> Image<'a> {
-    /// Nothing is read yet.
+    /// Nothing is read yet. One that was never served has nothing.
     pub fn open(kvs: &[&'a dyn Kv], now: Time) -> Result<Image<'a>> {
         let mut parts: Vec<Part<'a>> = Vec::new();
         for kv in kvs {
+            if is_never_served(*kv)? {
+                continue;
+            }
             let index = fld::index(*kv)?;
             if let Some(found) = core::format_of(*kv)?.filter(|f| *f > core::FORMAT) {
                 return Err(RepairError::Newer { mdt: index, found });
