@@ -1,44 +1,60 @@
-//! A load generator as a process. What it mounts through the library ends with it, also when a signal ends it: servers would keep a
-//! client that is gone until they miss it.
+//! A load generator as a process. A signal ends the run in order, with its record. What it mounts through the library ends with it:
+//! servers would keep a client that is gone until they miss it.
 
-use coral_lab::load::{self, Mounted};
+use coral_lab::load::{self, Ending, Mounted};
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The option that mounts.
-const MOUNTS: &[u8] = b"--coral-fs";
+/// Operations that are under way have so long to end, and with them the run.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Runs the generator of this name.
 pub(crate) fn main(name: &str, args: Vec<OsString>) -> ExitCode {
-    let mounted = Mounted::default();
-    let mounts = |a: &OsString| a.as_encoded_bytes().starts_with(MOUNTS);
-    if args.iter().any(mounts)
-        && let Err(why) = end_with_signals(&mounted)
-    {
-        eprintln!("{name}: waiting for signals: {why}");
-        return ExitCode::FAILURE;
+    let (mounted, ending) = (Mounted::default(), Ending::default());
+    let code = match end_with_signals(&mounted, &ending) {
+        Ok(code) => code,
+        Err(why) => {
+            eprintln!("{name}: waiting for signals: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let ended = load::main(name, args, mounted, ending);
+    match code.get() {
+        Some(code) if ended != ExitCode::SUCCESS => ExitCode::from(*code),
+        _ => ended,
     }
-    load::main(name, args, mounted)
 }
 
-/// SIGINT and SIGTERM end the mounts, and then the process with the code that a shell gives for the signal.
-fn end_with_signals(mounted: &Mounted) -> std::io::Result<()> {
+/// SIGINT and SIGTERM end the run; a second one, or what takes too long, ends the mounts under it. The process then has the code that
+/// a shell gives for the signal.
+fn end_with_signals(mounted: &Mounted, ending: &Ending) -> std::io::Result<Arc<OnceLock<u8>>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?;
-    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+    let code: Arc<OnceLock<u8>> = Arc::default();
+    for (kind, name) in [
+        (SignalKind::interrupt(), "SIGINT"),
+        (SignalKind::terminate(), "SIGTERM"),
+    ] {
         let _inside = runtime.enter();
-        let (mut told, mounted) = (signal(kind)?, mounted.clone());
+        let (mut told, code) = (signal(kind)?, code.clone());
+        let (mounted, ending) = (mounted.clone(), ending.clone());
         runtime.spawn(async move {
             if told.recv().await.is_some() {
+                let of = 128 + kind.as_raw_value();
+                let _ = code.set(of as u8);
+                ending.end(&format!("ended by {name}"));
+                let _ = tokio::time::timeout(LIMIT, told.recv()).await;
                 mounted.abandon();
-                std::process::exit(128 + kind.as_raw_value());
+                std::process::exit(of);
             }
         });
     }
     // It lives as long as the process.
     std::mem::forget(runtime);
-    Ok(())
+    Ok(code)
 }

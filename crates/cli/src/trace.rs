@@ -3,9 +3,12 @@
 use crate::args::Trace;
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
+use coral_fuse::abi::op as opcode;
 use coral_lab::attribution::{Filter, perfetto, text};
-use coral_lab::verdict::{Seen, Tcp};
-use serde_json::{Value, json};
+use coral_lab::experiment::nearest;
+use coral_lab::verdict::{Granted, Seen, Tcp};
+use serde_json::json;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +22,9 @@ pub(crate) fn run(t: Trace) -> Result<(), String> {
         return print(&format!("{}\n", json!(seen)));
     }
     let joined = seen.joined();
+    if let Some(op) = &t.op {
+        is_known(op, joined.ops.iter().map(|o| &*o.op.op))?;
+    }
     let filter = Filter {
         slow_ns: t.slow.unwrap_or(0),
         fid: t.fid.map(|f| (f.seq, f.oid, f.ver)),
@@ -30,6 +36,21 @@ pub(crate) fn run(t: Trace) -> Result<(), String> {
             .map_err(|e| format!("cannot write '{}': {e}", file.display()))?;
     }
     print(&text(&joined, &filter, t.most))
+}
+
+/// Whether there is an operation of this name: of a mount, or one that was `seen`.
+fn is_known<'a>(op: &str, seen: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    let of_mounts = (0..opcode::COUNT as u32).map(|i| -> &'a str { opcode::name(i) });
+    let mut all: BTreeSet<&str> = seen.collect();
+    all.extend(of_mounts.filter(|n| !n.starts_with('?')));
+    if all.iter().any(|n| n.eq_ignore_ascii_case(op)) {
+        return Ok(());
+    }
+    let hint = match nearest(&op.to_ascii_uppercase(), all.iter().copied()) {
+        Some(near) => format!("did you mean '{near}'?"),
+        None => format!("known: {}", Vec::from_iter(all).join(", ")),
+    };
+    Err(format!("--op: there is no operation '{op}'; {hint}"))
 }
 
 pub(crate) fn print(text: &str) -> Result<(), String> {
@@ -68,23 +89,8 @@ fn take(seen: &mut Seen, socket: &Path) -> Result<(), String> {
     let ask = |act| json!({ "lnet": LnetAsk { node: None, act } });
     seen.take(&find::ask(socket, &ask(Act::Stopwatch))?)?;
     let counted = find::ask(socket, &ask(Act::Metrics { json: true }))?;
-    seen.grants.extend(grants(&counted["metrics"]));
+    seen.granted.extend(Granted::of(&counted["metrics"]));
     Ok(())
-}
-
-/// What clients may have dirty, by target, in the answer of `coral metrics`.
-fn grants(metrics: &Value) -> Vec<(String, u64)> {
-    let all = metrics.as_array().into_iter().flatten();
-    let series = all.filter(|m| m["name"] == "coral_osc_grant_bytes");
-    let points = series.filter_map(|m| m["series"].as_array()).flatten();
-    points
-        .filter_map(|p| {
-            Some((
-                p["labels"]["target"].as_str()?.to_owned(),
-                p["value"].as_u64()?,
-            ))
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -92,10 +98,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grants_are_read_from_metrics() {
-        let metrics = json!([{ "name": "coral_osc_grant_bytes", "series": [
-            { "labels": { "target": "coral-OST0000" }, "value": 7 } ] }, { "name": "other" }]);
-        assert_eq!(grants(&metrics), [("coral-OST0000".to_owned(), 7)]);
-        assert!(grants(&json!({ "error": "x" })).is_empty());
+    fn a_name_of_no_operation_is_refused() {
+        let told = |op| is_known(op, ["stat"].into_iter());
+        for op in ["READ", "getattr", "STAT"] {
+            assert_eq!(told(op), Ok(()));
+        }
+        let why = told("RAED").unwrap_err();
+        assert_eq!(
+            why,
+            "--op: there is no operation 'RAED'; did you mean 'READ'?"
+        );
+        let why = told("BOGUS").unwrap_err();
+        assert!(
+            why.contains("known: ACCESS, ") && why.contains(", stat"),
+            "{why}"
+        );
     }
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{coral, fails, ok, pause, text, until};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -238,6 +239,51 @@ fn a_host_that_does_not_come_or_vanishes_ends_the_run() {
             .is_some_and(|w| w.contains("rank 1")),
         "{record}"
     );
+}
+
+/// The operations would go on for ever; those of one repetition are over.
+#[test]
+fn a_signal_ends_a_run_with_its_record() {
+    let b = Bench::new();
+    for (signal, code, how) in [
+        ("INT", 130, ""),
+        ("TERM", 143, ""),
+        ("TERM", 143, "--processes"),
+    ] {
+        let line = format!(
+            "ior --np 2 {how} -F -w -r -i 1000000 -b 64k -t 4k -o DIR/f --coral-json DIR/r.json"
+        );
+        let mut tool = b.tool(&line);
+        let mut run = tool
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        let mut printed = BufReader::new(run.stdout.take().expect("its output"));
+        let mut lines = printed.by_ref().lines().map(|l| l.expect("a line"));
+        assert!(lines.any(|l| l.starts_with("read ")), "a row of the table");
+        ok(Command::new("kill").args([&format!("-{signal}"), &run.id().to_string()]));
+        std::io::copy(&mut printed, &mut std::io::sink()).expect("read to its end");
+        let out = run.wait_with_output().expect("ends");
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(code), "{how}: {said}");
+        assert!(
+            said.contains(&format!("ior: ended by SIG{signal} after ")),
+            "{said}"
+        );
+        let record = b.record("r.json");
+        assert_eq!(record["complete"], false);
+        let why = record["why_incomplete"].as_str().expect("a reason");
+        assert!(
+            why.starts_with(&format!("ended by SIG{signal} after ")),
+            "{why}"
+        );
+        let phases = record["phases"].as_array().expect("phases");
+        assert!(
+            phases.len() >= 2,
+            "write and read of a repetition: {record}"
+        );
+    }
 }
 
 /// Calls of these names that a run makes, or None where strace cannot be used.

@@ -13,9 +13,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use coral_client::llite::types::SetAttr;
 use coral_client::{Cred, Llite};
-use coral_lab::attribution::{Segment, join};
-use coral_lab::verdict::{CauseKind, Facts, Host, Link, RouterBuffers, Verdict, explain};
+use coral_lab::attribution::Segment;
+use coral_lab::verdict::{
+    CauseKind, Facts, Granted, Host, Link, RouterBuffers, Seen, Verdict, explain,
+};
 use coral_lnet::{LinkModel, Nid, Node};
+use coral_metrics::Snapshot;
 use coral_node::{Client, Cluster};
 use coral_osd::DiskModel;
 use coral_stopwatch::Dump;
@@ -29,13 +32,14 @@ type TestResult = Result<(), Box<dyn std::error::Error>>;
 
 const O_RDONLY: u32 = 0;
 const O_RDWR: u32 = 2;
+const O_DSYNC: u32 = 0o10_000;
 const OSTS: u32 = 3;
 /// Writes of a task between two syncs, and their size.
 const WRITES: u64 = 8;
 const WRITE_BYTES: usize = 65_536;
 
 /// Kinds of [`Plant`].
-const KINDS: u32 = 14;
+const KINDS: u32 = 15;
 /// Bytes of a file that is read in large blocks, and of a block.
 const LARGE_BYTES: u64 = 32 << 20;
 const BLOCK_BYTES: u64 = 256 << 10;
@@ -65,6 +69,8 @@ enum Plant {
     FarFile(Duration),
     /// The disk of the MDT.
     MdtSync(Duration),
+    /// The disk of an OST, of programs whose writes are synchronous, beside a client that has no grant and does not write.
+    DiskOfSynced(u32, Duration),
     /// In the facts: a core so busy.
     Core(f64),
     /// In the facts: what a client sends stands in a queue, and so many MB/s go through.
@@ -81,7 +87,7 @@ impl Plant {
         let ost = |i: u32| format!("coral-OST{i:04x}");
         match self {
             Plant::Nothing => None,
-            Plant::Disk(i, _) => Some((CauseKind::SlowStorage, ost(i))),
+            Plant::Disk(i, _) | Plant::DiskOfSynced(i, _) => Some((CauseKind::SlowStorage, ost(i))),
             Plant::Link(i, _) => Some((CauseKind::SlowLink, ost(i))),
             Plant::InFlight => Some((CauseKind::Window, "coral-OST".into())),
             Plant::PingPong | Plant::Writers => Some((CauseKind::LockPingPong, "[0x".into())),
@@ -130,6 +136,7 @@ impl Plant {
             10 => Plant::FarFile(ms),
             11 => Plant::DistanceAfterLarge(ms),
             12 => Plant::Network(rng.random_range(1.0..1000.0)),
+            13 => Plant::DiskOfSynced(ost, ms),
             _ => Plant::Swap(rng.random_range(200.0..20_000.0)),
         }
     }
@@ -155,12 +162,12 @@ fn dump(node: &Arc<Node>, base: Instant) -> Dump {
 }
 
 /// One program: makes a file, writes, syncs and reads, again and again.
-async fn program(fs: Arc<Llite>, name: String, rounds: u32) -> TestResult {
+async fn program(fs: Arc<Llite>, name: String, flags: u32, rounds: u32) -> TestResult {
     let (me, node) = (Cred::root(), fs.node().clone());
     let w = node.stopwatch();
     for round in 0..rounds {
         let name = format!("{name}-{round}");
-        let made = fs.create(&me, fs.root(), name.as_bytes(), 0o644, O_RDWR);
+        let made = fs.create(&me, fs.root(), name.as_bytes(), 0o644, flags);
         let (_, file) = w.operation("create", Fid::ZERO, made).await?;
         let fid = file.fid();
         for i in 0..WRITES {
@@ -286,11 +293,16 @@ async fn load(plant: Plant, clients: &[Client]) -> TestResult {
         _ => {
             // a window of one RPC shows with as many programs behind it
             let each = if plant == Plant::InFlight { 16 } else { 6 };
+            let flags = match plant {
+                Plant::DiskOfSynced(..) => O_RDWR | O_DSYNC,
+                _ => O_RDWR,
+            };
             for (c, client) in clients.iter().enumerate() {
                 for p in 0..each {
                     let fs = client.llite().clone();
                     let name = format!("{c}-{p}");
-                    programs.spawn(async move { program(fs, name, 6).await.map_err(failed) });
+                    programs
+                        .spawn(async move { program(fs, name, flags, 6).await.map_err(failed) });
                 }
             }
         }
@@ -395,7 +407,9 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
         ..disk
     };
     match plant {
-        Plant::Disk(i, ms) => cluster.disks.osts[i as usize].set_model(slow(ms)),
+        Plant::Disk(i, ms) | Plant::DiskOfSynced(i, ms) => {
+            cluster.disks.osts[i as usize].set_model(slow(ms))
+        }
         Plant::MdtSync(ms) => cluster.disks.mdt.set_model(slow(ms)),
         _ => {}
     }
@@ -426,18 +440,34 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
     let servers = (0..=OSTS).filter_map(|s| cluster.servers_at(server(s)));
     let nodes = clients.iter().map(|c| c.node().clone());
     let nodes = nodes.chain(servers.map(|s| s.node().clone()));
-    let dumps: Vec<Dump> = nodes.map(|n| dump(&n, base)).collect();
+    let mut seen = Seen::default();
+    for node in nodes {
+        seen.dumps.push(dump(&node, base));
+        let mut metrics = Snapshot::default();
+        metrics.add(node.metrics(), &[("node", &node.nid().to_string())]);
+        seen.granted
+            .extend(Granted::of(&serde_json::to_value(&metrics)?));
+    }
+    if matches!(plant, Plant::DiskOfSynced(..)) {
+        let idle = |target: &str| Granted {
+            client: "10.0.0.250@tcp".to_owned(),
+            target: target.to_owned(),
+            bytes: 0,
+        };
+        let osts = (0..OSTS).map(|i| idle(&format!("coral-OST{i:04x}")));
+        seen.granted.extend(osts);
+    }
     for c in &clients {
         c.umount().await;
     }
     cluster.stop().await;
-    let joined = join(&dumps);
+    let joined = seen.joined();
     assert_eq!(joined.conflict_ns, 0, "{plant:?}");
     for r in &joined.rpcs {
         let (taken, places) = (r.rpc.in_flight, r.rpc.in_flight_max);
         assert!(taken <= places, "{plant:?}: {taken} of {places} places");
     }
-    let mut facts = Facts::of(&joined);
+    let mut facts = seen.facts(&joined);
     plant_facts(&mut facts, plant);
     Ok(explain(&facts))
 }
@@ -472,6 +502,7 @@ async fn what_is_planted_is_named_first() -> TestResult {
         ),
         (Plant::FarFile(ms(19)), "twice there and back", 38.0, 1.1),
         (Plant::MdtSync(ms(30)), "storage takes", 30.0, 2.0),
+        (Plant::DiskOfSynced(1, ms(20)), "storage takes", 20.0, 2.0),
         (Plant::Core(0.99), "busiest core", 99.0, 1.0),
         (Plant::Network(40.0), "", 40.0, 1.0),
         (Plant::Router(2), "all of its", 2.0, 1.0),

@@ -118,6 +118,14 @@ fn a_flipped_byte_is_found_and_counted() {
     );
     let record = ended.record.expect("a record");
     assert_eq!(phases(&record, "read")[0]["errors"], 2);
+    assert_eq!(
+        (&record["complete"], &record["failed_operations"]),
+        (&false.into(), &2.into())
+    );
+    assert_eq!(
+        record["why_incomplete"],
+        "2 operations failed, the first: incorrect data on read"
+    );
     // another seed makes everything wrong
     let (ended, _) = start(
         &dir,
@@ -463,6 +471,78 @@ fn operations_that_fail_are_counted_and_the_record_is_incomplete() {
         why.starts_with("an operation failed: ") && why.contains("/g1:"),
         "{why}"
     );
+}
+
+#[test]
+fn what_is_wrong_with_a_name_is_said_in_words() {
+    let dir = place();
+    let line = "mdsrate --np 1 --mknod --nfiles 3 --dir DIR --filefmt f%%s";
+    let why = start(&dir, line)
+        .0
+        .expect_err("files have numbers")
+        .to_string();
+    assert_eq!(
+        why,
+        "--filefmt 'f%s' may have %d, a width as in %05d, and %% only"
+    );
+}
+
+/// Where the operations of a rank would go on for ever.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for the ranks of a run that this thread is in"
+)]
+#[test]
+fn a_run_that_is_ended_from_outside_has_a_record() {
+    use coral_lab::load::{Ending, Run, out::Out, run};
+    let dir = place();
+    for line in [
+        "ior --np 3 -F -w -r -i 1000000 -b 64k -t 4k -o DIR/f --coral-json DIR/r.json",
+        "mdtest --np 3 -n 10 -i 1000000 -u -d DIR/md --coral-json DIR/r.json",
+        "mdsrate --np 3 --create --time 100000 --nfiles 100000000 --dir DIR --filefmt f%%d --coral-json DIR/r.json",
+        "mib --np 2 -F -t DIR -s 4k -l 100000000 -W -L 100000 --coral-json DIR/r.json",
+    ] {
+        let line = line.replace("DIR", &dir.path().to_string_lossy());
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (out, printed) = Out::memory();
+        let ending = Ending::default();
+        let mut start = Run::new(words[0], &words[1..], out);
+        start.ending = ending.clone();
+        start.watch = Some(Box::new(move |board| {
+            let ending = ending.clone();
+            std::thread::spawn(move || {
+                while board.totals().0 < 2000 {
+                    std::thread::yield_now();
+                }
+                ending.end("ended by a test");
+            });
+        }));
+        let why = run(start).expect_err("it is ended").to_string();
+        assert!(why.starts_with("ended by a test after "), "{line}: {why}");
+        let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
+        let record: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(
+            (&record["complete"], &record["failed_operations"]),
+            (&false.into(), &0.into())
+        );
+        let why = record["why_incomplete"].as_str().expect("a reason");
+        assert!(
+            why.contains(" s; ranks 0 to ") && why.contains(" had done "),
+            "{why}"
+        );
+        let phases = record["phases"].as_array().expect("phases");
+        let has_repeats = line.contains("-i 1000000");
+        assert_eq!(
+            phases.is_empty(),
+            !has_repeats,
+            "those that were over: {line}"
+        );
+        let said = printed.text();
+        assert!(
+            !said.contains("unable to") && !said.contains("cannot"),
+            "{said}"
+        );
+    }
 }
 
 /// The record has no room either: what is told is why the run ended.

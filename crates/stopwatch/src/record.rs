@@ -3,8 +3,12 @@
 //! Moments are nanoseconds since a moment that the dump chooses; all nodes of one process have the same.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+/// Part of an operation's time that may be before its first RPC where older ones have gone.
+const UNTOLD: i64 = 20;
 
 /// For what is waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -223,6 +227,28 @@ impl Dump {
         self.served.sort_by_key(|s| (s.arrived, s.xid));
         self.passages.sort_by_key(|p| (p.arrived, p.mbits));
         self.under_way.sort_by_key(|u| (u.begun, u.op, u.opc));
+    }
+
+    /// Leaves out operations whose RPCs have gone from their ring: those that began before the first end that is there of an RPC.
+    /// One that has had an RPC nearly since it began is whole. They count as lost.
+    pub(crate) fn leave_out_the_torn(&mut self) {
+        let Some(from) = self.rpcs.iter().map(|r| r.span.1).min() else {
+            return;
+        };
+        let mut first: BTreeMap<u64, i64> = BTreeMap::new();
+        for r in self.rpcs.iter().filter(|r| r.span.0 <= from) {
+            let at = first.entry(r.op).or_insert(r.span.0);
+            *at = r.span.0.min(*at);
+        }
+        let is_whole = |o: &Op| {
+            let untold = first.get(&o.id).map(|at| at - o.span.0);
+            untold.is_some_and(|ns| ns <= (o.span.1 - o.span.0) / UNTOLD)
+        };
+        let before = self.ops.len();
+        self.ops.retain(|o| o.span.0 >= from || is_whole(o));
+        let torn = (before - self.ops.len()) as u64;
+        self.lost_ops += torn;
+        self.lost += torn;
     }
 
     /// Takes in a later dump of the same node and clock; records that both have are there once.

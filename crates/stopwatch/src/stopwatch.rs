@@ -436,6 +436,9 @@ impl Stopwatch {
             .collect();
         let going = self.under_way.all();
         dump.under_way = going.iter().map(|g| g.told(at, name)).collect();
+        if self.rpcs.lost() > 0 {
+            dump.leave_out_the_torn();
+        }
         dump.sort();
         dump
     }
@@ -460,7 +463,7 @@ pub fn dumps<'a>(nodes: impl IntoIterator<Item = (&'a Stopwatch, &'a [Nid])>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Wait;
+    use crate::{KEPT, Wait};
 
     #[tokio::test(start_paused = true)]
     async fn the_last_records_of_several_nodes_are_kept_together() {
@@ -484,6 +487,41 @@ mod tests {
         assert_eq!((xids(&all[0]), xids(&all[1])), (vec![8], vec![7, 9]));
         assert_eq!((all[0].ops.len(), all[1].ops.len()), (1, 2));
         assert_eq!((all[0].lost, all[1].lost), (8, 6));
+    }
+
+    /// Three RPCs an operation: their ring reaches back a third as far as that of the operations.
+    #[tokio::test(start_paused = true)]
+    async fn an_operation_whose_rpcs_have_gone_is_left_out() {
+        let s = Stopwatch::default();
+        let base = Instant::now();
+        let sends = |count: u64, each: Duration| {
+            let s = &s;
+            async move {
+                for xid in 0..count {
+                    let (watch, begun) = (s.part().unwrap(), Instant::now());
+                    tokio::time::sleep(each).await;
+                    let mut end = rpc(s.name("t"), xid, begun);
+                    end.ended = Instant::now();
+                    s.rpc_ended(&watch, end);
+                }
+            }
+        };
+        // Another waits for its only RPC all the time, and so has it.
+        let (ms, count) = (Duration::from_millis(1), KEPT as u64 / 2);
+        let sync = s.operation("sync", Fid::ZERO, sends(1, ms * (3 * count as u32 + 1)));
+        let writes = async {
+            for _ in 0..count {
+                s.operation("write", Fid::ZERO, sends(3, ms)).await;
+            }
+        };
+        tokio::join!(sync, writes);
+        let d = s.dump("here", base);
+        let rpcs = |id: u64| d.rpcs.iter().filter(|r| r.op == id).count();
+        let (sync, writes): (Vec<_>, Vec<_>) = d.ops.iter().partition(|o| o.op == "sync");
+        assert_eq!((sync.len(), rpcs(sync[0].id)), (1, 1));
+        assert!(writes.iter().all(|o| rpcs(o.id) == 3));
+        assert_eq!(d.lost_ops, count - writes.len() as u64);
+        assert_eq!(writes.len(), (KEPT - 1) / 3);
     }
 
     fn rpc(target: Name, xid: u64, at: Instant) -> RpcEnd {

@@ -52,7 +52,8 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
         };
     }
     let (seen, of) = match file {
-        Some(file) => (read(&file)?, None),
+        // As far as all processes have told of them.
+        Some(file) => (read(&file)?.recent(f64::INFINITY).0, None),
         None => {
             let watched = watched(&e.places, e.watch);
             let all = ask_all(&e.places)?;

@@ -192,6 +192,49 @@ pub fn join(dumps: &[Dump]) -> Joined {
     out
 }
 
+/// What is added to the moments of each dump, so that all are on one clock. Nodes between which no message passed, whoever is between
+/// them, are taken to have been asked last at one moment.
+pub(crate) fn to_one_clock(dumps: &[Dump]) -> Vec<i64> {
+    let leads = leads(dumps);
+    let now = dumps.iter().map(|d| d.now).max().unwrap_or(0);
+    let mut by = vec![0; dumps.len()];
+    for (d, (group, lead)) in leads.iter().enumerate() {
+        let of = leads.iter().zip(dumps).filter(|((g, _), _)| g == group);
+        let last = of.map(|((_, lead), d)| d.now - lead).max();
+        by[d] = now - last.unwrap_or(now) - lead;
+    }
+    by
+}
+
+/// Of each dump, a group of dumps that messages join, and by how much its clock is ahead of that of the group's first.
+fn leads(dumps: &[Dump]) -> Vec<(usize, i64)> {
+    let index = Index::new(dumps);
+    let mut pairs: Vec<(usize, usize, i64)> = Vec::new();
+    for (c, dump) in dumps.iter().enumerate() {
+        let wholes: Vec<Whole> = dump.rpcs.iter().map(|r| whole(&index, dump, r)).collect();
+        let of = clocks(&index, c, &wholes).into_iter().enumerate();
+        pairs.extend(of.filter_map(|(d, clock)| Some((c, d, clock?.offset_ns))));
+    }
+    let mut leads: Vec<Option<(usize, i64)>> = vec![None; dumps.len()];
+    for first in 0..dumps.len() {
+        leads[first].get_or_insert((first, 0));
+        loop {
+            let before = leads.iter().flatten().count();
+            for (c, d, lead) in &pairs {
+                match (leads[*c], leads[*d]) {
+                    (Some((group, of)), None) => leads[*d] = Some((group, of + lead)),
+                    (None, Some((group, of))) => leads[*c] = Some((group, of - lead)),
+                    _ => {}
+                }
+            }
+            if leads.iter().flatten().count() == before {
+                break;
+            }
+        }
+    }
+    leads.into_iter().flatten().collect()
+}
+
 fn primary(dump: &Dump) -> &str {
     dump.names.first().map_or("?", String::as_str)
 }

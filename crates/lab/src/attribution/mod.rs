@@ -16,6 +16,7 @@ mod segment;
 mod text;
 
 pub use clocks::Clock;
+pub(crate) use join::to_one_clock;
 pub use join::{Joined, JoinedOp, JoinedRpc, join};
 pub use line::Part;
 pub use perfetto::perfetto;

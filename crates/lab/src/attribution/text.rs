@@ -126,6 +126,9 @@ pub fn text(j: &Joined, filter: &Filter, most: usize) -> String {
         let _ = writeln!(out, "stamps contradict each other by up to {by}");
     }
     let mut found: Vec<&JoinedOp> = j.ops.iter().filter(|o| filter.takes(o)).collect();
+    if !found.is_empty() {
+        out.push_str("moments ('at') are counted from the first time that the client's process was asked for them\n");
+    }
     found.sort_by_key(|o| (-o.ns(), o.op.span.0));
     let _ = writeln!(out, "{} operations of {}", found.len(), j.ops.len());
     for op in found.into_iter().take(most) {

@@ -1,7 +1,7 @@
-//! Single processes: CPU time, memory, bytes.
+//! Single processes, each with those that it has started: CPU time, memory, bytes.
 
 use super::sampler::{Reading, Source};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const USER_HZ: f64 = 100.0;
 
@@ -29,25 +29,77 @@ impl Source for Processes {
     }
 
     fn read(&mut self, missing: &mut Vec<String>) -> Vec<Reading> {
-        let mut out = vec![];
+        let mut out: Vec<Reading> = vec![];
+        let children = children();
         for (name, pid) in &self.named {
-            let file = |f: &str| std::fs::read_to_string(format!("/proc/{pid}/{f}")).ok();
-            let Some(cpu) = file("stat").and_then(|s| cpu(name, &s)) else {
+            let all: Vec<Reading> = (family(*pid, &children).into_iter())
+                .flat_map(|pid| of_process(name, pid))
+                .collect();
+            if all.is_empty() {
                 if !self.met.contains(pid) {
                     missing.push(format!("{name} (pid {pid}) has ended"));
                 }
                 continue;
-            };
+            }
             self.met.insert(*pid);
-            out.push(cpu);
-            out.extend(file("status").and_then(|s| memory(name, &s)));
-            // Only the owner and root may read what a process read and wrote.
-            out.extend(file("io").into_iter().flat_map(|t| io(name, &t)));
+            for r in all {
+                match out.iter_mut().find(|o| o.name == r.name) {
+                    Some(same) => same.value += r.value,
+                    None => out.push(r),
+                }
+            }
         }
         out
     }
 }
 
+/// Processes by who started them.
+fn children() -> BTreeMap<u32, Vec<u32>> {
+    let mut all: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in pids.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok()) {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        let parent = stat.ok().and_then(|s| {
+            let (_, rest) = s.rsplit_once(") ")?;
+            rest.split(' ').nth(1)?.parse().ok()
+        });
+        all.entry(parent.unwrap_or(0)).or_default().push(pid);
+    }
+    all
+}
+
+/// A process, and the processes that it and those have started and that go on.
+fn family(pid: u32, children: &BTreeMap<u32, Vec<u32>>) -> Vec<u32> {
+    let mut all = vec![pid];
+    let mut next = 0;
+    while let Some(pid) = all.get(next) {
+        all.extend(
+            children
+                .get(pid)
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect::<Vec<_>>(),
+        );
+        next += 1;
+    }
+    all
+}
+
+/// What one process has used; nothing of one that has ended.
+fn of_process(name: &str, pid: u32) -> Vec<Reading> {
+    let file = |f: &str| std::fs::read_to_string(format!("/proc/{pid}/{f}")).ok();
+    let Some(cpu) = file("stat").and_then(|s| cpu(name, &s)) else {
+        return vec![];
+    };
+    let mut out = vec![cpu];
+    out.extend(file("status").and_then(|s| memory(name, &s)));
+    // Only the owner and root may read what a process read and wrote.
+    out.extend(file("io").into_iter().flat_map(|t| io(name, &t)));
+    out
+}
+
+/// With what those used that it has waited for; so has `io`.
 fn cpu(name: &str, stat: &str) -> Option<Reading> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let f: Vec<&str> = rest.split(' ').collect();
@@ -55,7 +107,7 @@ fn cpu(name: &str, stat: &str) -> Option<Reading> {
     Some(Reading::counter(
         format!("{name}_cpu"),
         "core-s",
-        (n(11)? + n(12)?) / USER_HZ,
+        (n(11)? + n(12)? + n(13)? + n(14)?) / USER_HZ,
     ))
 }
 
@@ -95,6 +147,24 @@ fn io(name: &str, text: &str) -> Vec<Reading> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A shell that has had a child read, and has one that goes on whose child has read as much.
+    #[test]
+    fn what_children_read_counts() {
+        const READ: f64 = 4e6;
+        let body = "exec 3<&0; head -c 4000000 /dev/zero > /dev/null; head -c 4000000 /dev/zero | (cat > /dev/null; echo; read x <&3)";
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", body]);
+        let piped = std::process::Stdio::piped;
+        let mut shell = shell.stdin(piped()).stdout(piped()).spawn().unwrap();
+        let mut said = std::io::BufReader::new(shell.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut said, &mut String::new()).unwrap();
+        let all = Processes::new(vec![("sh".into(), shell.id())]).read(&mut vec![]);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        let read = all.iter().find(|r| r.name == "sh_read").unwrap().value;
+        assert!(read >= 2.0 * READ, "head, and cat: {read}");
+    }
 
     #[test]
     fn this_process_is_read_and_one_that_ended_is_missing() {

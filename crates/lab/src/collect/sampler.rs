@@ -85,12 +85,13 @@ impl Samples {
         let mut any = false;
         for (series, data) in &other.series {
             let at = |s: f64| other.started_ms + (s * 1000.0) as u64;
-            for (second, value) in data.points() {
+            let weights = data.bins.iter().filter(|b| b.mean().is_some());
+            for ((second, value), bin) in data.points().into_iter().zip(weights) {
                 let at_ms = at(second);
                 if (from..=until_ms).contains(&at_ms) && self.series.len() < MAX_SERIES_COUNT {
                     let to = self.series.entry(format!("{name}/{series}"));
                     to.or_insert_with(|| Series::new(&data.unit, width))
-                        .add(at_ms - from, value);
+                        .add_part(at_ms - from, value, bin.weight());
                     any = true;
                 }
             }
@@ -145,13 +146,13 @@ fn sample(
                 .extend(missing.iter().map(|m| format!("{name}: {m}")));
             for r in readings {
                 let key = format!("{name}/{}", r.name);
-                let value = if r.counter {
+                let sample = if r.counter {
                     rate(&mut before, &key, at_us, r.value)
                 } else {
-                    Some(r.value)
+                    Some((r.value, interval.as_secs_f64()))
                 };
-                if let Some(v) = value {
-                    add(&mut out, key, &r, at_us / 1000, v);
+                if let Some(sample) = sample {
+                    add(&mut out, key, &r, at_us / 1000, sample);
                 }
             }
         }
@@ -189,26 +190,27 @@ fn finish(
         let name = s.name();
         for r in readings.into_iter().filter(|r| r.counter) {
             let key = format!("{name}/{}", r.name);
-            if let Some(v) = rate(before, &key, at_us, r.value) {
-                add(out, key, &r, at_us / 1000, v);
+            if let Some(sample) = rate(before, &key, at_us, r.value) {
+                add(out, key, &r, at_us / 1000, sample);
             }
         }
     }
 }
 
-/// Growth per second since the last reading; none at the first, and when the counter began anew.
+/// Growth per second since the last reading, and how many seconds that are; none at the first, and when the counter began anew.
 fn rate(
     before: &mut BTreeMap<String, (u64, f64)>,
     key: &str,
     at_us: u64,
     value: f64,
-) -> Option<f64> {
+) -> Option<(f64, f64)> {
     let (then, old) = before.insert(key.to_owned(), (at_us, value))?;
     let seconds = at_us.saturating_sub(then) as f64 / 1e6;
-    (value >= old && seconds > 0.0).then(|| (value - old) / seconds)
+    (value >= old && seconds > 0.0).then(|| ((value - old) / seconds, seconds))
 }
 
-fn add(out: &mut Samples, key: String, r: &Reading, at_ms: u64, value: f64) {
+/// Adds a value that tells of so many seconds.
+fn add(out: &mut Samples, key: String, r: &Reading, at_ms: u64, (value, seconds): (f64, f64)) {
     if !out.series.contains_key(&key) && out.series.len() >= MAX_SERIES_COUNT {
         let what = format!("series beyond the first {MAX_SERIES_COUNT}");
         if !out.missing.contains(&what) {
@@ -223,7 +225,7 @@ fn add(out: &mut Samples, key: String, r: &Reading, at_ms: u64, value: f64) {
             true => Series::new(&format!("{unit}/s"), width),
             false => Series::new(unit, width),
         })
-        .add(at_ms, value);
+        .add_part(at_ms, value, seconds * 1000.0 / width.max(1) as f64);
 }
 
 /// CPU time of the calling thread, seconds.
@@ -312,6 +314,14 @@ mod tests {
         let n: u32 = level.bins.iter().map(|b| b.count).sum();
         assert!(n >= 2 && level.max() == Some(f64::from(n)), "{got:?}");
         let count = &got.series["fake/count"];
+        // Each rate times its time is what was counted: 100 a reading, and 400 from the one where it began anew.
+        let counted = count.bins.iter().map(|b| b.sum).sum::<f64>() * 0.05;
+        let rates: u32 = count.bins.iter().map(|b| b.count).sum();
+        let want = if rates > 1 { 300 } else { 0 } + 100 * rates;
+        assert!(
+            (counted - f64::from(want)).abs() < 0.001,
+            "{counted}: {count:?}"
+        );
         assert_eq!((count.unit.as_str(), level.unit.as_str()), ("bytes/s", "x"));
         assert!(
             count.bins.iter().all(|b| b.count == 0 || b.min > 0.0),
@@ -327,9 +337,9 @@ mod tests {
     fn rates_are_differences_by_time() {
         let mut b = BTreeMap::new();
         assert_eq!(rate(&mut b, "k", 0, 10.0), None);
-        assert_eq!(rate(&mut b, "k", 500_000, 20.0), Some(20.0));
+        assert_eq!(rate(&mut b, "k", 500_000, 20.0), Some((20.0, 0.5)));
         assert_eq!(rate(&mut b, "k", 600_000, 5.0), None);
-        assert_eq!(rate(&mut b, "k", 1_600_000, 6.0), Some(1.0));
+        assert_eq!(rate(&mut b, "k", 1_600_000, 6.0), Some((1.0, 1.0)));
         assert_eq!(rate(&mut b, "k", 1_600_000, 7.0), None);
     }
 

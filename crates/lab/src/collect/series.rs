@@ -1,6 +1,7 @@
 //! A series of samples in bounded memory: when its bins are all in use, neighbours are put together and each is twice as wide.
 
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Most bins of a series.
 pub const MAX_BINS: usize = 600;
@@ -10,8 +11,11 @@ pub const MAX_BINS: usize = 600;
 pub struct Bin {
     /// Samples in it.
     pub count: u32,
-    /// Their sum.
+    /// Their sum, of each as much as it is of a whole one.
     pub sum: f64,
+    /// How many whole ones they lack: the last rate of a series is of a part of the interval, and counts for as much.
+    #[serde(default)]
+    pub short: f64,
     /// The smallest.
     pub min: f64,
     /// The largest.
@@ -22,19 +26,26 @@ impl Bin {
     const EMPTY: Bin = Bin {
         count: 0,
         sum: 0.0,
+        short: 0.0,
         min: f64::MAX,
         max: f64::MIN,
     };
 
-    /// Mean of its samples; none of no samples.
+    /// Whole samples that those in it come to.
+    pub fn weight(&self) -> f64 {
+        f64::from(self.count) - self.short
+    }
+
+    /// Mean over the time of its samples; none of no samples.
     pub fn mean(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.sum / f64::from(self.count))
+        (self.weight() > 0.0).then(|| self.sum / self.weight())
     }
 
     fn add(self, other: Bin) -> Bin {
         Bin {
             count: self.count + other.count,
             sum: self.sum + other.sum,
+            short: self.short + other.short,
             min: self.min.min(other.min),
             max: self.max.max(other.max),
         }
@@ -64,7 +75,12 @@ impl Series {
 
     /// Adds a sample taken `at_ms` after the start.
     pub fn add(&mut self, at_ms: u64, value: f64) {
-        if !value.is_finite() {
+        self.add_part(at_ms, value, 1.0);
+    }
+
+    /// The same of one that tells of `weight` times the usual stretch of time.
+    pub fn add_part(&mut self, at_ms: u64, value: f64, weight: f64) {
+        if !value.is_finite() || weight <= 0.0 {
             return;
         }
         while at_ms / self.width_ms >= MAX_BINS as u64 {
@@ -81,7 +97,8 @@ impl Series {
         }
         self.bins[at] = self.bins[at].add(Bin {
             count: 1,
-            sum: value,
+            sum: value * weight,
+            short: 1.0 - weight,
             min: value,
             max: value,
         });
@@ -92,15 +109,25 @@ impl Series {
         self.bins
             .iter()
             .enumerate()
-            .filter_map(|(i, b)| {
-                Some(((i as f64 + 0.5) * self.width_ms as f64 / 1000.0, b.mean()?))
-            })
+            .filter_map(|(i, b)| Some((self.middle_s(i), b.mean()?)))
             .collect()
     }
 
-    /// Mean of all samples.
+    /// Mean over the time of all samples.
     pub fn mean(&self) -> Option<f64> {
         self.total().mean()
+    }
+
+    /// The same of the bins whose middle is in a stretch of time, seconds.
+    pub fn mean_within(&self, time_s: Range<f64>) -> Option<f64> {
+        let within = |i: usize| time_s.contains(&self.middle_s(i));
+        let bins = self.bins.iter().enumerate();
+        let bins = bins.filter(|(i, _)| within(*i)).map(|(_, b)| *b);
+        bins.fold(Bin::EMPTY, Bin::add).mean()
+    }
+
+    fn middle_s(&self, bin: usize) -> f64 {
+        (bin as f64 + 0.5) * self.width_ms as f64 / 1000.0
     }
 
     /// The largest sample.
@@ -140,6 +167,27 @@ mod tests {
                 prop_assert_eq!(b.count as usize, here);
             }
         }
+    }
+
+    /// As a run of 2.1 s is sampled that does most at its end.
+    #[test]
+    fn a_short_sample_counts_for_its_time() {
+        let mut s = Series::new("x/s", 1000);
+        s.add(1000, 10.0);
+        s.add(2000, 10.0);
+        s.add_part(2100, 1000.0, 0.1);
+        // 120 in 2.1 s; the second bin has 110 in 1.1 s
+        assert!((s.mean().unwrap() - 120.0 / 2.1).abs() < 1e-9);
+        assert!((s.points()[1].1 - 100.0).abs() < 1e-9, "{:?}", s.points());
+        assert!((s.mean_within(2.0..3.0).unwrap() - 100.0).abs() < 1e-9);
+        assert_eq!(
+            (s.mean_within(1.0..2.0), s.max()),
+            (Some(10.0), Some(1000.0))
+        );
+        // as records of older runs have it
+        let old: Bin =
+            serde_json::from_str(r#"{"count":2,"sum":6.0,"min":2.0,"max":4.0}"#).unwrap();
+        assert_eq!(old.mean(), Some(3.0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which measures an experiment can have, before anything runs: those that the parsers of its roles give, and its sums.
 
 use super::nearest::unknown;
-use super::spec::{FigureKind, Spec, SpecError, wrong};
+use super::spec::{Figure, FigureKind, Spec, SpecError, wrong};
 
 /// Measures that a parser can give, each with its unit. None: any name, as a program of one's own prints it.
 fn of_parser(parser: &str) -> Option<Vec<(String, &'static str)>> {
@@ -64,6 +64,7 @@ pub(super) fn check_measures(spec: &Spec) -> Result<(), SpecError> {
     }
     for f in &spec.figures {
         for y in &f.y {
+            right_unit(spec, f, y)?;
             match f.kind {
                 // Series of the collectors are known when they have been sampled.
                 FigureKind::Time => {}
@@ -94,6 +95,43 @@ fn one_unit(spec: &Spec, sum: &str, parts: &[String]) -> Result<(), SpecError> {
         }
     }
     Ok(())
+}
+
+/// Whether a figure may call what it draws so: nothing is converted but by `scale`, of what is sampled.
+pub(crate) fn is_unit(of: &str, called: &str) -> bool {
+    let same = |unit: &str| match unit {
+        "core-s/s" | "of a core" => "cores".to_owned(),
+        unit => unit.to_owned(),
+    };
+    // What is counted has a name: files/s.
+    let counts = |unit: &str| {
+        let is_size = |w: &str| w.starts_with("bit") || w.starts_with("byte");
+        let is_name = |w: &str| w.len() > 3 && w.chars().all(|c| c.is_ascii_lowercase());
+        (unit.strip_suffix("/s")).is_some_and(|w| is_name(w) && !is_size(w))
+    };
+    same(of) == same(called) || (of == "1/s" && counts(called))
+}
+
+/// A figure is not called by another unit than what it shows has.
+fn right_unit(spec: &Spec, f: &Figure, y: &str) -> Result<(), SpecError> {
+    let known = match f.kind {
+        // Known when they have been sampled.
+        FigureKind::Time => vec![],
+        FigureKind::Cdf => vec!["us"],
+        FigureKind::Lines | FigureKind::Bars => match spec.sums.get(y) {
+            Some(parts) => (parts.iter())
+                .flat_map(|p| units(spec, p.trim_end_matches('?')))
+                .collect(),
+            None => units(spec, y),
+        },
+    };
+    match known.iter().find(|u| !is_unit(u, &f.unit)) {
+        Some(unit) if !f.unit.is_empty() => wrong(format!(
+            "[[figures]] '{}': '{y}' is in {unit}, not in {}: give unit = \"{unit}\"",
+            f.title, f.unit
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The units of ROLE/MEASURE, as far as they are known.
@@ -208,6 +246,10 @@ mod tests {
             figure("time", "host/cpu_busy"),
             figure("cdf", "w/write"),
             published("w/read_iops"),
+            figure("lines", "w/write") + "unit='MiB/s'\n",
+            figure("lines", "w/write_iops") + "unit='writes/s'\n",
+            figure("lines", "own/anything") + "unit='apples'\n",
+            figure("cdf", "w/write") + "unit='us'\n",
             "[sums]\nall=['w/write','own/x?']\n".to_owned() + &figure("lines", "all"),
         ] {
             load(&text(&fine), None).unwrap();
@@ -216,6 +258,24 @@ mod tests {
             (
                 figure("lines", "w/wirte"),
                 "[[figures]] y: unknown measure of the role 'w' 'wirte'; did you mean 'write'?",
+            ),
+            (
+                figure("lines", "w/write") + "unit='MB/s'\n",
+                "[[figures]] 't': 'w/write' is in MiB/s, not in MB/s: give unit = \"MiB/s\"",
+            ),
+            (
+                figure("bars", "w/write_iops") + "unit='bytes/s'\n",
+                "'w/write_iops' is in 1/s",
+            ),
+            (
+                figure("cdf", "w/write") + "unit='ms'\n",
+                "is in us, not in ms",
+            ),
+            (
+                "[sums]\nall=['w/write','w/read?']\n".to_owned()
+                    + &figure("lines", "all")
+                    + "unit='GiB/s'\n",
+                "'all' is in MiB/s",
             ),
             (figure("lines", "mute/write"), "has the parser 'none'"),
             (figure("lines", "write"), "there are no [sums]"),

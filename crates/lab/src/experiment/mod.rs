@@ -28,6 +28,7 @@ mod value;
 mod words;
 
 pub use hosts::Host;
+pub(crate) use measures::is_unit;
 pub use nearest::nearest;
 pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;

@@ -1,12 +1,14 @@
 //! What has to be there before anything is made: programs, room, and mounts that fit where they are given.
 
 use super::nearest::unknown;
-use super::plan::Plan;
+use super::plan::{Plan, Point, fill_point};
 use super::process::{find_program, output_unless};
+use super::rig::mount_value;
 use super::rig_spec::{RigSpec, system_names};
 use super::runner::Settings;
-use super::spec::{Needs, OneOrMany, Spec};
+use super::spec::{Needs, OneOrMany, Spec, applies};
 use super::step::fill_table;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,11 +42,15 @@ pub(super) fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), S
     if given {
         check_kind(needs, s)?;
     }
-    if let Some(rig) = spec.rig.as_ref().filter(|_| !given) {
-        for p in &plan.points {
-            let of = fill_table(rig, p).and_then(|t| RigSpec::of(&t));
-            of.map_err(|e| format!("{}: {e}", p.label))?;
-        }
+    for p in &plan.points {
+        let mounts = match spec.rig.as_ref().filter(|_| !given) {
+            Some(rig) => {
+                let of = fill_table(rig, p).and_then(|t| RigSpec::of(&t));
+                of.map_err(|e| format!("{}: {e}", p.label))?.mounts()
+            }
+            None => s.mounts.clone(),
+        };
+        check_numbers(plan, p, &mounts)?;
     }
     if !spec.hosts.is_empty() && spec.rig.is_some() && !given {
         return Err(
@@ -60,6 +66,39 @@ pub(super) fn check_needs(plan: &Plan, dir: &Path, s: &Settings) -> Result<(), S
         true => s.mounts.values().flatten().map(PathBuf::as_path).collect(),
     };
     places.into_iter().try_for_each(|p| has_room(p, needs))
+}
+
+/// The commands of a point name mounts that there will be.
+fn check_numbers(
+    plan: &Plan,
+    p: &Point,
+    mounts: &BTreeMap<String, Vec<PathBuf>>,
+) -> Result<(), String> {
+    let commands = plan.spec.commands();
+    let of_point = commands.filter(|c| applies(&c.when, &p.params));
+    let absent = RefCell::new(None);
+    let look = |name: &str| {
+        let system = name.split(['.', '/']).next().unwrap_or(name);
+        if let Some(all) = mounts.get(system)
+            && !name.ends_with(".library")
+            && mount_value(mounts, name).is_none()
+        {
+            absent.replace(Some(format!(
+                "{}: '{{{name}}}' is not there: '{system}' has {} mount{}, and the first is {{{system}.0}}",
+                p.label,
+                all.len(),
+                if all.len() == 1 { "" } else { "s" }
+            )));
+        }
+        Some(String::new())
+    };
+    for word in of_point.flat_map(|c| &c.command) {
+        fill_point(p, word, &[], &look).map_err(|e| e.to_string())?;
+        if let Some(why) = absent.take() {
+            return Err(why);
+        }
+    }
+    Ok(())
 }
 
 fn has_room(place: &Path, needs: &Needs) -> Result<(), String> {
@@ -245,6 +284,26 @@ mod tests {
             .contains("--mount fs2=DIR")
         );
         assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn mounts_that_commands_number_are_there() {
+        let text = "name='x'\n[parameters]\nn=['1','2']\nto=['{fs1.1}/f']\n[rig]\nsystems=[{name='fs1'}]\nclients='{n}'\n[[roles]]\nname='r'\ncommand=['true','{fs1}','{fs1.*/f}','{fs1.library}','{fs1.0}']\n[[roles]]\nname='two'\nwhen={n='2'}\ncommand=['true','{to}']\n";
+        let checked = |text: &str| {
+            let plan = Plan::of(&load(text, None).unwrap()).unwrap();
+            let check = |p: &Point| {
+                let rig = fill_table(plan.spec.rig.as_ref().unwrap(), p).unwrap();
+                check_numbers(&plan, p, &RigSpec::of(&rig).unwrap().mounts())
+            };
+            plan.points.iter().try_for_each(check)
+        };
+        assert_eq!(checked(text), Ok(()));
+        let why = checked(&text.replace("when={n='2'}\n", "")).unwrap_err();
+        assert_eq!(
+            why,
+            "n=1: '{fs1.1}' is not there: 'fs1' has 1 mount, and the first is {fs1.0}"
+        );
+        assert!(checked(&text.replace("fs1.1", "fs1.x")).is_err());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use super::spec::{SpecError, known_keys};
 use super::value::{shown, text};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use toml::{Table, Value};
 
 /// Keys of `[rig]`.
@@ -116,6 +118,13 @@ fn count(
 }
 
 impl RigSpec {
+    /// As many mounts of each file system as there will be, without their places.
+    pub(super) fn mounts(&self) -> BTreeMap<String, Vec<PathBuf>> {
+        let all = vec![PathBuf::new(); self.clients as usize];
+        let of = |s: &System| (s.name.clone(), all.clone());
+        self.systems.iter().map(of).collect()
+    }
+
     /// Of a `[rig]` whose texts are filled in.
     pub fn of(t: &Table) -> Result<RigSpec, SpecError> {
         known_keys("[rig]", t, RIG_KEYS)?;
@@ -134,7 +143,7 @@ impl RigSpec {
         let router = yes_or_no(t, "router")?;
         let rate_of = |key: &str| match t.get(key) {
             None => Ok(String::new()),
-            Some(Value::String(rate)) => Ok(rate.clone()),
+            Some(Value::String(rate)) if rate.is_empty() || is_rate(rate) => Ok(rate.clone()),
             Some(other) => Err(SpecError::Wrong(format!(
                 "[rig] {key} = {}: give a text as tc(8) takes it, as in \"1gbit\"",
                 shown(other)
@@ -165,6 +174,19 @@ impl RigSpec {
             fresh: yes_or_no(t, "fresh")?,
         })
     }
+}
+
+/// Whether tc(8) takes it: a number, and bits or bytes ("bps") in a second, of which there may be thousands or 1024s.
+fn is_rate(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    let (number, unit) = text.split_at(at.unwrap_or(text.len()));
+    let of = unit
+        .strip_suffix("bit")
+        .or_else(|| unit.strip_suffix("bps"));
+    let prefixes = ["", "k", "ki", "m", "mi", "g", "gi", "t", "ti"];
+    let is_unit = unit.is_empty() || of.is_some_and(|p| prefixes.contains(&p));
+    number.parse::<f64>().is_ok_and(|n| n > 0.0) && is_unit
 }
 
 /// True or false, also as a text that was filled in; false where there is nothing.
@@ -294,6 +316,28 @@ mod tests {
         ] {
             let e = rig(text).expect_err(text);
             assert!(e.contains(says), "{text}: {e}");
+        }
+    }
+
+    #[test]
+    fn rates_are_those_of_tc() {
+        for rate in ["5mbit", "1.5Gbit", "300kibit", "10000", "2mbps", "8bit"] {
+            assert!(is_rate(rate), "{rate}");
+        }
+        for rate in [
+            "5xbit",
+            "mbit",
+            "5 mbit",
+            "-1mbit",
+            "0mbit",
+            "1.5.2gbit",
+            "3mb",
+        ] {
+            assert!(!is_rate(rate), "{rate}");
+            let rig = format!("systems = [{{ name = 'fs1' }}]\nslice_rate = '{rate}'");
+            let why = RigSpec::of(&rig.parse().unwrap()).unwrap_err().to_string();
+            let says = format!("[rig] slice_rate = {rate}: give a text as tc(8) takes it");
+            assert!(why.starts_with(&says), "{why}");
         }
     }
 }

@@ -403,14 +403,14 @@ impl Runner<'_> {
         if places.is_empty() && own.is_empty() {
             return None;
         }
-        let since = clock::now().duration_since(begun);
-        let seen = (self.settings.trace)(&places).and_then(|seen| {
-            let mut seen = seen.last(since.as_secs_f64());
-            seen.hosts.push(host);
-            seen.tcp = tcp;
+        let seen = (self.settings.trace)(&places).and_then(|mut seen| {
             for answer in &own {
                 seen.take(answer)?;
             }
+            let since = clock::now().duration_since(begun);
+            let mut seen = seen.last(since.as_secs_f64());
+            seen.hosts.push(host);
+            seen.tcp = tcp;
             let kept = self.run.write(STOPWATCHES, &seen);
             kept.map(|()| seen).map_err(|e| e.to_string())
         });

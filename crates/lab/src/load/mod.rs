@@ -13,6 +13,7 @@
 //! Deliberately absent: MPI-IO, HDF5 and the other interfaces of the originals. They are refused by name.
 
 pub mod clock;
+pub mod ending;
 pub mod failed;
 mod getopt;
 pub mod hub;
@@ -35,6 +36,7 @@ pub mod record;
 pub mod storage;
 pub mod text;
 
+pub use ending::Ending;
 pub use failed::Failed;
 pub use launch::{Ended, Environment, Mounted, NAMES, Run, main, run};
 

@@ -1,6 +1,7 @@
 //! One rank of a run: who it is, with whom it meets, and what it works on.
 
 use super::clock::Clock;
+use super::ending::Ending;
 use super::failed::Failed;
 use super::hub::Connection;
 use super::meet::{Meeting, Shared};
@@ -72,6 +73,8 @@ pub struct Rank<'a> {
     pub storage: Arc<dyn Storage>,
     /// What rank 0 writes down; phases that are over are in it, also when the run fails later.
     pub record: Option<Record>,
+    /// What ends the run from outside.
+    pub(crate) ending: Ending,
     group: Group,
     lost: RefCell<Lost>,
 }
@@ -120,6 +123,7 @@ impl<'a> Rank<'a> {
             line,
             storage,
             record: None,
+            ending: Ending::default(),
             group,
             lost: RefCell::default(),
         };
@@ -139,13 +143,22 @@ impl<'a> Rank<'a> {
         working.filter(|h| *h == own).count() as u64
     }
 
-    /// An operation failed, and the original goes on after a warning.
-    pub fn lose(&self, what: &str) {
+    /// An operation failed, and the original goes on after a warning; not where the run is ended.
+    pub fn lose(&self, what: &str) -> Result<(), Failed> {
+        self.lose_several(1, what)
+    }
+
+    /// The same of so many.
+    pub fn lose_several(&self, count: u64, what: &str) -> Result<(), Failed> {
+        if let Some(why) = self.ending.why() {
+            return Err(Failed::Apart(why.to_owned()));
+        }
         let mut lost = self.lost.borrow_mut();
-        lost.count += 1;
-        if lost.count == 1 {
+        if lost.count == 0 {
             what.trim().clone_into(&mut lost.first);
         }
+        lost.count += count;
+        Ok(())
     }
 
     /// Those of all ranks.

@@ -3,7 +3,7 @@
 use super::analysis::Analysis;
 use super::chart::{Chart, Line, Mark, Shade, XAxis};
 use super::{escape, short};
-use crate::collect::{Samples, Series};
+use crate::collect::{Bin, Samples, Series};
 use crate::experiment::{Figure, FigureKind, Point, RunDir, applies};
 use crate::stats::{phases, slowest};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,9 @@ use std::fmt::Write as _;
 const MAX_PANELS: usize = 24;
 pub(super) const WIDE: (f64, f64) = (800.0, 380.0);
 const PANEL: (f64, f64) = (400.0, 230.0);
+
+/// Fewer samples are a burst, and nothing that is steady.
+const STEADY_LEAST: usize = 3;
 
 /// A figure in HTML.
 pub(crate) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
@@ -219,8 +222,14 @@ fn samples(a: &Analysis, p: &Point) -> Option<Samples> {
 
 /// Names of all series that were sampled at these points.
 pub(super) fn sampled(a: &Analysis, of: &[&Point]) -> BTreeSet<String> {
+    units(a, of).into_keys().collect()
+}
+
+/// Their units.
+pub(super) fn units(a: &Analysis, of: &[&Point]) -> BTreeMap<String, String> {
     let all = of.iter().filter_map(|p| samples(a, p));
-    all.flat_map(|s| s.series.into_keys()).collect()
+    let series = all.flat_map(|s| s.series);
+    series.map(|(name, s)| (name, s.unit)).collect()
 }
 
 fn over_time(a: &Analysis, f: &Figure, id: &str) -> String {
@@ -287,32 +296,31 @@ fn over_time(a: &Analysis, f: &Figure, id: &str) -> String {
     )
 }
 
-/// A series cut into its parts: its points, and the ends of ramp, steady part and tail.
-struct Cut {
-    points: Vec<(f64, f64)>,
-    /// Begin, end of the ramp, end of the steady part, end; seconds.
-    at: [f64; 4],
-}
-
-fn cut(series: &Series) -> Option<Cut> {
+/// A series cut into its parts: begin, end of the ramp, end of the steady part, end; seconds. Samples of less than half of their
+/// time at the end tell no level: they go with the part before them.
+fn cut(series: &Series) -> Option<[f64; 4]> {
     let points = series.points();
-    let values: Vec<f64> = points.iter().map(|p| p.1).collect();
-    let parts = phases(&values)?;
+    let mut values: Vec<f64> = points.iter().map(|p| p.1).collect();
+    let is_short = |b: &Bin| b.weight() < 0.5;
+    values.truncate(points.len() - usize::from(series.bins.last().is_some_and(is_short)));
+    let mut parts = phases(&values)?;
+    if parts.tail.is_empty() {
+        parts.steady.end = points.len();
+    }
+    if parts.steady.len() < STEADY_LEAST {
+        return None;
+    }
     let half = series.width_ms as f64 / 2000.0;
     let begin = |i: usize| match points.get(i) {
         Some((t, _)) => t - half,
         None => points[points.len() - 1].0 + half,
     };
-    let at = [0, parts.steady.start, parts.steady.end, values.len()].map(begin);
-    Some(Cut { points, at })
+    Some([0, parts.steady.start, parts.steady.end, points.len()].map(begin))
 }
 
 fn panel(f: &Figure, chosen: &[(&String, &Series)]) -> Chart {
     let mut shades = vec![];
-    if let Some(Cut {
-        at: [a, b, c, d], ..
-    }) = chosen.first().and_then(|(_, s)| cut(s))
-    {
+    if let Some([a, b, c, d]) = chosen.first().and_then(|(_, s)| cut(s)) {
         for (name, range) in [("ramp", (a, b)), ("tail", (c, d))] {
             if range.1 > range.0 {
                 shades.push(Shade {
@@ -367,20 +375,7 @@ fn time_row(p: &Point, f: &Figure, name: &str, series: &Series) -> String {
             None,
             ["too short to tell".into(), String::new(), String::new()],
         ),
-        Some(Cut {
-            points,
-            at: [a, b, c, d],
-        }) => {
-            let inside: Vec<f64> = points
-                .iter()
-                .filter(|(t, _)| (b..c).contains(t))
-                .map(|p| p.1)
-                .collect();
-            (
-                Some(crate::stats::mean(&inside)),
-                [b - a, c - b, d - c].map(short),
-            )
-        }
+        Some([a, b, c, d]) => (series.mean_within(b..c), [b - a, c - b, d - c].map(short)),
     };
     format!(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
@@ -405,6 +400,7 @@ pub(super) fn wrap(title: &str, picture: &str, finding: &str, table: &str) -> St
 
 #[cfg(test)]
 mod tests {
+    use crate::collect::Series;
     use crate::experiment::{Plan, Point, load};
 
     /// `count` steps with `block`: it tells nothing apart that the axis does not.
@@ -421,6 +417,25 @@ mod tests {
         assert_eq!(named("[['block', 'count']]", "['op']"), ["op"]);
         assert_eq!(named("[['block', 'count']]", "[]"), ["op"]);
         assert_eq!(named("[]", "['op']"), ["op", "count"]);
+    }
+
+    #[test]
+    fn a_burst_is_not_steady_and_a_short_end_changes_no_level() {
+        let series = |values: &[f64], last: f64| {
+            let mut s = Series::new("x/s", 1000);
+            for (i, v) in (0_u64..).zip(values) {
+                let is_last = i as usize == values.len() - 1;
+                s.add_part(1000 * i, *v, if is_last { last } else { 1.0 });
+            }
+            s
+        };
+        let burst = [0.0, 0.0, 0.0, 0.0, 90.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        assert_eq!(super::cut(&series(&burst, 1.0)), None);
+        let flat = [9.0, 10.0, 9.0, 10.0, 9.0, 10.0, 9.0, 10.0, 9.0, 900.0];
+        let all = series(&flat, 0.1);
+        assert_eq!(super::cut(&all), Some([0.0, 0.0, 10.0, 10.0]));
+        let mean = all.mean_within(0.0..10.0).unwrap();
+        assert!((mean - 175.0 / 9.1).abs() < 1e-9, "{mean}");
     }
 
     #[test]

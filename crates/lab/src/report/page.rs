@@ -417,15 +417,25 @@ fn collectors(out: &mut String, a: &Analysis) {
     }
 }
 
+/// With a capital letter, as a sentence begins.
+fn capital(text: &str) -> String {
+    let (first, rest) = text.split_at(text.len().min(1));
+    first.to_uppercase() + rest
+}
+
 /// What limited each point, in its last step.
 fn verdicts(out: &mut String, a: &Analysis) {
     let told = told_verdicts(a);
     if !told.is_empty() {
         *out += "<h2>What limits it</h2>\n<p>Where the time of operations went, of the last step of each point; the rings of the nodes hold the last thousands of operations.</p>\n";
     }
-    for (point, text) in told {
-        let (point, text) = (escape(&point), escape(text));
-        *out += &format!("<h3>{point}</h3>\n<pre>{text}</pre>\n");
+    for v in told {
+        let (point, text) = (escape(v.point), escape(v.text));
+        *out += &format!("<h3>{point}</h3>\n");
+        if let Some(differ) = v.differ() {
+            let _ = writeln!(out, "<p>{}.</p>", escape(&capital(&differ)));
+        }
+        *out += &format!("<pre>{text}</pre>\n");
     }
 }
 

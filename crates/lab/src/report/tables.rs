@@ -113,7 +113,7 @@ pub(crate) fn json(a: &Analysis) -> Value {
         "rows": a.rows.iter().map(row).collect::<Vec<_>>(),
         "against": a.against.iter().map(|r| json!({"parameters": r.label, "measure": r.measure, "comparison": r.comparison})).collect::<Vec<_>>(),
         "published": spec.published,
-        "verdicts": verdicts(a).into_iter().map(|(point, text)| json!({"point": point, "text": text})).collect::<Vec<_>>(),
+        "verdicts": verdicts(a).into_iter().map(|v| json!({"point": v.point, "text": v.text, "of_repeats": v.repeats})).collect::<Vec<_>>(),
         "environment": a.environment,
     })
 }
@@ -140,18 +140,56 @@ pub(crate) fn verdict(v: Verdict) -> &'static str {
     }
 }
 
-/// What limited each point, as its last step has it: the point's label and the verdict.
-pub(crate) fn verdicts(a: &Analysis) -> Vec<(String, &str)> {
-    let points = a.plan.points.iter();
-    let last = |id: &str| {
-        let of = a.measured(id).into_iter().rev();
-        of.into_iter().find_map(|r| r.verdict.as_deref())
+/// What limited a point.
+pub(crate) struct Told<'a> {
+    /// Its label.
+    pub(crate) point: &'a str,
+    /// The verdict of its last step.
+    pub(crate) text: &'a str,
+    /// What the verdicts of its repeats name, in their order.
+    pub(crate) repeats: Vec<(u32, &'a str)>,
+}
+
+impl Told<'_> {
+    /// What each repeat has, where they differ.
+    pub(crate) fn differ(&self) -> Option<String> {
+        let (_, first) = self.repeats.first()?;
+        let each = self
+            .repeats
+            .iter()
+            .map(|(rep, named)| format!("{rep}: {named}"));
+        let all: Vec<String> = each.collect();
+        (self.repeats.iter().any(|(_, named)| named != first))
+            .then(|| format!("the repeats differ: {}", all.join("; ")))
+    }
+}
+
+/// What a verdict names: the cause and where it is, without figures.
+fn named(text: &str) -> &str {
+    let said = text.lines().find_map(|l| l.strip_prefix("verdict: "));
+    let said = said.unwrap_or("unknown");
+    said.split_once(": ").map_or(said, |(name, _)| name)
+}
+
+/// What limited each point.
+pub(crate) fn verdicts(a: &Analysis) -> Vec<Told<'_>> {
+    let told = |id: &str| {
+        let of = a.measured(id).into_iter();
+        let all: Vec<(u32, &str)> = of
+            .filter_map(|r| Some((r.step.rep, r.verdict.as_deref()?)))
+            .collect();
+        let (_, text) = all.last()?;
+        let repeats = all.iter().map(|(rep, text)| (*rep, named(text)));
+        Some((*text, repeats.collect()))
     };
-    points
+    (a.plan.points.iter())
         .filter_map(|p| {
-            let row = a.rows.iter().find(|r| r.point == p.id);
-            let label = row.map_or(p.id.clone(), |r| r.label.clone());
-            Some((label, last(&p.id)?))
+            let (text, repeats) = told(&p.id)?;
+            Some(Told {
+                point: &p.label,
+                text,
+                repeats,
+            })
         })
         .collect()
 }
@@ -196,17 +234,21 @@ pub(crate) fn text(a: &Analysis) -> String {
         let c = &r.comparison;
         let _ = writeln!(
             out,
-            "A/B {} {}: ratio {:.3} over {} pairs: {}",
+            "A/B {} {}: ratio {:.3} over {} pair{}: {}",
             r.label,
             r.measure,
             c.ratio,
             c.pairs,
+            if c.pairs == 1 { "" } else { "s" },
             verdict(c.verdict)
         );
     }
-    for (point, text) in verdicts(a) {
-        let said = text.lines().find(|l| l.starts_with("verdict: "));
-        let _ = writeln!(out, "{point}: {}", said.unwrap_or("verdict: unknown"));
+    for v in verdicts(a) {
+        let said = v.text.lines().find(|l| l.starts_with("verdict: "));
+        let _ = writeln!(out, "{}: {}", v.point, said.unwrap_or("verdict: unknown"));
+        if let Some(differ) = v.differ() {
+            let _ = writeln!(out, "{}: {differ}", v.point);
+        }
     }
     if let Some(why) = a.incomplete() {
         let _ = writeln!(out, "incomplete: {why}");
@@ -226,6 +268,27 @@ mod tests {
     fn fields_are_quoted_where_they_have_to_be() {
         assert_eq!(super::field("a=1"), "a=1");
         assert_eq!(super::field("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+
+    #[test]
+    fn repeats_that_differ_are_told() {
+        let told = |texts: &[&'static str]| {
+            let repeats = (1..).zip(texts.iter().map(|t| super::named(t)));
+            let v = super::Told {
+                point: "p",
+                text: texts.last().unwrap(),
+                repeats: repeats.collect(),
+            };
+            v.differ()
+        };
+        let slow = "Little's law holds\nverdict: slow storage (fs-OST0000)\n";
+        let also = "Little's law holds: 3\nverdict: slow storage (fs-OST0000)\n1. x\n";
+        let unknown = "verdict: unknown: 41% of the time is placed nowhere\n";
+        assert_eq!(told(&[slow, also]), None);
+        assert_eq!(
+            told(&[slow, unknown, also]).unwrap(),
+            "the repeats differ: 1: slow storage (fs-OST0000); 2: unknown; 3: slow storage (fs-OST0000)"
+        );
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::analysis::Analysis;
 use super::{cdf, figure};
-use crate::experiment::{Figure, FigureKind, Point, applies, nearest};
+use crate::experiment::{Figure, FigureKind, Point, applies, is_unit, nearest};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A sentence for each name. What was not measured because the run ended before is not told.
@@ -23,6 +23,7 @@ pub(super) fn told(a: &Analysis) -> Vec<String> {
             FigureKind::Lines | FigureKind::Bars => (measures(a, &drawn), "measured"),
         };
         out.extend(missing(&place, &f.y, &drawn, &has, how));
+        out.extend(other_units(a, f, &drawn));
     }
     for (name, parts) in &spec.sums {
         if !done.is_empty() && !a.rows.iter().any(|r| r.measure == *name) {
@@ -67,6 +68,37 @@ fn missing(
         format!("{place}: nothing was {how} as '{name}'{near}")
     };
     empty.map(one).collect()
+}
+
+/// What a figure shows in another unit than it says, as only those know who measured it.
+fn other_units(a: &Analysis, f: &Figure, points: &[&Point]) -> Vec<String> {
+    let sampled;
+    let units: BTreeMap<&str, &str> = match f.kind {
+        FigureKind::Time if f.scale == 1.0 => {
+            sampled = figure::units(a, points);
+            let of = sampled.iter();
+            of.map(|(name, unit): (&String, &String)| (name.as_str(), unit.as_str()))
+                .collect()
+        }
+        FigureKind::Time | FigureKind::Cdf => return vec![],
+        FigureKind::Lines | FigureKind::Bars => {
+            let of = a.rows.iter();
+            let drawn = of.filter(|r| points.iter().any(|p| p.id == r.point));
+            drawn
+                .map(|r| (r.measure.as_str(), r.unit.as_str()))
+                .collect()
+        }
+    };
+    let one = |y: &String| {
+        let unit = units.get(y.as_str())?;
+        (!f.unit.is_empty() && !is_unit(unit, &f.unit)).then(|| {
+            format!(
+                "the figure '{}': '{y}' is in {unit}, not in {}",
+                f.title, f.unit
+            )
+        })
+    };
+    f.y.iter().filter_map(one).collect()
 }
 
 /// Phases of which load generators left latencies.

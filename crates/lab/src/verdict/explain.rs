@@ -414,6 +414,7 @@ mod tests {
         assert!(among(0.1).to_string().contains(told));
         assert_eq!(among(2.0).going, None, "others took as long");
         let nothing = explain(&Facts::default()).to_string();
+        assert!(!nothing.contains("-0"), "{nothing}");
         assert!(nothing.contains("no operation was seen") && !nothing.contains("not ended"));
     }
 

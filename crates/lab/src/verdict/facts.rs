@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::going::Going;
 use super::links::Link;
+use super::stored::stored;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
 
 /// Moments at which it is counted how many operations are under way: with few of them, operations that come in bursts are missed
@@ -74,6 +75,8 @@ pub struct Path {
     pub send_s: f64,
     /// RPCs that waited for storage.
     pub storage_rpcs: u64,
+    /// Bytes that these had to store or to read.
+    pub storage_bytes: u64,
     /// RPCs with data of files, in bulk or within the message.
     pub data: Data,
     /// Those of them with more than [`SMALL_BYTES`].
@@ -104,8 +107,13 @@ impl Path {
 
     /// Whether it is an OST.
     pub fn is_ost(&self) -> bool {
-        self.target.contains("-OST")
+        is_ost(&self.target)
     }
+}
+
+/// Whether a target is an OST.
+pub(super) fn is_ost(target: &str) -> bool {
+    target.contains("-OST")
 }
 
 /// Operations of one name.
@@ -292,7 +300,8 @@ impl Facts {
 
     /// Seconds of all operations together.
     pub fn op_s(&self) -> f64 {
-        self.ops.iter().map(|o| o.seconds).sum()
+        // The sum of nothing is -0.0.
+        self.ops.iter().map(|o| o.seconds).sum::<f64>() + 0.0
     }
 
     /// Operations.
@@ -312,7 +321,7 @@ impl Facts {
 type Gathered = (Path, [(f64, u64); 2], (u64, u64), BTreeMap<usize, u32>);
 
 /// Bytes of a file's data that an RPC carried.
-fn bytes(r: &coral_stopwatch::Rpc) -> u64 {
+pub(super) fn bytes(r: &coral_stopwatch::Rpc) -> u64 {
     r.bulk_bytes + u64::from(r.inline_bytes)
 }
 
@@ -322,11 +331,12 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
     let mut all: BTreeMap<usize, Gathered> = BTreeMap::new();
     // A server's own RPCs to others are no way of a client.
     let clients: BTreeSet<usize> = j.ops.iter().map(|o| o.client).collect();
-    let inside = |r: &&JoinedRpc| {
+    let inside = |(_, r): &(usize, &JoinedRpc)| {
         let (begun, ended) = r.rpc.span;
         clients.contains(&r.client) && ended > begun && (from..to).contains(&begun)
     };
-    for r in j.rpcs.iter().filter(inside) {
+    let stored = stored(j);
+    for (i, r) in j.rpcs.iter().enumerate().filter(inside) {
         let (p, halves, slotted, limits) = all.entry(r.target).or_default();
         let in_segment = |s| -> i64 {
             let of = r.parts.iter().filter(|p| p.segment == s);
@@ -369,7 +379,10 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
             }
         }
         limits.insert(r.client, r.rpc.in_flight_max);
-        p.storage_rpcs += u64::from(in_segment(Segment::Storage) > 0);
+        if in_segment(Segment::Storage) > 0 {
+            p.storage_rpcs += 1;
+            p.storage_bytes += stored[i];
+        }
         let h = &mut halves[usize::from(r.rpc.span.0 >= half)];
         h.0 += seconds(in_segment(Segment::Storage));
         h.1 += 1;

@@ -51,7 +51,7 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
 }
 
 /// Clients are asked as well: for their locks.
-fn is_server(d: &Dump) -> bool {
+pub(super) fn is_server(d: &Dump) -> bool {
     let callbacks = [
         opc::LDLM_BL_CALLBACK,
         opc::LDLM_CP_CALLBACK,

@@ -20,6 +20,7 @@ mod links;
 mod machine;
 mod rules;
 mod seen;
+mod stored;
 mod trial;
 mod users;
 
@@ -29,7 +30,7 @@ pub use going::Going;
 pub use links::{Link, Look, Looks, Tcp};
 pub use machine::{Processors, Used, this_host};
 pub use rules::{Cause, CauseKind};
-pub use seen::Seen;
+pub use seen::{Granted, Seen};
 pub use trial::{
     LEAST_COUNT, Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial,
     two_at_once,

@@ -17,6 +17,8 @@ const TIMES_PEERS: f64 = 3.0;
 const MORE_LEAST_S: f64 = 0.000_5;
 /// Seconds of storage an RPC may take where there are no peers: what a solid-state disk's sync takes, five times over.
 const STORAGE_ALONE_S: f64 = 0.005;
+/// Bytes that storage stores in a second beside that: what a solid-state disk does, by five.
+const STORAGE_BYTES_PER_S: f64 = 200e6;
 /// Seconds there and back within a building; more is distance.
 const RTT_NEAR_S: f64 = 0.002;
 /// RPCs in flight that Lustre has by default.
@@ -160,20 +162,26 @@ pub(super) fn queued_for(f: &Facts, p: &Path, what: f64) -> f64 {
     f.share(Segment::ClientQueue, Some(&p.target)) * what / p.service_s.max(1e-12)
 }
 
+/// Seconds that an RPC to it may wait for storage at most, with as many bytes to store.
+fn usual_storage_s(p: &Path) -> f64 {
+    let bytes = p.storage_bytes as f64 / p.storage_rpcs.max(1) as f64;
+    STORAGE_ALONE_S + bytes / STORAGE_BYTES_PER_S
+}
+
 fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     let mean = p.storage_s();
     let own = p.seconds.get(&Segment::Storage).copied().unwrap_or(0.0);
     let share = f.share(Segment::Storage, Some(&p.target)) + queued_for(f, p, own);
-    let peers = peers(f, p, |o| o.storage_rpcs > 0, Path::storage_s);
+    let usual = usual_storage_s(p);
+    // What they would take with as many bytes.
+    let times = |o: &Path| o.storage_s() / usual_storage_s(o);
+    let peers = peers(f, p, |o| o.storage_rpcs > 0, times).map(|t| t * usual);
     let (is_slow, against) = match peers {
         Some(m) => (
             mean > TIMES_PEERS * m && mean - m > MORE_LEAST_S,
             format!("its peers {}", ms(m)),
         ),
-        None => (
-            mean > STORAGE_ALONE_S,
-            format!("{} are usual at most", ms(STORAGE_ALONE_S)),
-        ),
+        None => (mean > usual, format!("{} are usual at most", ms(usual))),
     };
     (is_slow && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowStorage,
@@ -607,6 +615,44 @@ mod tests {
         let mut held = queued();
         held.send_s = 0.009_5;
         assert_eq!(with_tcp(vec![mdt(), held], &near), ["fs-OST0000"]);
+    }
+
+    /// The sync at the end of a file, of `mib`, which takes so long.
+    fn synced(osts: &[(u64, f64)]) -> Vec<String> {
+        let path = |(i, (mib, s)): (usize, &(u64, f64))| Path {
+            target: format!("fs-OST{i:04}"),
+            rpcs: 100,
+            storage_rpcs: 1,
+            storage_bytes: mib << 20,
+            service_s: *s,
+            seconds: [(Segment::Storage, *s)].into(),
+            ..Path::default()
+        };
+        let paths: Vec<Path> = osts.iter().enumerate().map(path).collect();
+        let f = Facts {
+            window_s: 1.0,
+            ops: vec![OpKind {
+                op: "FSYNC".into(),
+                count: 1,
+                seconds: osts.iter().map(|(_, s)| s).sum(),
+            }],
+            seconds: (paths.iter())
+                .map(|p| ((Segment::Storage, p.target.clone()), p.service_s))
+                .collect(),
+            paths,
+            ..Facts::default()
+        };
+        causes(&f).into_iter().map(|c| c.subject).collect()
+    }
+
+    #[test]
+    fn a_sync_is_judged_by_what_it_had_to_store() {
+        assert!(synced(&[(300, 0.265)]).is_empty());
+        assert_eq!(synced(&[(300, 3.0)]), ["fs-OST0000"]);
+        assert_eq!(synced(&[(0, 0.265)]), ["fs-OST0000"]);
+        // as the others of a file in two parts, of which one is small
+        assert!(synced(&[(300, 0.265), (1, 0.002)]).is_empty());
+        assert_eq!(synced(&[(300, 1.9), (300, 0.265)]), ["fs-OST0000"]);
     }
 
     /// A machine with two cores that are both busy.

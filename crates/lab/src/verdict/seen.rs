@@ -6,15 +6,44 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use coral_stopwatch::Dump;
+use coral_wire::opc;
 
-use super::facts::{Facts, Host, RouterBuffers};
-use super::going::going;
+use super::facts::{Facts, Host, RouterBuffers, is_ost};
+use super::going::{going, is_server};
 use super::links::{Look, links};
 use super::trial::LEAST_COUNT;
-use crate::attribution::{Joined, join};
+use crate::attribution::{Joined, join, to_one_clock};
 
 /// A grant below which an OST gives hardly any: one RPC of Lustre's.
 const GRANT_LEAST_BYTES: u64 = 4 << 20;
+
+/// What a target has granted a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// NID of the client.
+    pub client: String,
+    /// The target.
+    pub target: String,
+    /// Bytes that the client may have dirty.
+    pub bytes: u64,
+}
+
+impl Granted {
+    /// What the answer of `coral metrics` has of it.
+    pub fn of(metrics: &Value) -> Vec<Granted> {
+        let all = metrics.as_array().into_iter().flatten();
+        let series = all.filter(|m| m["name"] == "coral_osc_grant_bytes");
+        let points = series.filter_map(|m| m["series"].as_array()).flatten();
+        let one = |p: &Value| {
+            Some(Granted {
+                client: p["labels"]["node"].as_str()?.to_owned(),
+                target: p["labels"]["target"].as_str()?.to_owned(),
+                bytes: p["value"].as_u64()?,
+            })
+        };
+        points.filter_map(one).collect()
+    }
+}
 
 /// Stopwatches of several nodes with what else a verdict needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,9 +53,9 @@ pub struct Seen {
     /// Routers.
     #[serde(default)]
     pub routers: Vec<RouterBuffers>,
-    /// Bytes that clients may have dirty, by target; the least of all clients.
+    /// What targets have granted clients.
     #[serde(default)]
-    pub grants: Vec<(String, u64)>,
+    pub granted: Vec<Granted>,
     /// Machines.
     #[serde(default)]
     pub hosts: Vec<Host>,
@@ -46,58 +75,84 @@ impl Seen {
         self.dumps.extend(more.dumps);
         self.routers.extend(more.routers);
         self.hosts.extend(more.hosts);
-        self.grants.extend(more.grants);
+        self.granted.extend(more.granted);
         Ok(())
     }
 
-    /// What began in the last `seconds` before each dump was made.
+    /// Operations of the last `seconds` before the last dump was made, with what belongs to them: see [`Self::recent`].
     pub fn last(&self, seconds: f64) -> Seen {
-        let mut seen = self.clone();
-        for d in &mut seen.dumps {
-            let from = d.now - (seconds * 1e9) as i64;
-            d.ops.retain(|o| o.span.0 >= from);
-            d.rpcs.retain(|r| r.span.0 >= from);
-            d.served.retain(|s| s.arrived >= from);
-            d.passages.retain(|p| p.arrived >= from);
-        }
-        seen
+        let seen = self.on_one_clock();
+        seen.before(seen.now(), seen.until(), seconds).0
     }
 
-    /// What began in the last `seconds` of the load: before the last operation ended, whenever that was. Where a ring has lost
-    /// records of RPCs since, only as far back as it reaches: of older operations nobody knows where their time went. Also how many
-    /// seconds that are, and how long ago the last operation ended.
+    /// Operations of the last `seconds` of the load: before the last of them ended, whenever that was. Also how many seconds that are,
+    /// and how long ago it ended.
     ///
-    /// The dumps are of one moment: what each shows is then on one clock.
+    /// Dumps are made one after the other. So all moments are taken to one clock first, and operations that ended after a server
+    /// or a router had told its part are left out. Where one of these has lost records, it is only as far back as it reaches: of
+    /// older operations nobody knows where their time went.
     pub fn recent(&self, seconds: f64) -> (Seen, f64, f64) {
-        self.of_one_moment().recent_of_one(seconds)
-    }
-
-    /// The same with the clocks of all dumps set so that all were made at once.
-    fn of_one_moment(&self) -> Seen {
-        let mut seen = self.clone();
-        let now = seen.dumps.iter().map(|d| d.now).max().unwrap_or(0);
-        for d in &mut seen.dumps {
-            shift(d, now - d.now);
-        }
-        seen
-    }
-
-    fn recent_of_one(&self, seconds: f64) -> (Seen, f64, f64) {
-        let age = |d: &Dump, at: i64| (d.now - at).max(0) as f64 / 1e9;
-        let ends = |d: &Dump| d.ops.iter().map(|o| age(d, o.span.1)).reduce(f64::min);
-        let Some(ago) = self.dumps.iter().filter_map(ends).reduce(f64::min) else {
+        let seen = self.on_one_clock();
+        let until = seen.until();
+        let ops = seen.dumps.iter().flat_map(|d| &d.ops);
+        let ends = ops.map(|o| o.span.1).filter(|at| *at <= until);
+        let Some(ended) = ends.max() else {
             return (self.clone(), 0.0, 0.0);
         };
-        let lossy = self.dumps.iter().filter(|d| d.lost > d.lost_ops);
-        let reach = lossy.filter_map(|d| oldest(d).map(|at| age(d, at)));
-        let reach = reach.fold(f64::INFINITY, f64::min);
-        let upto = (ago + seconds).min(reach.max(ago));
-        let seen = self.last(upto);
+        let (recent, seconds) = seen.before(ended, until, seconds);
+        (recent, seconds, (seen.now() - ended) as f64 / 1e9)
+    }
+
+    /// The same with the clocks of all dumps set to one.
+    fn on_one_clock(&self) -> Seen {
+        let mut seen = self.clone();
+        let by = to_one_clock(&seen.dumps);
+        seen.dumps
+            .iter_mut()
+            .zip(by)
+            .for_each(|(d, by)| shift(d, by));
+        seen
+    }
+
+    /// When the last dump was made.
+    fn now(&self) -> i64 {
+        self.dumps.iter().map(|d| d.now).max().unwrap_or(0)
+    }
+
+    /// When the first of those was made that tell what became of an RPC.
+    fn until(&self) -> i64 {
+        let tell = self.dumps.iter().filter(|d| tells(d));
+        tell.map(|d| d.now).min().unwrap_or_else(|| self.now())
+    }
+
+    /// Operations that began in the `seconds` before `at`, or since all records are there, and ended by `until`; and how many seconds
+    /// that are.
+    fn before(&self, at: i64, until: i64, seconds: f64) -> (Seen, f64) {
+        let from = at.saturating_sub((seconds * 1e9) as i64);
+        let lossy = (self.dumps.iter()).filter(|d| tells(d) && d.lost > d.lost_ops);
+        let reach = lossy.filter_map(oldest).max();
+        let since = reach.map_or(from, |r| r.clamp(from, at.max(from)));
+        let seen = self.cut(since, until);
         let count: usize = seen.dumps.iter().map(|d| d.ops.len()).sum();
         match (count as u64) < LEAST_COUNT {
-            true => (self.last(ago + seconds), seconds, ago),
-            false => (seen, upto - ago, ago),
+            true => (self.cut(from, until), seconds),
+            false => (seen, at.saturating_sub(since) as f64 / 1e9),
         }
+    }
+
+    /// Operations that began at `from` and ended by `until`, and what went on since then.
+    fn cut(&self, from: i64, until: i64) -> Seen {
+        let mut seen = self.clone();
+        for d in &mut seen.dumps {
+            d.ops.retain(|o| o.span.0 >= from && o.span.1 <= until);
+            let ids: BTreeSet<u64> = d.ops.iter().map(|o| o.id).collect();
+            let is_needed = |op: u64| op == 0 || ids.contains(&op);
+            d.rpcs
+                .retain(|r| r.span.0 >= from || (r.span.1 >= from && is_needed(r.op)));
+            d.served.retain(|s| s.replied >= from);
+            d.passages.retain(|p| p.passed >= from);
+        }
+        seen
     }
 
     /// Takes in what was seen of the same processes later: the rings of a busy node hold a second or less.
@@ -109,7 +164,7 @@ impl Seen {
                 None => self.dumps.push(d),
             }
         }
-        (self.routers, self.grants) = (later.routers, later.grants);
+        (self.routers, self.granted) = (later.routers, later.granted);
         self.hosts.extend(later.hosts);
         if !later.tcp.is_empty() {
             self.tcp = later.tcp;
@@ -150,12 +205,18 @@ impl Seen {
             let own = self.dumps.iter().find(|d| d.names.contains(&r.name));
             r.starved = own.map_or(0.0, starved);
         }
-        let few = |t: &str| (self.grants.iter()).any(|(of, b)| of == t && *b < GRANT_LEAST_BYTES);
+        // What a target grants another client, or an MDT a client whose data lie on OSTs, says nothing of this write.
+        let few = |client: &str, target: &str| {
+            let mut of = self.granted.iter().filter(|g| g.client == client);
+            is_ost(target) && of.any(|g| g.target == target && g.bytes < GRANT_LEAST_BYTES)
+        };
         for o in &joined.ops {
             if o.op.op.eq_ignore_ascii_case("write") {
                 f.grantless.1 += 1;
-                let mut rpcs = o.rpcs.iter().map(|i| &joined.rpcs[*i]);
-                let at_once = rpcs.any(|r| r.rpc.op == o.op.id && few(&joined.names[r.target]));
+                let mut own = (o.rpcs.iter().map(|i| &joined.rpcs[*i]))
+                    .filter(|r| r.rpc.op == o.op.id && r.rpc.opc == opc::OST_WRITE);
+                let client = &joined.names[o.client];
+                let at_once = own.any(|r| few(client, &joined.names[r.target]));
                 f.grantless.0 += u64::from(at_once);
             }
         }
@@ -206,17 +267,16 @@ fn shift(d: &mut Dump, by: i64) {
     }
 }
 
-/// The oldest record of the ring that has the most, which is the one that is full where records were lost.
+/// Whether it tells of RPCs what their clients cannot know.
+fn tells(d: &Dump) -> bool {
+    is_server(d) || !d.passages.is_empty()
+}
+
+/// Since when all records of a server or a router are there, where older ones have gone.
 fn oldest(d: &Dump) -> Option<i64> {
-    let rpcs = d.rpcs.iter().map(|r| r.span.0).min();
-    let served = d.served.iter().map(|s| s.arrived).min();
-    let passages = d.passages.iter().map(|p| p.arrived).min();
-    let rings = [
-        (d.rpcs.len(), rpcs),
-        (d.served.len(), served),
-        (d.passages.len(), passages),
-    ];
-    rings.into_iter().max_by_key(|(count, _)| *count)?.1
+    let served = d.served.iter().map(|s| s.replied).min();
+    let passages = d.passages.iter().map(|p| p.passed).min();
+    served.max(passages)
 }
 
 /// Share of the time that the passages of a router span in which one of them waited to be admitted.
@@ -241,6 +301,7 @@ fn starved(router: &Dump) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::rules::CauseKind;
     use super::*;
 
     fn passage(arrived: i64, admitted: i64, passed: i64) -> coral_stopwatch::Passage {
@@ -300,6 +361,166 @@ mod tests {
         let f = recent.facts(&recent.joined());
         assert_eq!(f.count(), 200);
         assert!((f.window_s - 0.5).abs() < 0.001, "{}", f.window_s);
+    }
+
+    const MS: i64 = 1_000_000;
+
+    /// A client with an operation of 5 ms every 10 ms, each with an RPC, and its server, whose clock is elsewhere. Each tells at its
+    /// own moment, on the clock of the client.
+    fn two(client_tells: i64, server_tells: i64) -> Seen {
+        const AHEAD: i64 = 77_000 * MS;
+        let client_of = |n: i64| {
+            let at = 10 * n * MS;
+            let op = coral_stopwatch::Op {
+                id: n as u64 + 1,
+                op: "READ".into(),
+                fid: (1, 1, 0),
+                span: (at, at + 5 * MS),
+                run_ns: 0,
+                waits: vec![],
+            };
+            let rpc = coral_stopwatch::Rpc {
+                op: op.id,
+                peer: 2,
+                target: "fs-OST0000_UUID".into(),
+                xid: n as u64,
+                reply_mbits: n as u64,
+                opc: opc::OST_READ,
+                fid: op.fid,
+                span: op.span,
+                sending: at,
+                sent: at,
+                reply: at + 5 * MS,
+                attempts: 1,
+                bulk_bytes: 0,
+                inline_bytes: 0,
+                in_flight: 1,
+                in_flight_max: 8,
+                waits: vec![],
+            };
+            (op, rpc)
+        };
+        let served = |n: i64| coral_stopwatch::Served {
+            client: 1,
+            xid: n as u64,
+            opc: opc::OST_READ,
+            service: "ost_io".into(),
+            arrived: AHEAD + (10 * n + 1) * MS,
+            begun: AHEAD + (10 * n + 1) * MS,
+            replying: AHEAD + (10 * n + 4) * MS,
+            replied: AHEAD + (10 * n + 4) * MS,
+            run_ns: 3 * MS as u64,
+            waits: vec![],
+        };
+        let count = |tells: i64| 0..=(tells - 5 * MS) / (10 * MS);
+        let (ops, rpcs) = count(client_tells).map(client_of).unzip();
+        let client = Dump {
+            clock: "c".into(),
+            nids: vec![1],
+            names: vec!["client".into()],
+            now: client_tells,
+            ops,
+            rpcs,
+            ..Dump::default()
+        };
+        let server = Dump {
+            clock: "s".into(),
+            nids: vec![2],
+            names: vec!["server".into()],
+            now: AHEAD + server_tells,
+            served: count(server_tells).map(served).collect(),
+            ..Dump::default()
+        };
+        Seen {
+            dumps: vec![client, server],
+            ..Seen::default()
+        }
+    }
+
+    /// Share of the time of which the server should have told, and the operations.
+    fn untold(seen: &Seen) -> (f64, u64) {
+        let f = seen.facts(&seen.joined());
+        (
+            f.share(crate::attribution::Segment::Remote, None),
+            f.count(),
+        )
+    }
+
+    #[test]
+    fn who_tells_earlier_or_later_is_cut_at_the_same_moment() {
+        for (client, server) in [(3000, 3000), (3000, 3300), (3300, 3000)] {
+            let seen = two(client * MS, server * MS);
+            let (share, count) = untold(&seen.last(1.0));
+            assert_eq!(share, 0.0, "{client}, {server}: {count} operations");
+            assert!((65..=100).contains(&count), "{client}, {server}: {count}");
+            let (recent, seconds, ago) = seen.recent(1.0);
+            let (share, count) = untold(&recent);
+            assert_eq!((share, seconds), (0.0, 1.0), "{client}, {server}");
+            assert!((99..=101).contains(&count) && ago < 0.35, "{count}, {ago}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_has_forgotten_is_left_out() {
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let server = &mut seen.dumps[1];
+        let kept = server.served.split_off(240);
+        (server.lost, server.served) = (240, kept);
+        let (share, count) = untold(&seen.last(2.0));
+        assert!(
+            share == 0.0 && (55..=60).contains(&count),
+            "{share}, {count}"
+        );
+        assert!(untold(&seen).0 > 0.5, "all of it");
+    }
+
+    #[test]
+    fn a_write_without_a_grant_is_known_by_what_its_own_ost_has_granted_its_own_client() {
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let client = &mut seen.dumps[0];
+        client.ops.iter_mut().for_each(|o| o.op = "WRITE".into());
+        client.rpcs.iter_mut().for_each(|r| r.opc = opc::OST_WRITE);
+        let granted = |client: &str, target: &str, bytes| Granted {
+            client: client.to_owned(),
+            target: target.to_owned(),
+            bytes,
+        };
+        let without = |seen: &Seen, granted: Granted| {
+            let mut seen = seen.clone();
+            seen.granted = vec![granted];
+            let f = seen.facts(&seen.joined());
+            let causes = super::super::explain(&f).causes;
+            let is_named = causes.iter().any(|c| c.kind == CauseKind::Grants);
+            (f.grantless.0, is_named)
+        };
+        let few = granted("client", "fs-OST0000", 4096);
+        assert_eq!(without(&seen, few), (300, true));
+        for other in [
+            granted("client", "fs-OST0000", 8 << 20),
+            granted("another", "fs-OST0000", 0),
+            granted("client", "fs-OST0001", 0),
+        ] {
+            assert_eq!(without(&seen, other), (0, false));
+        }
+        // data on an MDT, and what a synchronous write asks it for
+        for r in &mut seen.dumps[0].rpcs {
+            r.target = "fs-MDT0000_UUID".into();
+        }
+        let none = granted("client", "fs-MDT0000", 0);
+        assert_eq!(without(&seen, none), (0, false));
+    }
+
+    #[test]
+    fn grants_are_read_from_metrics() {
+        let metrics = serde_json::json!([{ "name": "coral_osc_grant_bytes", "series": [
+            { "labels": { "node": "1@lo", "target": "coral-OST0000" }, "value": 7 } ] }, { "name": "other" }]);
+        let granted = Granted {
+            client: "1@lo".to_owned(),
+            target: "coral-OST0000".to_owned(),
+            bytes: 7,
+        };
+        assert_eq!(Granted::of(&metrics), [granted]);
+        assert!(Granted::of(&serde_json::json!({ "error": "x" })).is_empty());
     }
 
     #[test]

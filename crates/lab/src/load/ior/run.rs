@@ -423,6 +423,10 @@ impl Test<'_, '_> {
     }
 
     fn count_errors(&mut self, mine: u64, what: &str) -> Result<u64, Failed> {
+        if mine > 0 {
+            self.rank
+                .lose_several(mine, &format!("incorrect data on {what}"))?;
+        }
         let errors = self.rank.sum(mine)?;
         self.errors += errors;
         if errors > 0 && self.rank.is_first() {
@@ -543,7 +547,7 @@ impl Test<'_, '_> {
         match self.rank.storage.unlink(&path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
                 let why = format!("cannot delete file {path}: {e}");
-                self.rank.lose(&why);
+                self.rank.lose(&why)?;
                 self.warn(&why)
             }
             _ => Ok(()),

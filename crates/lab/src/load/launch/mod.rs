@@ -16,6 +16,7 @@ pub use place::{Environment, Place};
 pub(crate) use start::quoted;
 
 use super::clock::{Clock, wall_s};
+use super::ending::Ending;
 use super::failed::Failed;
 use super::hub::{self, Connection};
 use super::meet::Meeting;
@@ -23,7 +24,7 @@ use super::out::Out;
 use super::progress::Board;
 use super::ranks::{Group, Lost, Rank};
 use super::record::{FORMAT, Record};
-use super::storage::{Dummy, Library, Posix, Storage};
+use super::storage::{Dummy, Library, Posix, Storage, Until};
 use crate::verdict::Seen;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -73,6 +74,8 @@ pub struct Run {
     pub library: Option<Library>,
     /// Has the mounts by `--coral-fs`, for who has to end the process from outside.
     pub mounted: Mounted,
+    /// Ends it from outside.
+    pub ending: Ending,
 }
 
 impl Run {
@@ -87,6 +90,7 @@ impl Run {
             watch: None,
             library: None,
             mounted: Mounted::default(),
+            ending: Ending::default(),
         }
     }
 }
@@ -101,8 +105,8 @@ pub struct Ended {
 }
 
 /// The program of this name: runs it with the process's environment and prints to standard output. Whoever ends the process before
-/// that abandons `mounted` first.
-pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted) -> ExitCode {
+/// that asks `ending` for it, and where that takes too long abandons `mounted` first.
+pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted, ending: Ending) -> ExitCode {
     let mut texts = Vec::new();
     for arg in args {
         match arg.into_string() {
@@ -122,6 +126,7 @@ pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted) -> ExitCode {
         watch: None,
         library: None,
         mounted,
+        ending,
     };
     match self::run(run) {
         Ok(Ended { code: 0, .. }) if out.failed() => {
@@ -198,6 +203,11 @@ impl<'r> Local<'r> {
                 .map(|m| Arc::new(m.clone()) as Arc<dyn Storage>)
                 .collect(),
         };
+        let until = |storage| {
+            let ending = run.ending.clone();
+            Arc::new(Until { storage, ending }) as Arc<dyn Storage>
+        };
+        let storage = storage.into_iter().map(until).collect();
         let board = Arc::new(Board::new(ranks.start, ranks.len() as u32));
         if let Some(watch) = &run.watch {
             watch(board.clone());
@@ -248,15 +258,20 @@ impl<'r> Local<'r> {
             self.board.line(id),
             self.storage_of(id),
         )?;
+        rank.ending = self.run.ending.clone();
         if id == 0 {
             rank.record = Some(self.new_record(&rank));
         }
         let mut lost = Lost::default();
-        let done = self.tool.run(&mut rank).and_then(|code| {
+        let mut done = self.tool.run(&mut rank).and_then(|code| {
             rank.together()?;
             lost = rank.all_lost()?;
             Ok(code)
         });
+        if let (Err(_), Some(why)) = (&done, self.run.ending.why()) {
+            rank.break_up(why);
+            done = Err(Failed::Apart(self.ended(why)));
+        }
         if let Err(why) = &done
             && !matches!(why, Failed::Apart(_))
         {
@@ -276,6 +291,19 @@ impl<'r> Local<'r> {
         });
         rank.leave(record.as_deref());
         done
+    }
+
+    /// Why it was ended, and what had been done by then.
+    fn ended(&self, why: &str) -> String {
+        let (operations, bytes) = self.board.totals();
+        let ranks = match self.ranks.len() {
+            1 => format!("rank {}", self.ranks.start),
+            _ => format!("ranks {} to {}", self.ranks.start, self.ranks.end - 1),
+        };
+        format!(
+            "{why} after {:.3} s; {ranks} had done {operations} operations with {bytes} bytes by then, in all phases",
+            self.clock.now() as f64 / 1e9
+        )
     }
 
     fn new_record(&self, rank: &Rank<'_>) -> Record {

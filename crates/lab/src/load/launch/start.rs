@@ -33,6 +33,7 @@ pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Fail
     let size = size.min(super::own::MAX_RANKS);
     can_be_written(run, own)?;
     let meeting = Meeting::new(size);
+    run.ending.at(&meeting);
     let done = match own.ranks {
         _ if !own.hosts.is_empty() => on_hosts(run, own, &meeting),
         Ranks::Threads => {
@@ -422,6 +423,7 @@ pub(super) fn foreign(
     }
     can_be_written(run, own)?;
     let meeting = Meeting::new(place.size);
+    run.ending.at(&meeting);
     let (listener, token, said) = say_where(place)?;
     let done = std::thread::scope(|s| {
         let (m, clock) = (meeting.clone(), local.clock);

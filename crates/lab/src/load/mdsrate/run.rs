@@ -144,7 +144,7 @@ impl Work<'_> {
         path.push_str(&self.s.dir);
         path.push('/');
         let done = print_to(path, &self.s.file_format, number, "filefmt");
-        done.map_err(|w| Failed::Refused(format!("{w:?}")))
+        done.map_err(|w| Failed::Refused(w.why()))
     }
 
     fn how(&self) -> How {
@@ -226,7 +226,7 @@ impl Work<'_> {
                     if !s.ignore {
                         // Without a number of files this is how it is known that all are gone.
                         if s.seconds == 0 {
-                            rank.lose(&format!("{what} {path}: {why}"));
+                            rank.lose(&format!("{what} {path}: {why}"))?;
                         }
                         break;
                     }

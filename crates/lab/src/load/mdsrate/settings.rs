@@ -38,6 +38,15 @@ pub(super) enum Wrong {
     Mine(String),
 }
 
+impl Wrong {
+    /// The reason.
+    pub(super) fn why(self) -> String {
+        match self {
+            Wrong::Usage(why) | Wrong::Fatal(why) | Wrong::Mine(why) => why,
+        }
+    }
+}
+
 /// What one rank is to do.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {

@@ -165,7 +165,7 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
 
     /// The same of one of which this is known.
     pub(super) fn lose(&self, text: &str) -> Result<(), Failed> {
-        self.rank.lose(text);
+        self.rank.lose(text)?;
         self.warn(text)
     }
 

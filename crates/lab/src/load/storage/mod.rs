@@ -3,10 +3,12 @@
 mod dummy;
 mod library;
 mod posix;
+mod until;
 
 pub use dummy::Dummy;
 pub use library::Library;
 pub use posix::Posix;
+pub use until::Until;
 
 use crate::load::failed::Failed;
 use crate::load::memory::fits;

@@ -1,0 +1,101 @@
+//! How much an RPC had to store: what takes long with many bytes need not be slow.
+//!
+//! A sync has to store what was written to its target and not synced since, of whichever file: the disk is one. What the server has
+//! synced meanwhile by itself is not known, so it is at most that.
+
+use std::collections::BTreeMap;
+
+use coral_wire::opc;
+
+use super::facts::bytes;
+use crate::attribution::{Joined, JoinedRpc};
+
+/// A target, and a file on it.
+type File = (usize, (u64, u32, u32));
+
+/// Bytes that each RPC had to store or to read, in the order of [`Joined::rpcs`].
+pub(super) fn stored(j: &Joined) -> Vec<u64> {
+    let mut all: Vec<u64> = j.rpcs.iter().map(|r| bytes(&r.rpc)).collect();
+    // What happens at one moment in this order: a write has ended, a sync begins, a sync has ended.
+    let mut moments: Vec<(i64, u8, usize)> = Vec::new();
+    for (i, r) in j.rpcs.iter().enumerate() {
+        let (begun, ended) = r.rpc.span;
+        match r.rpc.opc {
+            opc::OST_WRITE => moments.push((ended, 0, i)),
+            opc::OST_SYNC => moments.extend([(begun, 1, i), (ended, 2, i)]),
+            _ => {}
+        }
+    }
+    moments.sort_unstable();
+    let mut dirty: BTreeMap<File, u64> = BTreeMap::new();
+    let mut found: BTreeMap<usize, u64> = BTreeMap::new();
+    let file = |r: &JoinedRpc| (r.target, r.rpc.fid);
+    for (_, what, i) in moments {
+        let of = file(&j.rpcs[i]);
+        let own = dirty.entry(of).or_default();
+        match what {
+            0 => *own += all[i],
+            1 => {
+                found.insert(i, *own);
+                let same = dirty.range((of.0, (0, 0, 0))..(of.0 + 1, (0, 0, 0)));
+                all[i] = same.map(|(_, b)| b).sum();
+            }
+            _ => *own = own.saturating_sub(found.remove(&i).unwrap_or(0)),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rpc(opc: u32, target: usize, file: u64, span: (i64, i64), bytes: u64) -> JoinedRpc {
+        JoinedRpc {
+            rpc: coral_stopwatch::Rpc {
+                op: 0,
+                peer: 2,
+                target: "".into(),
+                xid: 0,
+                reply_mbits: 0,
+                opc,
+                fid: (file, 0, 0),
+                span,
+                sending: 0,
+                sent: 0,
+                reply: 0,
+                attempts: 1,
+                bulk_bytes: bytes,
+                inline_bytes: 0,
+                in_flight: 0,
+                in_flight_max: 8,
+                waits: vec![],
+            },
+            is_served: true,
+            service: String::new(),
+            target,
+            client: 0,
+            parts: vec![],
+        }
+    }
+
+    #[test]
+    fn a_sync_stores_what_was_written_since_the_last_one() {
+        let j = Joined {
+            rpcs: vec![
+                rpc(opc::OST_WRITE, 1, 7, (0, 10), 100),
+                rpc(opc::OST_WRITE, 1, 8, (0, 10), 30),
+                rpc(opc::OST_WRITE, 2, 7, (0, 10), 5),
+                // of both files at once: each waits for all of it
+                rpc(opc::OST_SYNC, 1, 7, (10, 40), 0),
+                rpc(opc::OST_SYNC, 1, 8, (20, 50), 0),
+                rpc(opc::OST_WRITE, 1, 8, (41, 45), 3),
+                rpc(opc::OST_SYNC, 1, 7, (60, 70), 0),
+                rpc(opc::OST_SYNC, 1, 8, (80, 90), 0),
+                rpc(opc::OST_SYNC, 1, 8, (95, 99), 0),
+            ],
+            ..Joined::default()
+        };
+        assert_eq!(stored(&j), [100, 30, 5, 130, 130, 3, 3, 3, 0]);
+    }
+}
