@@ -286,6 +286,9 @@ fn print(f: &Found) {
     if let Some(why) = &f.left_out {
         println!("{:<16} left out: {why}", f.target);
         println!("    neither it nor what depends on it is judged");
+        f.repaired
+            .iter()
+            .for_each(|r| println!("    repaired: {r}"));
         return;
     }
     let verdict = match f.problems.len() {
@@ -493,7 +496,8 @@ pub(crate) fn nobodys(
     report: &mdt::check::Report,
 ) -> Result<Vec<ObjectId>, OsdError> {
     let is_nobodys = |id: &ObjectId| match label.kind {
-        TargetKind::Mdt => !report.data.contains(id),
+        // of one whose tables are empty nobody knows
+        TargetKind::Mdt => report.items.contains_key(&label.index) && !report.data.contains(id),
         _ => {
             let key = (label.index, id.oid);
             // files take their objects along to other MDTs

@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Operations that are under way have so long to end, and with them the run.
-const LIMIT: Duration = Duration::from_secs(5);
+/// Operations that are under way have so long to end, and with them the run; the end of its mounts takes half of it at most.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Runs the generator of this name.
 pub(crate) fn main(name: &str, args: Vec<OsString>) -> ExitCode {
@@ -46,9 +46,11 @@ fn end_with_signals(mounted: &Mounted, ending: &Ending) -> std::io::Result<Arc<O
         runtime.spawn(async move {
             if told.recv().await.is_some() {
                 let of = 128 + kind.as_raw_value();
-                let _ = code.set(of as u8);
-                ending.end(&format!("ended by {name}"));
-                let _ = tokio::time::timeout(LIMIT, told.recv()).await;
+                // the other one may have come before
+                if code.set(of as u8).is_ok() {
+                    ending.end(&format!("ended by {name}"));
+                    let _ = tokio::time::timeout(LIMIT, told.recv()).await;
+                }
                 mounted.abandon();
                 std::process::exit(of);
             }

@@ -42,7 +42,14 @@ pub(crate) fn of(targets: &[CheckedTarget], known: Option<&[Known]>) -> BTreeMap
 /// One of two targets of the same name, unless the MGS knows it and not the other.
 fn twice(t: &CheckedTarget, all: &[CheckedTarget], known: Option<&[Known]>) -> Option<String> {
     let name = t.label()?.target_name();
-    let same = |o: &&CheckedTarget| o.label().is_some_and(|l| l.target_name() == name);
+    // several MGSs are two of one name only where both know the same target
+    let served = |o: &CheckedTarget| older::served_by(o);
+    let apart = |o: &CheckedTarget| match (served(t), served(o)) {
+        (Some(here), Some(there)) => here.is_disjoint(&there),
+        _ => false,
+    };
+    let named = |o: &CheckedTarget| o.label().is_some_and(|l| l.target_name() == name);
+    let same = |o: &&CheckedTarget| named(o) && (o.dir == t.dir || !apart(o));
     let others = || all.iter().filter(same).filter(|o| o.dir != t.dir);
     let other = others().next()?;
     let is_known = |t: &CheckedTarget| known.is_some_and(|known| older::is_known(t, known));

@@ -1,6 +1,7 @@
 //! What the MGS knows of targets that are not running, beside what they are: one that was put back from an older copy was
 //! served fewer times, and another one of the same name has another identity.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -39,7 +40,8 @@ fn wrong(osd: &dyn Kv, label: &Label, known: &[Known]) -> Result<Option<Wrong>, 
     let same = named().find(|k| k.identity == label.uuid);
     let Some(k) = same.or_else(|| named().next()) else {
         let here = last_registration(osd)?;
-        let served = here.number > 1 || here.accepted;
+        // one that a repair has made ready to be taken is waiting for that
+        let served = here.number > 1 || here.accepted && here.number > 0;
         let unknown = label.kind != TargetKind::Mgs && served;
         return Ok(unknown.then_some(Wrong::Unknown));
     };
@@ -95,6 +97,20 @@ pub(crate) fn is_another(t: &CheckedTarget, known: &[Known]) -> bool {
 pub(crate) fn is_listed(t: &CheckedTarget, known: &[Known]) -> bool {
     let name = t.label().map(Label::target_name);
     known.iter().any(|k| Some(&k.name) == name.as_ref())
+}
+
+/// The targets that an MGS knows; nothing of other targets.
+pub(crate) fn served_by(t: &CheckedTarget) -> Option<BTreeSet<String>> {
+    let (osd, label) = t.opened.as_ref().ok()?;
+    let known = (label.kind == TargetKind::Mgs).then(|| mgs::known(&**osd));
+    Some(known?.ok()?.into_iter().map(|k| k.name).collect())
+}
+
+/// Whether a repair has made it ready to be taken by an MGS that does not know it, and it was not served since.
+pub(crate) fn waits_to_be_taken(t: &CheckedTarget) -> bool {
+    let opened = t.opened.as_ref().ok();
+    let here = opened.and_then(|(osd, _)| last_registration(&**osd).ok());
+    here.is_some_and(|here| here.number == 0 && here.accepted)
 }
 
 /// Whether the MGS knows it as it is.

@@ -42,12 +42,17 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
         match label.kind {
             TargetKind::Mdt => of.mdts.push((label.index, t.dir.clone())),
             // objects of one that may be of another file system are left alone
-            TargetKind::Ost if left_out.contains_key(&t.dir) => {}
+            TargetKind::Ost if left_out.contains_key(&t.dir) || older::waits_to_be_taken(t) => {}
             TargetKind::Ost => of.osts.push(t.dir.clone()),
             TargetKind::Mgs => {}
         }
     }
     for (fsname, of) in &mut systems {
+        if known.is_none() && of.mdts.len() > 1 {
+            return Err(format!(
+                "nothing is repaired: the MGS of '{fsname}' was not given, and only that tells whether these MDTs belong together: give its directory too"
+            ));
+        }
         let looks = targets.iter().filter(|t| t.is_mdt_of(fsname));
         let looks: Vec<_> = looks.filter_map(|t| t.opened.as_ref().ok()).collect();
         let kvs: Vec<&dyn Kv> = looks.iter().map(|(osd, _)| &**osd as &dyn Kv).collect();

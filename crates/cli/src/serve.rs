@@ -10,6 +10,10 @@ use coral_node::{NetConfig, Servers, target_dir};
 use coral_osd::{OsdFs, TargetKind};
 use coral_wire::nid::Nid;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What is not known by then is not told of what the MGS lacks.
+const NOTE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Entry of `coral serve`.
 pub(crate) fn run(s: Serve) -> Result<(), String> {
@@ -104,7 +108,9 @@ async fn serve(
         .map_err(|e| format!("control socket in '{}': {e}", home.display()))?;
     let count = servers.targets().count();
     let s = if count == 1 { "" } else { "s" };
-    let rootless = servers::rootless_note(&servers).await;
+    let note = servers::rootless_note(&servers);
+    let rootless = tokio::time::timeout(NOTE_LIMIT, note).await;
+    let rootless = rootless.unwrap_or_default();
     let ready = reporter.ready(&format!(
         "coral: {count} target{s} up on {nid} port {port}\nstop: coral down {}{}{rootless}",
         home.display(),

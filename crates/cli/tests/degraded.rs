@@ -600,6 +600,43 @@ fn migration_waits(at: &Path) {
     }
 }
 
+/// An MGS that was made anew knows no target. A repair makes it take those that are there, says so, and the check after it judges them.
+#[test]
+fn a_new_mgs_takes_the_targets_that_are_there() {
+    in_namespace("a_new_mgs_takes_the_targets_that_are_there", || {
+        let place = Place::new();
+        let data = filled(&place);
+        let mgs = data.join("mgs");
+        std::fs::remove_dir_all(&mgs).unwrap();
+        ok(coral().args(["format", "--mgs"]).arg(&mgs));
+        let dirs = [
+            "mgs", "mdt0000", "mdt0001", "mdt0002", "mdt0003", "ost0000", "ost0001",
+        ];
+        let check = |dirs: &[&str], more: &[&str]| {
+            let dirs = dirs.iter().map(|d| data.join(d));
+            let out = coral().arg("check").args(more).args(dirs).output();
+            let out = out.unwrap();
+            (out.status.code(), text(&out))
+        };
+        let (code, told) = check(&dirs, &[]);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("left out: "), "{told}");
+        // nothing tells whether they belong together
+        let (code, told) = check(&dirs[1..], &["--repair"]);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains("the MGS of 'coral' was not given"), "{told}");
+        let (code, told) = check(&dirs, &["--repair"]);
+        assert_eq!(code, Some(0), "{told}");
+        let taken = told.matches("repaired: the MGS takes it as it is").count();
+        assert_eq!(taken, dirs.len() - 1, "{told}");
+        assert!(!told.contains("left out: "), "{told}");
+        // what was not served since may be another file system's: nothing of it is removed
+        let (code, told) = check(&dirs, &["--repair", "--remove-objects"]);
+        assert_eq!(code, Some(0), "{told}");
+        assert!(!told.contains("removed"), "{told}");
+    });
+}
+
 /// An MDT of another file system with the same name, which has files.
 fn foreign_mdt(place: &Place) -> PathBuf {
     let (meta, far) = (place.path("meta"), place.path("far"));

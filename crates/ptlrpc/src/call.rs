@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use coral_lnet::Nid;
+use coral_metrics::Held;
 use coral_stopwatch::{self as stopwatch, RpcEnd, Wait};
 use coral_wire::errno::Errno;
 use coral_wire::fid::Fid;
@@ -107,20 +108,8 @@ impl Import {
         progress: &Progress,
     ) -> Result<Reply, RpcError> {
         let born = rq.generation.unwrap_or_else(|| self.phase.now().generation);
-        // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
-        let slot = match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
-            true => Some(self.modify_slot(&rq).await),
-            false => None,
-        };
-        // dropped in this order: a place that is free again is not counted any more
-        let place = match rq.urgent {
-            true => None,
-            false => {
-                let place = self.take(&self.in_flight).await;
-                Some((self.stats.in_flight.hold(), place))
-            }
-        };
-        let taken = place.as_ref();
+        let mut held = (self.slot_for(&rq).await, self.place_for(&rq).await);
+        let taken = held.1.as_ref();
         let taken = taken.map_or(0, |_| self.stats.in_flight.value() as u32);
         let places = (taken, self.in_flight.limit().into());
         let mut own = self.new_xid();
@@ -134,7 +123,7 @@ impl Import {
             let conn = stopwatch::waits(Wait::Connection, full).await?;
             attempts += 1;
             progress.sent.store(true, Ordering::Relaxed);
-            let tag = slot
+            let tag = (held.0)
                 .as_ref()
                 .filter(|_| conn.tags)
                 .map_or(0, |(_, tag)| *tag);
@@ -154,9 +143,16 @@ impl Import {
                 .await
             {
                 Outcome::Done(r) if is_not_connected(&r) => self.connection_lost(conn.conn_cnt),
-                Outcome::Done(r) if r.status == Errno::EINPROGRESS.status() => {
+                Outcome::Done(r)
+                    if r.status == Errno::EINPROGRESS.status()
+                        && rq.patience.is_none_or(|most| begun.elapsed() < most) =>
+                {
+                    // nothing of it was done, and others go on meanwhile
+                    progress.sent.store(false, Ordering::Relaxed);
+                    drop(held);
                     stopwatch::waits(Wait::Pause, tokio::time::sleep(pause)).await;
                     pause = (pause * 2).min(INPROGRESS_PAUSE_MAX);
+                    held = (self.slot_for(&rq).await, self.place_for(&rq).await);
                     own = self.new_xid();
                     mbits = own.xid;
                     flags = 0;
@@ -281,6 +277,23 @@ impl Import {
 
     /// A slot for a modifying request and its tag. A close has one slot more than others: what holds all the others may be
     /// waiting for a lock that goes with the close (`obd_get_mod_rpc_slot`). So has what is urgent.
+    async fn slot_for(&self, rq: &Request) -> Option<(Slot, u16)> {
+        // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
+        match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
+            true => Some(self.modify_slot(rq).await),
+            false => None,
+        }
+    }
+
+    /// A place among the requests in flight, counted. Dropped in this order: one that is free again is not counted any more.
+    async fn place_for(&self, rq: &Request) -> Option<(Held<'_>, Slot)> {
+        if rq.urgent {
+            return None;
+        }
+        let place = self.take(&self.in_flight).await;
+        Some((self.stats.in_flight.hold(), place))
+    }
+
     async fn modify_slot(&self, rq: &Request) -> (Slot, u16) {
         let slot = match self.modify.try_acquire() {
             Some(s) => s,

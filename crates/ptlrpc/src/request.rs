@@ -86,6 +86,8 @@ pub struct Request {
     pub no_resend: bool,
     /// Longest time the call may take in all.
     pub limit: Option<Duration>,
+    /// So long it is sent again where the answer is EINPROGRESS; then that is the answer. `None`: without end.
+    pub patience: Option<Duration>,
     /// Neither waits for the in-flight limit nor for other requests (lock cancels: something may wait for them).
     pub urgent: bool,
     /// Fails with [`RpcError::Evicted`] unless the import is still in this generation ([`crate::Import::generation`]).
@@ -128,6 +130,7 @@ impl Request {
             jobid: [0; 32],
             no_resend: false,
             limit: None,
+            patience: None,
             urgent: false,
             generation: None,
             file: None,
@@ -164,6 +167,12 @@ impl Request {
     /// Sets the bulk data.
     pub fn bulk(mut self, b: Bulk) -> Request {
         self.bulk = Some(b);
+        self
+    }
+
+    /// Sets how long it is sent again after EINPROGRESS.
+    pub fn patience(mut self, most: Duration) -> Request {
+        self.patience = Some(most);
         self
     }
 

@@ -11,6 +11,7 @@ use common::*;
 use coral_buffers::Payload;
 use coral_lnet::{MemNet, Node};
 use coral_ptlrpc::*;
+use coral_wire::Errno;
 use coral_wire::connect::ConnectFlags;
 use coral_wire::ptlrpc::*;
 use futures_util::FutureExt;
@@ -340,6 +341,43 @@ async fn einprogress_is_tried_again_with_a_new_xid() {
         .map(|s| s.1)
         .collect();
     assert!(xids.len() == 2 && xids[0] != xids[1]);
+}
+
+/// What is to come later holds nothing that others need, is not sent any more when nobody waits for it, and may be told.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_answered_einprogress_holds_no_slot() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let slots = 8;
+    let sent = || {
+        s.mini
+            .seen
+            .lock()
+            .iter()
+            .filter(|(o, ..)| *o == ECHO)
+            .count()
+    };
+    let mut waits = Vec::new();
+    for _ in 0..slots {
+        *s.mini.inprogress.lock() = 1;
+        let later = imp.call(rq(ECHO, 1).modifying());
+        waits.push(Box::pin(later));
+        let waited = tokio::time::timeout(Duration::from_millis(500), waits.last_mut().unwrap());
+        assert!(waited.await.is_err(), "it is tried again after a second");
+    }
+    assert_eq!(sent(), slots);
+    let begun = Instant::now();
+    imp.call(rq(ECHO, 1).modifying()).await.unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(500));
+    drop(waits);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(sent(), slots + 1, "they were given up");
+    *s.mini.inprogress.lock() = 1;
+    let told = imp
+        .call(rq(ECHO, 1).patience(Duration::ZERO))
+        .await
+        .unwrap();
+    assert_eq!(told.status, Errno::EINPROGRESS.status());
 }
 
 #[tokio::test(start_paused = true)]

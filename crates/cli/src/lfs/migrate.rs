@@ -118,6 +118,13 @@ fn failed(path: &Path, e: Errno) -> Failure {
 
 /// What a server does not permit may be on its way to elsewhere, and cannot be ended otherwise than it was begun.
 fn refused(path: &Path, e: Errno) -> Failure {
+    if e == Errno::EINPROGRESS {
+        let what = format!(
+            "lfs migrate: '{}': an MDT that it needs was down or in recovery for a minute (`lfs df` and `lctl get_param mdc.*.import` show which); the same command goes on when it is back",
+            path.display()
+        );
+        return Failure::new(what, e.0 as u8);
+    }
     let layout = match e {
         Errno::EPERM | Errno::EINVAL => dirstripe::read(path, false).ok(),
         _ => None,

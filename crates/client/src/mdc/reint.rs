@@ -2,6 +2,8 @@
 //!
 //! Lustre: `lustre/mdc/mdc_reint.c`, packing `lustre/mdc/mdc_lib.c`.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use coral_ptlrpc::Request;
 use coral_wire::coral::KEPT_ATTRS;
@@ -90,6 +92,8 @@ pub struct MigrateArgs {
 
 /// Locks one request cancels on its way, at most.
 const EARLY_CANCELS: usize = 32;
+/// A migration is asked for so long where an MDT that it needs is away.
+const MIGRATE_PATIENCE: Duration = Duration::from_secs(60);
 /// Locks on objects that are gone that wait for a request, before they get one of their own.
 const EARLY_WAITING: usize = 256;
 
@@ -288,7 +292,8 @@ impl Mdc {
             .push_empty()
             .push_empty()
             .push_bytes(a.lum.clone());
-        self.reint(rq.about([parent, target])).await.map(drop)
+        let rq = rq.about([parent, target]).patience(MIGRATE_PATIENCE);
+        self.reint(rq).await.map(drop)
     }
 
     /// Renames; what stood at the new name is removed. `flags`: `coral_wire::coral::RENAME_*`, for Coral servers only, as is

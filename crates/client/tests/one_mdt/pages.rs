@@ -471,7 +471,7 @@ async fn blocks_at_one_distance_are_read_ahead() {
     for (block, stride, most, asked) in [
         (1, 2, 12, 8),
         (1, 9, 8, 6),
-        (16, 32, 12, 8),
+        (16, 32, 12, 9),
         (1, 100, 8, 6),
         (100, 300, 16, 8),
     ] {

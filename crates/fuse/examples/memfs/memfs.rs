@@ -15,6 +15,9 @@ use tokio::sync::{Notify, watch};
 
 use crate::locks::LockTable;
 
+#[path = "hooks.rs"]
+mod hooks;
+
 const MAX_SIZE: u64 = 1 << 34;
 const PAGE: u64 = 4096;
 /// A name whose lookup never ends, to try interrupts on.
@@ -343,37 +346,6 @@ impl MemFs {
             reads: Arc::default(),
             answers: Arc::new(watch::Sender::new(true)),
         }
-    }
-
-    /// From now on reads are answered, or are not.
-    #[allow(dead_code, reason = "for tests")]
-    pub fn answer_reads(&self, answer: bool) {
-        self.answers.send_replace(answer);
-    }
-
-    /// Reads that have come so far.
-    #[allow(dead_code, reason = "for tests")]
-    pub fn reads(&self) -> usize {
-        self.reads.load(Ordering::SeqCst)
-    }
-
-    /// `f` runs once: when the next lookup, listing with attributes or change of attributes has made its answer and not given it
-    /// yet.
-    #[allow(dead_code, reason = "for tests")]
-    pub fn beside(&self, f: impl FnOnce() + Send + 'static) {
-        *self.beside.lock() = Some(Box::new(f));
-    }
-
-    /// `f` runs once: when the next answer to GETATTR of `fid` is made and not given yet.
-    #[allow(dead_code, reason = "for tests")]
-    pub fn beside_getattr(&self, fid: Fid, f: impl FnOnce() + Send + 'static) {
-        *self.late.lock() = Some((fid, Box::new(f)));
-    }
-
-    /// How often the attributes of `fid` were asked for.
-    #[allow(dead_code, reason = "for tests")]
-    pub fn asked(&self, fid: Fid) -> usize {
-        self.asked.lock().iter().filter(|f| **f == fid).count()
     }
 
     fn made(&self) {

@@ -73,14 +73,10 @@ fn family(pid: u32, children: &BTreeMap<u32, Vec<u32>>) -> Vec<u32> {
     let mut all = vec![pid];
     let mut next = 0;
     while let Some(pid) = all.get(next) {
-        all.extend(
-            children
-                .get(pid)
-                .into_iter()
-                .flatten()
-                .copied()
-                .collect::<Vec<_>>(),
-        );
+        let own = children.get(pid).map_or(&[][..], Vec::as_slice);
+        // a number may have been given anew while they were listed
+        let new: Vec<u32> = own.iter().copied().filter(|p| !all.contains(p)).collect();
+        all.extend(new);
         next += 1;
     }
     all

@@ -106,8 +106,8 @@ pub(crate) fn is_unit(of: &str, called: &str) -> bool {
     // What is counted has a name: files/s.
     let counts = |unit: &str| {
         let is_size = |w: &str| w.starts_with("bit") || w.starts_with("byte");
-        let is_name = |w: &str| w.len() > 3 && w.chars().all(|c| c.is_ascii_lowercase());
-        (unit.strip_suffix("/s")).is_some_and(|w| is_name(w) && !is_size(w))
+        let is_name = |w: &str| w.len() > 2 && w.chars().all(|c| c.is_ascii_lowercase());
+        unit == "IOPS" || (unit.strip_suffix("/s")).is_some_and(|w| is_name(w) && !is_size(w))
     };
     same(of) == same(called) || (of == "1/s" && counts(called))
 }
@@ -248,6 +248,8 @@ mod tests {
             published("w/read_iops"),
             figure("lines", "w/write") + "unit='MiB/s'\n",
             figure("lines", "w/write_iops") + "unit='writes/s'\n",
+            figure("lines", "w/write_iops") + "unit='ops/s'\n",
+            figure("lines", "w/write_iops") + "unit='IOPS'\n",
             figure("lines", "own/anything") + "unit='apples'\n",
             figure("cdf", "w/write") + "unit='us'\n",
             "[sums]\nall=['w/write','own/x?']\n".to_owned() + &figure("lines", "all"),

@@ -129,7 +129,7 @@ impl Seen {
     /// that are.
     fn before(&self, at: i64, until: i64, seconds: f64) -> (Seen, f64) {
         let from = at.saturating_sub((seconds * 1e9) as i64);
-        let lossy = (self.dumps.iter()).filter(|d| tells(d) && d.lost > d.lost_ops);
+        let lossy = (self.dumps.iter()).filter(|d| d.lost > d.lost_ops);
         let reach = lossy.filter_map(oldest).max();
         let since = reach.map_or(from, |r| r.clamp(from, at.max(from)));
         let seen = self.cut(since, until);
@@ -272,8 +272,12 @@ fn tells(d: &Dump) -> bool {
     is_server(d) || !d.passages.is_empty()
 }
 
-/// Since when all records of a server or a router are there, where older ones have gone.
+/// Since when all records of a node are there, where older ones have gone. Of a client that nobody asks, the RPCs have; of what it
+/// did before, only operations are left that no others were seen beside.
 fn oldest(d: &Dump) -> Option<i64> {
+    if !tells(d) {
+        return d.rpcs.iter().map(|r| r.span.1).min();
+    }
     let served = d.served.iter().map(|s| s.replied).min();
     let passages = d.passages.iter().map(|p| p.passed).min();
     served.max(passages)

@@ -135,12 +135,12 @@ pub fn check_all(kvs: &[&dyn Kv]) -> Result<Report, OsdError> {
     Ok(report)
 }
 
-/// Whether MDT0000, which is `first`, has given to `other` a range of sequences that it holds, or `other` holds none yet.
+/// Whether MDT0000, which is `first`, has given to `other` all ranges of sequences that it holds.
 /// If not, they do not belong to one file system, or one of them is an older copy.
 pub fn belongs(first: &dyn Kv, other: &dyn Kv) -> Result<bool, OsdError> {
     let (given, held) = (fld::stored(first)?, fld::stored(other)?);
     let is_given = |(start, range): (&u64, &(u64, u32))| given.get(start) == Some(range);
-    Ok(held.is_empty() || held.iter().any(is_given))
+    Ok(held.iter().all(is_given))
 }
 
 /// Whether one of the MDTs that are looked at holds the object.
