@@ -4,7 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use std::time::Duration;
+
 use coral_stopwatch::{Wait, waits};
+use tokio::time::Instant;
 
 use crate::OsdError;
 
@@ -41,16 +44,38 @@ impl<T> Io<T> {
     }
 }
 
+/// A call that takes longer is told in the log.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// Tells of a call that was made after `asked` and has just been heard of: whether the disk was slow, or this process.
+fn tell_if_slow(asked: Instant, begun: Instant, done: Instant) {
+    let all = asked.elapsed();
+    if all >= SLOW {
+        let (thread, disk, told) = (begun - asked, done - begun, done.elapsed());
+        tracing::warn!(
+            waited_for_a_thread = ?thread, on_the_disk = ?disk, until_it_was_told = ?told,
+            "a call to the local file system took {all:?}"
+        );
+    }
+}
+
 impl<T: Send + 'static> Io<T> {
     /// Makes a call that may wait for a disk on a thread for such calls; where no runtime runs, here.
     pub fn blocking(call: impl FnOnce() -> Result<T, OsdError> + Send + 'static) -> Io<T> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Io::ready(call());
         };
-        let ended = runtime.spawn_blocking(call);
+        let asked = Instant::now();
+        let ended = runtime.spawn_blocking(move || {
+            let begun = Instant::now();
+            (call(), begun, Instant::now())
+        });
         Io::later(async move {
             match ended.await {
-                Ok(answer) => answer,
+                Ok((answer, begun, done)) => {
+                    tell_if_slow(asked, begun, done);
+                    answer
+                }
                 Err(panicked) => Err(OsdError::io(
                     "a storage call",
                     std::io::Error::other(panicked),

@@ -172,11 +172,19 @@ impl Maker<'_> {
     }
 
     fn parameters(&mut self, pattern: &str, value: &str) -> Result<(), String> {
-        let found = self.matching(pattern);
+        let mut found = self.matching(pattern);
         if found.is_empty() {
             return Err(format!(
                 "none of the processes has the parameter {pattern}: name the mount too"
             ));
+        }
+        // what has more already keeps it
+        let number = |text: &str| text.trim().parse::<u64>().ok();
+        found.retain(|(_, _, old)| {
+            number(old).is_none_or(|old| number(value).is_none_or(|v| old < v))
+        });
+        if found.is_empty() {
+            return Err(format!("{pattern} is {value} or more already"));
         }
         for (socket, name, old) in found {
             self.say(&format!(

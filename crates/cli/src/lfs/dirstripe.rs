@@ -121,7 +121,7 @@ fn bad(what: &str, text: &str) -> Failure {
 pub(super) fn mdt_count(text: &str) -> Result<u32, Failure> {
     match text.parse::<i32>() {
         // below zero: all MDTs, or so many times all
-        Ok(n) if n != 0 => Ok(n as u32),
+        Ok(n) if n != 0 && n >= -5 => Ok(n as u32),
         _ => Err(bad("MDT count", text)),
     }
 }

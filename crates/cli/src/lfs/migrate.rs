@@ -130,7 +130,7 @@ fn refused(path: &Path, e: Errno) -> Failure {
         _ => None,
     };
     match layout.and_then(|l| under_way(path, &l)) {
-        Some(what) => Failure::new(format!("lfs migrate: {what}"), e.0 as u8),
+        Some(what) => Failure::new(format!("lfs migrate: {what}"), Errno::EPERM.0 as u8),
         None => failed(path, e),
     }
 }

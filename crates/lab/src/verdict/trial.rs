@@ -58,7 +58,8 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
     Some(match cause.kind {
         CauseKind::Window if cause.subject.contains("-OST") => {
             let value = cause.change.rsplit_once('=').map_or("16", |(_, n)| n);
-            let of = format!("osc.{}-*.max_rpcs_in_flight", cause.subject);
+            // of all: operations that wait for this OST now wait for the next one then
+            let of = "osc.*.max_rpcs_in_flight".to_owned();
             Trial::Parameter(of, value.to_owned())
         }
         CauseKind::Window if cause.subject == FAR => Trial::Concurrency,
@@ -477,7 +478,7 @@ mod tests {
         assert_eq!(
             of(Window, "fs-OST0001"),
             Some(Trial::Parameter(
-                "osc.fs-OST0001-*.max_rpcs_in_flight".into(),
+                "osc.*.max_rpcs_in_flight".into(),
                 "8".into()
             ))
         );
