@@ -2,6 +2,7 @@
 
 use crate::Counters;
 use crate::args::{Mount, Net, Up};
+use crate::control::Asked;
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
 use crate::mount_options::Options;
@@ -15,6 +16,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc;
 
 /// A mount waits so long for servers that answer but are still recovering (their window ends after 180 s). A server that does
 /// not answer at all is given up earlier, after [`coral_ptlrpc::ImportConfig::first_connect_limit`].
@@ -431,18 +433,23 @@ async fn serve(
             gateway = gateways.none_routes() => return Err(net::does_not_route(gateway)),
         }
     };
+    // before anybody may ask
+    let found = Found::new(client.node());
     let ready = reporter.ready(&format!(
         "mounted {} on {} (this node is {nid})",
         m.source,
         m.mountpoint.display()
     ));
-    wait(&client, &ready).await;
+    wait(&client, &ready, found).await;
     let ended = client.umount().await;
     ready.and(ended)
 }
 
-async fn wait(client: &MountedClient, ready: &Result<(), String>) {
-    let (_found, mut asked) = Found::new(client.node());
+async fn wait(
+    client: &MountedClient,
+    ready: &Result<(), String>,
+    (_found, mut asked): (Found, mpsc::Receiver<Asked>),
+) {
     let status = || {
         let mut answer = serde_json::json!({ "pid": std::process::id(), "nid": client.node().nid().to_string(), "accept": client.node().accept().name(), "mount": client.mountpoint() });
         crate::counters(None, Some(client)).put_into(&mut answer);
