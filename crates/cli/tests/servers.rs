@@ -426,6 +426,6 @@ fn no_object_is_removed_while_an_mdt_is_not_given() {
     assert_eq!(code, Some(1), "{said}");
     let why = "nothing is repaired: coral-MDT0000 was not given";
     assert!(said.contains(why), "{said}");
-    let (code, said) = check(&["mdt0000", "mdt0001", "ost0000"]);
+    let (code, said) = check(&["mgs", "mdt0000", "mdt0001", "ost0000"]);
     assert!(code == Some(0) && said.contains("object 0x0:0x7"), "{said}");
 }
