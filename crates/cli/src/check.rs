@@ -286,24 +286,25 @@ fn print(f: &Found) {
     if let Some(why) = &f.left_out {
         println!("{:<16} left out: {why}", f.target);
         println!("    neither it nor what depends on it is judged");
-        f.repaired
-            .iter()
-            .for_each(|r| println!("    repaired: {r}"));
-        return;
+        return print_repaired(f);
     }
     let verdict = match f.problems.len() {
         0 => "clean".to_owned(),
         n => count(n),
     };
     println!("{:<16} {verdict:<12} {:>9} {}", f.target, f.items, f.note);
-    for done in &f.repaired {
-        println!("    repaired: {done}");
-    }
+    print_repaired(f);
     for p in f.problems.iter().take(PRINTED_MAX) {
         println!("    {p}");
     }
     if f.problems.len() > PRINTED_MAX {
         println!("    and {} more", f.problems.len() - PRINTED_MAX);
+    }
+}
+
+fn print_repaired(f: &Found) {
+    for done in &f.repaired {
+        println!("    repaired: {done}");
     }
 }
 
@@ -329,24 +330,21 @@ impl<'a> Reports<'a> {
             known,
             left_out,
         };
-        let judged = || {
-            let kept = targets.iter();
-            kept.filter(|t| !reports.left_out.contains_key(&t.dir))
-        };
         let mut systems: BTreeMap<&str, Vec<&CheckedTarget>> = BTreeMap::new();
-        for t in judged() {
+        let is_judged = |t: &&CheckedTarget| !reports.left_out.contains_key(&t.dir);
+        for t in targets.iter().filter(is_judged) {
             if let Some(label) = t.label().filter(|l| l.kind == TargetKind::Mdt) {
                 systems.entry(&label.fsname).or_default().push(t);
             }
         }
         for (fsname, mdts) in systems {
-            let read = check_mdts(&mdts).or_else(|e| {
+            let read = check_mdts(mdts.iter().copied()).or_else(|e| {
                 let (damaged, sound): (Vec<_>, Vec<_>) =
                     mdts.iter().copied().partition(|t| t.damage().is_some());
                 if sound.is_empty() {
                     return Err(e);
                 }
-                let mut report = check_mdts(&sound)?;
+                let mut report = check_mdts(sound)?;
                 let indices = damaged.iter().filter_map(|t| Some(t.label()?.index));
                 report.missing.extend(indices);
                 Ok(report)
@@ -403,9 +401,11 @@ impl<'a> Reports<'a> {
     }
 }
 
-/// Looks at the MDTs of a file system together.
-fn check_mdts(mdts: &[&CheckedTarget]) -> Result<mdt::check::Report, OsdError> {
-    let opened = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
+/// Looks at the MDTs of a file system together; those that are not open are not given.
+pub(crate) fn check_mdts<'a>(
+    mdts: impl IntoIterator<Item = &'a CheckedTarget>,
+) -> Result<mdt::check::Report, OsdError> {
+    let opened = mdts.into_iter().filter_map(|t| t.opened.as_ref().ok());
     let kvs: Vec<&dyn Kv> = opened.map(|(osd, _)| &**osd as &dyn Kv).collect();
     mdt::check_all(&kvs)
 }

@@ -43,8 +43,7 @@ pub(crate) fn of(targets: &[CheckedTarget], known: Option<&[Known]>) -> BTreeMap
 fn twice(t: &CheckedTarget, all: &[CheckedTarget], known: Option<&[Known]>) -> Option<String> {
     let name = t.label()?.target_name();
     // several MGSs are two of one name only where both know the same target
-    let served = |o: &CheckedTarget| older::served_by(o);
-    let apart = |o: &CheckedTarget| match (served(t), served(o)) {
+    let apart = |o: &CheckedTarget| match (older::served_by(t), older::served_by(o)) {
         (Some(here), Some(there)) => here.is_disjoint(&there),
         _ => false,
     };

@@ -4,7 +4,7 @@
 //! are not served, and something is wrong.
 //! Objects that no file has are removed only when that is asked for: they may be all that is left of a file.
 
-use crate::check::CheckedTarget;
+use crate::check::{CheckedTarget, check_mdts};
 use crate::left_out;
 use crate::older;
 use coral_osd::{Kv, ObjectId, Objects, OpenError, OsdFs, TargetKind, Time};
@@ -53,11 +53,9 @@ pub(crate) fn run(targets: Vec<CheckedTarget>, remove_objects: bool) -> Result<L
                 "nothing is repaired: the MGS of '{fsname}' was not given, and only that tells whether these MDTs belong together: give its directory too"
             ));
         }
-        let looks = targets.iter().filter(|t| t.is_mdt_of(fsname));
-        let looks: Vec<_> = looks.filter_map(|t| t.opened.as_ref().ok()).collect();
-        let kvs: Vec<&dyn Kv> = looks.iter().map(|(osd, _)| &**osd as &dyn Kv).collect();
-        let report = mdt::check_all(&kvs).map_err(|e| format!("nothing is repaired: {e}"))?;
-        if let (Some(index), false) = (report.missing.first(), kvs.is_empty()) {
+        let report = check_mdts(targets.iter().filter(|t| t.is_mdt_of(fsname)));
+        let report = report.map_err(|e| format!("nothing is repaired: {e}"))?;
+        if let Some(index) = report.missing.first() {
             return Err(format!(
                 "nothing is repaired: {fsname}-MDT{index:04x} was not given or has empty tables, and a repair needs all MDTs"
             ));
@@ -117,9 +115,7 @@ fn objects(of: &Targets, lines: &mut Lines) -> Result<(), String> {
     let look = |dir: &Path| CheckedTarget::open(dir.to_owned());
     let report = {
         let mdts: Vec<CheckedTarget> = of.mdts.iter().map(|(_, dir)| look(dir)).collect();
-        let kvs = mdts.iter().filter_map(|t| t.opened.as_ref().ok());
-        let kvs: Vec<&dyn Kv> = kvs.map(|(osd, _)| &**osd as &dyn Kv).collect();
-        mdt::check_all(&kvs).map_err(|e| e.to_string())?
+        check_mdts(&mdts).map_err(|e| e.to_string())?
     };
     if let Some(left) = report.problems.first() {
         // what is not known to be sound does not say which objects are nobody's

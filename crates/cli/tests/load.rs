@@ -267,10 +267,6 @@ fn a_signal_ends_a_run_with_its_record() {
         let out = run.wait_with_output().expect("ends");
         let said = text(&out);
         assert_eq!(out.status.code(), Some(code), "{how}: {said}");
-        assert!(
-            said.contains(&format!("ior: ended by SIG{signal} after ")),
-            "{said}"
-        );
         let record = b.record("r.json");
         assert_eq!(record["complete"], false);
         let why = record["why_incomplete"].as_str().expect("a reason");
@@ -278,12 +274,30 @@ fn a_signal_ends_a_run_with_its_record() {
             why.starts_with(&format!("ended by SIG{signal} after ")),
             "{why}"
         );
+        assert!(why.contains(" s; ranks 0 to 1 had done "), "{why}");
+        assert!(said.contains(&format!("ior: {why}\n")), "{why}: {said}");
         let phases = record["phases"].as_array().expect("phases");
         assert!(
             phases.len() >= 2,
             "write and read of a repetition: {record}"
         );
     }
+}
+
+/// Each operation makes a file, so the files tell what the ranks did. They are ended while they work.
+#[test]
+fn what_all_processes_did_until_a_signal_is_in_the_record() {
+    let b = Bench::new();
+    let line = "mdsrate --np 3 --processes --create --time 100000 --nfiles 300000000 --dir DIR/d --filefmt f%%d-%d --coral-json DIR/r.json";
+    let mut run = b.tool(line).stdout(Stdio::null()).spawn().expect("starts");
+    let files = || std::fs::read_dir(b.path("d")).map_or(0, Iterator::count);
+    until("all work", || files() > 300);
+    ok(Command::new("kill").args(["-TERM", &run.id().to_string()]));
+    assert_eq!(run.wait().expect("ends").code(), Some(143));
+    let record = b.record("r.json");
+    let why = record["why_incomplete"].as_str().expect("a reason");
+    let told = format!("; ranks 0 to 2 had done {} operations with ", files());
+    assert!(why.contains(&told), "{told}: {why}");
 }
 
 /// Calls of these names that a run makes, or None where strace cannot be used.

@@ -395,6 +395,24 @@ fn a_damaged_block_is_named_and_nothing_is_repaired() {
     }
 }
 
+/// Who was told that it is mounted finds the process of the mount at once.
+#[test]
+fn a_mount_can_be_asked_as_soon_as_it_is_there() {
+    in_namespace("a_mount_can_be_asked_as_soon_as_it_is_there", || {
+        let place = Place::new();
+        let (up, at) = (place.up(&[]), place.make("other"));
+        let port = place.port.to_string();
+        for _ in 0..20 {
+            let mut mount = coral();
+            mount.args(["mount", "--port", &port, "127.0.0.1@tcp:/coral"]);
+            ok(mount.arg(&at));
+            ok(coral().args(["lctl", "--dir"]).arg(&at).arg("list_nids"));
+            ok(Command::new("umount").arg(&at));
+        }
+        up.stop();
+    });
+}
+
 /// Files take their objects along to other MDTs: whose an object is, only all MDTs together can tell.
 #[test]
 fn no_object_is_removed_while_an_mdt_is_not_given() {

@@ -70,7 +70,7 @@ const WANTED: &[(u64, &str)] = &[
 /// us those that hold pages which are to be dropped before that lock is given back. Their number is bounded by the programs
 /// that read, and what is written back by the kernel's own limit (`BDI_CAP_STRICTLIMIT` in Linux's `fs/fuse/inode.c`).
 const MAX_BACKGROUND: u16 = u16::MAX;
-/// At this many it begins to hold writers back.
+/// At this many it reads ahead no more, and writes back only what is waited for.
 const CONGESTION_THRESHOLD: u16 = 96;
 /// Read-ahead of files read through the page cache, bytes: the most the kernel may do by itself (it offers 128 KiB) ...
 const MAX_READAHEAD: u32 = 4 << 20;

@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-
 use std::time::Duration;
 
 use coral_stopwatch::{Wait, waits};

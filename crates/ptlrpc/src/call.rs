@@ -275,10 +275,8 @@ impl Import {
         }
     }
 
-    /// A slot for a modifying request and its tag. A close has one slot more than others: what holds all the others may be
-    /// waiting for a lock that goes with the close (`obd_get_mod_rpc_slot`). So has what is urgent.
+    /// The slot and tag that the request needs. Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
     async fn slot_for(&self, rq: &Request) -> Option<(Slot, u16)> {
-        // Slots are the MDTs' (`mdc_get_mod_rpc_slot`): an OST's writes may be executed twice.
         match rq.modifies && self.cfg.connect_opc == opc::MDS_CONNECT {
             true => Some(self.modify_slot(rq).await),
             false => None,
@@ -294,6 +292,8 @@ impl Import {
         Some((self.stats.in_flight.hold(), place))
     }
 
+    /// A slot for a modifying request and its tag. A close has one slot more than others: what holds all the others may be
+    /// waiting for a lock that goes with the close (`obd_get_mod_rpc_slot`). So has what is urgent.
     async fn modify_slot(&self, rq: &Request) -> (Slot, u16) {
         let slot = match self.modify.try_acquire() {
             Some(s) => s,

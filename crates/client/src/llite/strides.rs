@@ -373,7 +373,7 @@ impl StrideReads {
             let size = inode.rough_size().filter(|size| offset < *size);
             let size = size.unwrap_or(u64::MAX);
             while let Some(blocks) = st.next(size)
-                && let Ok(permit) = self.places.clone().try_acquire_owned()
+                && let Ok(place) = self.places.clone().try_acquire_owned()
             {
                 let ahead = Ahead {
                     servers: self.servers.clone(),
@@ -387,13 +387,15 @@ impl StrideReads {
                     blocks,
                 };
                 let (task, data) = ahead.begin(cover);
-                let _place = permit;
                 st.batches.push(Batch {
                     blocks,
                     cover: Arc::downgrade(cover),
                     changes,
                     data,
-                    task: Some(Task { task, _place }),
+                    task: Some(Task {
+                        task,
+                        _place: place,
+                    }),
                 });
             }
             (changes, found?)

@@ -271,29 +271,27 @@ impl Waits {
         self.given_up.notified().await;
     }
 
-    /// Each as `coral-MDT0002 at 10.0.0.1@tcp`, in the order of their names.
+    /// Each as `coral-MDT0002 at 10.0.0.1@tcp`, or with why nobody knows where it is, in the order of their names.
     pub fn list(&self) -> Vec<String> {
         let waits = self.targets.lock();
-        let told = waits
-            .iter()
-            .map(|(name, where_)| format!("{name} {where_}"));
+        let told = waits.iter().map(|(name, place)| format!("{name} {place}"));
         told.collect()
     }
 
     /// The target is waited for until what is returned is dropped.
     pub(super) fn begin(self: &Arc<Self>, uuid: &str, nids: &[Nid]) -> Waiting {
         let name = uuid.trim_end_matches("_UUID");
-        self.begin_at(name, format!("at {}", crate::mgc::list(nids)))
+        self.begin_told(name, format!("at {}", crate::mgc::list(nids)))
     }
 
     /// The same for one of which the MGS does not say where it is.
     pub(super) fn begin_unknown(self: &Arc<Self>, name: &str, mgs: &str) -> Waiting {
         let told = format!("(the MGS at {mgs} does not know it: it was never served)");
-        self.begin_at(name, told)
+        self.begin_told(name, told)
     }
 
-    fn begin_at(self: &Arc<Self>, name: &str, told: String) -> Waiting {
-        self.targets.lock().insert(name.to_owned(), told);
+    fn begin_told(self: &Arc<Self>, name: &str, place: String) -> Waiting {
+        self.targets.lock().insert(name.to_owned(), place);
         Waiting(self.clone(), name.to_owned())
     }
 }

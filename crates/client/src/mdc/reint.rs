@@ -92,10 +92,10 @@ pub struct MigrateArgs {
 
 /// Locks one request cancels on its way, at most.
 const EARLY_CANCELS: usize = 32;
-/// A migration is asked for so long where an MDT that it needs is away.
-const MIGRATE_PATIENCE: Duration = Duration::from_secs(60);
 /// Locks on objects that are gone that wait for a request, before they get one of their own.
 const EARLY_WAITING: usize = 256;
+/// A migration is asked for so long where an MDT that it needs is away.
+const MIGRATE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lustre's MDT takes only times that are marked as set, the present too (`ll_setattr_raw`, `mdt_attr_valid_xlate`).
 fn told_as_set(valid: u64) -> u64 {

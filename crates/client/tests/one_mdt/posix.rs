@@ -6,6 +6,20 @@ use coral_wire::{Errno, Fid};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Four tasks of one mount do the same at once.
+async fn by_four<T: Future<Output = ()> + Send + 'static>(
+    fs: &Arc<Llite>,
+    job: impl Fn(User) -> T,
+) {
+    let mut jobs = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        jobs.spawn(job(User::root(fs)));
+    }
+    while let Some(done) = jobs.join_next().await {
+        done.unwrap();
+    }
+}
+
 /// Who is told that a name is taken finds it, also before the mount has heard of what another task of it has made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_name_that_is_taken_is_found() {
@@ -13,18 +27,13 @@ async fn a_name_that_is_taken_is_found() {
     let fs = c.remote_client().await;
     User::root(&fs).mkdir("top").await.unwrap();
     for n in 0..300 {
-        let mut jobs = tokio::task::JoinSet::new();
-        for _ in 0..4 {
-            let (u, name) = (User::root(&fs), format!("top/d{n}"));
-            jobs.spawn(async move {
-                let made = u.mkdir(&name).await;
-                assert!(matches!(made, Ok(_) | Err(Errno::EEXIST)), "{made:?}");
-                u.fid(&name).await.expect("it is there");
-            });
-        }
-        while let Some(done) = jobs.join_next().await {
-            done.unwrap();
-        }
+        by_four(&fs, |u| async move {
+            let name = format!("top/d{n}");
+            let made = u.mkdir(&name).await;
+            assert!(matches!(made, Ok(_) | Err(Errno::EEXIST)), "{made:?}");
+            u.fid(&name).await.expect("it is there");
+        })
+        .await;
     }
     fs.umount().await;
     c.stop().await;
@@ -37,23 +46,17 @@ async fn a_name_that_is_gone_is_not_found() {
     let fs = c.remote_client().await;
     User::root(&fs).mkdir("top").await.unwrap();
     for n in 0..300 {
-        let name = format!("top/d{n}");
-        User::root(&fs).mkdir(&name).await.unwrap();
-        let mut jobs = tokio::task::JoinSet::new();
-        for _ in 0..4 {
-            let (u, name) = (User::root(&fs), name.clone());
-            jobs.spawn(async move {
-                let gone = match n % 2 {
-                    0 => u.rmdir(&name).await,
-                    _ => u.rename(&name, &format!("top/e{n}"), 0).await,
-                };
-                assert!(matches!(gone, Ok(_) | Err(Errno::ENOENT)), "{gone:?}");
-                assert_eq!(u.fid(&name).await, Err(Errno::ENOENT), "{name}");
-            });
-        }
-        while let Some(done) = jobs.join_next().await {
-            done.unwrap();
-        }
+        User::root(&fs).mkdir(&format!("top/d{n}")).await.unwrap();
+        by_four(&fs, |u| async move {
+            let name = format!("top/d{n}");
+            let gone = match n % 2 {
+                0 => u.rmdir(&name).await,
+                _ => u.rename(&name, &format!("top/e{n}"), 0).await,
+            };
+            assert!(matches!(gone, Ok(_) | Err(Errno::ENOENT)), "{gone:?}");
+            assert_eq!(u.fid(&name).await, Err(Errno::ENOENT), "{name}");
+        })
+        .await;
     }
     fs.umount().await;
     c.stop().await;

@@ -424,6 +424,30 @@ fn chain(op: &Op, client: usize, rpcs: &[JoinedRpc], of: &[usize]) -> Vec<Part> 
     line.parts
 }
 
+/// An RPC of no operation to an OST at NID 2, which was sent at once and took its caller no time after the reply: for tests.
+#[cfg(test)]
+pub(crate) fn rpc_of(opc: u32, xid: u64, span: (i64, i64)) -> Rpc {
+    Rpc {
+        op: 0,
+        peer: 2,
+        target: "fs-OST0000_UUID".into(),
+        xid,
+        reply_mbits: xid,
+        opc,
+        fid: (0, 0, 0),
+        span,
+        sending: span.0,
+        sent: span.0,
+        reply: span.1,
+        attempts: 1,
+        bulk_bytes: 0,
+        inline_bytes: 0,
+        in_flight: 1,
+        in_flight_max: 8,
+        waits: vec![],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -431,23 +455,10 @@ mod tests {
     /// A client whose server was not asked; its sender heard at `sent` that the request was taken.
     fn parts(sent: i64) -> (Vec<(Segment, i64)>, i64) {
         let rpc = Rpc {
-            op: 0,
-            peer: 2,
-            target: "fs-OST0000_UUID".into(),
-            xid: 7,
-            reply_mbits: 7,
-            opc: opc::OST_READ,
-            fid: (0, 0, 0),
-            span: (0, 70),
             sending: 10,
             sent,
             reply: 50,
-            attempts: 1,
-            bulk_bytes: 0,
-            inline_bytes: 0,
-            in_flight: 1,
-            in_flight_max: 8,
-            waits: vec![],
+            ..rpc_of(opc::OST_READ, 7, (0, 70))
         };
         let client = Dump {
             clock: "c".into(),

@@ -16,6 +16,8 @@ mod segment;
 mod text;
 
 pub use clocks::Clock;
+#[cfg(test)]
+pub(crate) use join::rpc_of;
 pub(crate) use join::to_one_clock;
 pub use join::{Joined, JoinedOp, JoinedRpc, join};
 pub use line::Part;

@@ -108,10 +108,15 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts to sample `sources`, now and at every `interval`.
+    /// Starts to sample `sources`, now and at every `interval`. Returns when all have been read once: what is counted from then on is
+    /// in the series.
     pub fn start(sources: Vec<Box<dyn Source>>, interval: Duration) -> std::io::Result<Sampler> {
         let (stop, stopped) = mpsc::channel();
-        let thread = clock::spawn("lab-sampler", move || sample(sources, interval, &stopped))?;
+        let (read, was_read) = mpsc::channel();
+        let work = move || sample(sources, interval, read, &stopped);
+        let thread = clock::spawn("lab-sampler", work)?;
+        // A thread that has failed says nothing, and has no samples.
+        let _ = was_read.recv();
         Ok(Sampler { stop, thread })
     }
 
@@ -125,6 +130,7 @@ impl Sampler {
 fn sample(
     mut sources: Vec<Box<dyn Source>>,
     interval: Duration,
+    read: mpsc::Sender<()>,
     stopped: &mpsc::Receiver<()>,
 ) -> Samples {
     let begin = clock::now();
@@ -156,6 +162,7 @@ fn sample(
                 }
             }
         }
+        let _ = read.send(());
         out.missing.sort();
         out.missing.dedup();
         // Times that were missed, because reading took longer than the interval, are left out.
@@ -165,11 +172,10 @@ fn sample(
         match stopped.recv_timeout(next.saturating_duration_since(clock::now())) {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             // The end is sampled too: a short run would have no rate otherwise.
-            _ if begin.elapsed() > interval / 4 && next > begin => {
+            _ => {
                 finish(&mut out, &mut sources, &mut before, begin);
                 break;
             }
-            _ => break,
         }
     }
     out.notes.extend(sources.iter_mut().flat_map(|s| s.notes()));

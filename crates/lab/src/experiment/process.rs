@@ -64,6 +64,14 @@ pub struct Ended {
     pub timed_out: bool,
 }
 
+/// What commands that run together have come to.
+pub(super) enum Moment<'a> {
+    /// They are about to be released; these are their pids.
+    Ready(&'a [u32]),
+    /// All have ended, and can be read in /proc still.
+    Ended,
+}
+
 /// The program exists: a path, or a name on the path.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let runs = |p: &Path| rustix::fs::access(p, rustix::fs::Access::EXEC_OK).is_ok() && p.is_file();
@@ -129,14 +137,14 @@ fn kill_group(leader: u32) {
     }
 }
 
-/// Runs `roles` from one instant on, and waits for all. `started` is called with the pids right before they are released. What
+/// Runs `roles` from one instant on, and waits for all. `at` is called right before they are released and when they have ended. What
 /// takes longer than `timeout` is killed with its process group; so is everything once `stop` says why, once the laboratory is gone,
 /// and what the commands have left in their groups when all have ended.
-pub fn run_together(
+pub(super) fn run_together(
     roles: &[Role],
     timeout: Duration,
     stop: &dyn Fn() -> Option<String>,
-    started: impl FnOnce(&[u32]),
+    mut at: impl FnMut(Moment<'_>),
 ) -> io::Result<Vec<Ended>> {
     let (gate, mut release) = io::pipe()?;
     let mut held = Held {
@@ -150,7 +158,7 @@ pub fn run_together(
         held.guards.push(guard(leader)?);
     }
     let pids: Vec<u32> = held.commands.iter().map(Child::id).collect();
-    started(&pids);
+    at(Moment::Ready(&pids));
     let begin = clock::now();
     release.write_all(&b"\n".repeat(roles.len()))?;
     let (tx, rx) = mpsc::channel();
@@ -192,6 +200,7 @@ pub fn run_together(
             )));
         }
     }
+    at(Moment::Ended);
     let mut out = vec![];
     for (i, c) in held.commands.iter_mut().enumerate() {
         let (seconds, cpu_s) = ends[i].unwrap_or_default();
@@ -341,6 +350,7 @@ fn ended_within(child: Child, limit: Duration, stop: &dyn Fn() -> bool) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collect::{Processes, Sampler, Source};
 
     fn role(dir: &Path, name: &str, script: &str) -> Role {
         Role {
@@ -361,7 +371,8 @@ mod tests {
             .map(|i| role(tmp.path(), &format!("r{i}"), stamp))
             .collect();
         let released = std::cell::Cell::new(0);
-        let ends = run_together(&roles, Duration::from_secs(60), &|| None, |pids| {
+        let ends = run_together(&roles, Duration::from_secs(60), &|| None, |at| {
+            let Moment::Ready(pids) = at else { return };
             assert_eq!(pids.len(), 4);
             clock::pause(Duration::from_millis(200));
             released.set(clock::unix_ms());
@@ -487,6 +498,38 @@ mod tests {
             Some(2.5)
         );
         assert_eq!(cpu_seconds("nothing"), None);
+    }
+
+    /// One has ended long before the other, and neither takes as long as the sampler waits between two looks.
+    #[test]
+    fn series_have_all_that_short_commands_did() {
+        const WRITTEN: f64 = 3e6;
+        let tmp = tempfile::tempdir().unwrap();
+        let roles = [
+            role(tmp.path(), "short", "head -c 3000000 /dev/zero"),
+            role(
+                tmp.path(),
+                "long",
+                "sleep 0.4; exec head -c 3000000 /dev/zero",
+            ),
+        ];
+        let (mut sampler, mut samples) = (None, None);
+        run_together(&roles, Duration::from_secs(60), &|| None, |at| match at {
+            Moment::Ready(pids) => {
+                let named = roles.iter().map(|r| r.name.clone());
+                let named = named.zip(pids.iter().copied()).collect();
+                let sources: Vec<Box<dyn Source>> = vec![Box::new(Processes::new(named))];
+                sampler = Sampler::start(sources, Duration::from_secs(60)).ok();
+            }
+            Moment::Ended => samples = sampler.take().map(Sampler::stop),
+        })
+        .unwrap();
+        let samples = samples.unwrap();
+        for role in ["short", "long"] {
+            let series = &samples.series[&format!("proc/{role}_written")];
+            let written = series.bins.iter().map(|b| b.sum).sum::<f64>() * 60.0;
+            assert!((written - WRITTEN).abs() < 1.0, "{role}: {written}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::parse::{one_line, parse};
 use super::plan::{Plan, Point, Step, fill_point};
-use super::process::{Ended, Role, find_program, overlap, run_together};
+use super::process::{Ended, Moment, Role, find_program, overlap, run_together};
 use super::rig::{Rig, mount_value};
 use super::rig_spec::RigSpec;
 use super::runner::Settings;
@@ -104,7 +104,7 @@ impl Runner<'_> {
         }
         record.cache = self.caches(std::mem::take(&mut record.cache))?;
         let (roles, parsers) = self.roles(&point, step, raw, "")?;
-        let mut sampler = None;
+        let (mut sampler, mut samples) = (None, None);
         // Before it begins: this asks the file system.
         let mounts = self.settings.mounts.values().flatten();
         let mounts: Vec<PathBuf> = mounts.filter_map(|m| m.canonicalize().ok()).collect();
@@ -112,12 +112,15 @@ impl Runner<'_> {
         let (begun, processors) = (clock::now(), Processors::begin(&mounts, LOOK_PAUSE));
         let pause = spec.run.sample.max(TCP_PAUSE);
         let tcp = TcpWatch::start(self.settings.tcp.clone(), self.places(), pause);
-        let ended = self.timed(&roles, |pids| sampler = self.sampler(&roles, pids, raw));
-        let tcp = tcp.end();
-        if let Some(s) = sampler {
-            let mut samples: Samples = s.stop();
+        let ended = self.timed(&roles, |at| match at {
+            Moment::Ready(pids) => sampler = self.sampler(&roles, pids, raw),
+            Moment::Ended => samples = sampler.take().map(Sampler::stop),
+        });
+        let (used, tcp) = (processors.end(), tcp.end());
+        let samples = samples.or_else(|| sampler.map(Sampler::stop));
+        if let Some(mut samples) = samples {
             self.sar(&point, step, raw, &mut samples);
-            let host = host_of(&samples, processors.end());
+            let host = host_of(&samples, used);
             record.verdict = self.verdict((host, tcp), begun, raw);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
@@ -276,10 +279,9 @@ impl Runner<'_> {
         Ok(out)
     }
 
-    fn timed(&self, roles: &[Role], started: impl FnOnce(&[u32])) -> Result<Vec<Ended>, String> {
-        let ended = run_together(roles, self.plan.spec.run.timeout, &|| self.ends(), started)
-            .map_err(|e| format!("running the commands: {e}"))?;
-        Ok(ended)
+    fn timed(&self, roles: &[Role], at: impl FnMut(Moment<'_>)) -> Result<Vec<Ended>, String> {
+        run_together(roles, self.plan.spec.run.timeout, &|| self.ends(), at)
+            .map_err(|e| format!("running the commands: {e}"))
     }
 
     /// Why what runs has to end.

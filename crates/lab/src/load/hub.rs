@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens each connection, with the version of the format.
-const HELLO: [u8; 8] = *b"corallb1";
+const HELLO: [u8; 8] = *b"corallb2";
 /// Longest token, bytes.
 const MAX_TOKEN_BYTES: usize = 64;
 /// Most bytes of one rank in one exchange, and of a record.
@@ -135,7 +135,14 @@ fn relay(meeting: &Meeting, rank: u32, stream: &mut BufReader<TcpStream>) -> io:
             }
             RECORD => meeting.keep_record(given),
             BREAK => meeting.break_up(&String::from_utf8_lossy(&given)),
-            FAREWELL => return Ok(()),
+            FAREWELL => {
+                let ([operations, bytes], []) = given.as_chunks() else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                let number = |of: &[u8; 8]| u64::from_le_bytes(*of);
+                meeting.leave(rank, (number(operations), number(bytes)));
+                return Ok(());
+            }
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -211,9 +218,10 @@ impl Connection {
         let _ = self.send(BREAK, 0, why.as_bytes());
     }
 
-    /// Leaves; the run goes on.
-    pub fn leave(&mut self) {
-        let _ = self.send(FAREWELL, 0, &[]);
+    /// Leaves, after so many operations and bytes; the run goes on.
+    pub fn leave(&mut self, (operations, bytes): (u64, u64)) {
+        let done = [operations, bytes].map(u64::to_le_bytes);
+        let _ = self.send(FAREWELL, 0, done.as_flattened());
     }
 }
 
@@ -326,13 +334,15 @@ mod tests {
                         if rank == 0 {
                             c.keep_record(b"{}");
                         }
-                        c.leave();
+                        c.leave((10, u64::from(rank)));
                     });
                 }
             });
         });
         assert_eq!(broken, None);
         assert_eq!(meeting.record().as_deref(), Some(&b"{}"[..]));
+        let told = meeting.told();
+        assert!(told.starts_with("ranks 0 to 2 had done 30 operations with 3 bytes"), "{told}");
     }
 
     #[test]
@@ -343,7 +353,7 @@ mod tests {
             drop(gone);
             let why = stays.exchange(2, &[]).expect_err("rank 1 is gone");
             assert!(why.contains("rank 1 at 127.0.0.1 went away"), "{why}");
-            stays.leave();
+            stays.leave((0, 0));
         });
         assert!(broken.is_some());
     }

@@ -26,6 +26,8 @@ struct State {
     rounds: BTreeMap<u32, Round>,
     broken: Option<String>,
     joined: Vec<bool>,
+    /// Operations and bytes of each rank that has left.
+    done: Vec<Option<(u64, u64)>>,
     record: Option<Vec<u8>>,
 }
 
@@ -44,6 +46,7 @@ impl Meeting {
             size,
             state: Mutex::new(State {
                 joined: vec![false; size as usize],
+                done: vec![None; size as usize],
                 ..State::default()
             }),
             changed: Condvar::new(),
@@ -124,6 +127,30 @@ impl Meeting {
         range.filter(|r| !state.joined[*r as usize]).collect()
     }
 
+    /// A rank leaves, after so many operations and bytes.
+    pub fn leave(&self, rank: u32, done: (u64, u64)) {
+        if let Some(of) = self.state.lock().done.get_mut(rank as usize) {
+            *of = Some(done);
+        }
+    }
+
+    /// What the ranks had done when they left, in a sentence.
+    pub(crate) fn told(&self) -> String {
+        let state = self.state.lock();
+        let left = || state.done.iter().flatten();
+        let (operations, bytes) = left().fold((0, 0), |(o, b), (ro, rb)| (o + ro, b + rb));
+        let who = match (left().count(), self.size) {
+            (_, 1) => "rank 0".to_owned(),
+            (all, size) if all == size as usize => format!("ranks 0 to {}", size - 1),
+            (some, size) => format!("{some} of {size} ranks"),
+        };
+        let silent = match left().count() == self.size as usize {
+            true => "",
+            false => "; the others did not tell",
+        };
+        format!("{who} had done {operations} operations with {bytes} bytes by then, in all phases{silent}")
+    }
+
     /// Keeps the record that rank 0 hands over, for whoever started the run.
     pub fn keep_record(&self, record: Vec<u8>) {
         self.state.lock().record = Some(record);
@@ -180,6 +207,18 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn what_ranks_did_is_told_with_how_many_told() {
+        let meeting = Meeting::new(3);
+        meeting.leave(0, (5, 50));
+        meeting.leave(2, (1, 7));
+        let some = "2 of 3 ranks had done 6 operations with 57 bytes by then, in all phases; the others did not tell";
+        assert_eq!(meeting.told(), some);
+        meeting.leave(1, (10, 0));
+        let all = "ranks 0 to 2 had done 16 operations with 57 bytes by then, in all phases";
+        assert_eq!(meeting.told(), all);
     }
 
     #[test]

@@ -249,15 +249,19 @@ impl<'a> Rank<'a> {
         }
     }
 
-    /// Leaves the run in order; rank 0 hands the record over.
+    /// Leaves the run in order, and says what it has done; rank 0 hands the record over.
     pub(crate) fn leave(&mut self, record: Option<&[u8]>) {
+        let done = self.line.read();
         match &mut self.group {
-            Group::Here(meeting) => record
-                .into_iter()
-                .for_each(|r| meeting.keep_record(r.to_vec())),
+            Group::Here(meeting) => {
+                record
+                    .into_iter()
+                    .for_each(|r| meeting.keep_record(r.to_vec()));
+                meeting.leave(self.id, done);
+            }
             Group::There(connection) => {
                 record.into_iter().for_each(|r| connection.keep_record(r));
-                connection.leave();
+                connection.leave(done);
             }
         }
     }

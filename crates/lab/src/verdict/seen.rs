@@ -272,8 +272,8 @@ fn tells(d: &Dump) -> bool {
     is_server(d) || !d.passages.is_empty()
 }
 
-/// Since when all records of a node are there, where older ones have gone. Of a client that nobody asks, the RPCs have; of what it
-/// did before, only operations are left that no others were seen beside.
+/// Since when all records of a node are there, where older ones have gone. A client knows of older operations only by those that
+/// were long: their RPCs ended late.
 fn oldest(d: &Dump) -> Option<i64> {
     if !tells(d) {
         return d.rpcs.iter().map(|r| r.span.1).min();
@@ -307,6 +307,7 @@ fn starved(router: &Dump) -> f64 {
 mod tests {
     use super::super::rules::CauseKind;
     use super::*;
+    use crate::attribution::rpc_of;
 
     fn passage(arrived: i64, admitted: i64, passed: i64) -> coral_stopwatch::Passage {
         coral_stopwatch::Passage {
@@ -385,22 +386,8 @@ mod tests {
             };
             let rpc = coral_stopwatch::Rpc {
                 op: op.id,
-                peer: 2,
-                target: "fs-OST0000_UUID".into(),
-                xid: n as u64,
-                reply_mbits: n as u64,
-                opc: opc::OST_READ,
                 fid: op.fid,
-                span: op.span,
-                sending: at,
-                sent: at,
-                reply: at + 5 * MS,
-                attempts: 1,
-                bulk_bytes: 0,
-                inline_bytes: 0,
-                in_flight: 1,
-                in_flight_max: 8,
-                waits: vec![],
+                ..rpc_of(opc::OST_READ, n as u64, op.span)
             };
             (op, rpc)
         };
@@ -476,6 +463,26 @@ mod tests {
             "{share}, {count}"
         );
         assert!(untold(&seen).0 > 0.5, "all of it");
+    }
+
+    /// A client whose records of RPCs reach back half a second, beside one that did little for three: no rate is of the time of which
+    /// the busy one cannot tell.
+    #[test]
+    fn what_a_client_has_forgotten_is_not_counted_as_idle() {
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let mut quiet = seen.dumps[0].clone();
+        quiet.names = vec!["quiet".into()];
+        quiet.nids = vec![3];
+        quiet.ops.retain(|o| o.id % 10 == 1);
+        quiet.rpcs.retain(|r| r.op % 10 == 1);
+        let busy = &mut seen.dumps[0];
+        (busy.lost, busy.rpcs) = (250, busy.rpcs.split_off(250));
+        busy.ops.retain(|o| o.id > 250);
+        seen.dumps.push(quiet);
+        let (recent, seconds, _) = seen.recent(3.0);
+        assert!((0.49..0.51).contains(&seconds), "{seconds}");
+        let of = |client: usize| recent.dumps[client].ops.len();
+        assert_eq!((of(0), of(2)), (49, 4));
     }
 
     #[test]

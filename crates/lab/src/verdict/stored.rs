@@ -49,27 +49,14 @@ pub(super) fn stored(j: &Joined) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attribution::rpc_of;
 
     fn rpc(opc: u32, target: usize, file: u64, span: (i64, i64), bytes: u64) -> JoinedRpc {
         JoinedRpc {
             rpc: coral_stopwatch::Rpc {
-                op: 0,
-                peer: 2,
-                target: "".into(),
-                xid: 0,
-                reply_mbits: 0,
-                opc,
                 fid: (file, 0, 0),
-                span,
-                sending: 0,
-                sent: 0,
-                reply: 0,
-                attempts: 1,
                 bulk_bytes: bytes,
-                inline_bytes: 0,
-                in_flight: 0,
-                in_flight_max: 8,
-                waits: vec![],
+                ..rpc_of(opc, 0, span)
             },
             is_served: true,
             service: String::new(),

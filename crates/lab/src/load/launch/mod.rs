@@ -270,7 +270,7 @@ impl<'r> Local<'r> {
         });
         if let (Err(_), Some(why)) = (&done, self.run.ending.why()) {
             rank.break_up(why);
-            done = Err(Failed::Apart(self.ended(why)));
+            done = Err(ended(why, self.clock));
         }
         if let Err(why) = &done
             && !matches!(why, Failed::Apart(_))
@@ -291,19 +291,6 @@ impl<'r> Local<'r> {
         });
         rank.leave(record.as_deref());
         done
-    }
-
-    /// Why it was ended, and what had been done by then.
-    fn ended(&self, why: &str) -> String {
-        let (operations, bytes) = self.board.totals();
-        let ranks = match self.ranks.len() {
-            1 => format!("rank {}", self.ranks.start),
-            _ => format!("ranks {} to {}", self.ranks.start, self.ranks.end - 1),
-        };
-        format!(
-            "{why} after {:.3} s; {ranks} had done {operations} operations with {bytes} bytes by then, in all phases",
-            self.clock.now() as f64 / 1e9
-        )
     }
 
     fn new_record(&self, rank: &Rank<'_>) -> Record {
@@ -327,6 +314,11 @@ impl<'r> Local<'r> {
             notes: self.tool.notes(),
         }
     }
+}
+
+/// Why a run was ended, and when.
+fn ended(why: &str, clock: Clock) -> Failed {
+    Failed::Apart(format!("{why} after {:.3} s", clock.now() as f64 / 1e9))
 }
 
 /// The mounts of the library that a run works on.

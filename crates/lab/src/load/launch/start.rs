@@ -3,7 +3,7 @@
 use super::own::{Own, Ranks};
 use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
-use super::{Ended, Failed, Local, Mounted, Run, Tool};
+use super::{Ended, Ending, Failed, Local, Mounted, Run, Tool};
 use parking_lot::Mutex;
 use rustix::fs::Access;
 use std::fs;
@@ -73,14 +73,20 @@ fn can_be_written(run: &Run, own: &Own) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The record is written whatever came of the run.
+/// The record is written whatever came of the run. Where that was ended, it has what all ranks had done: they have left.
 fn finish(
     run: &Run,
     own: &Own,
     meeting: &Meeting,
     done: Result<u8, Failed>,
 ) -> Result<Ended, Failed> {
-    let record: Option<serde_json::Value> = match meeting.record() {
+    let done = done.map_err(|why| match why {
+        Failed::Apart(why) if run.ending.why().is_some() => {
+            Failed::Apart(format!("{why}; {}", meeting.told()))
+        }
+        why => why,
+    });
+    let mut record: Option<serde_json::Value> = match meeting.record() {
         Some(bytes) => serde_json::from_slice(&bytes).ok(),
         // Rank 0 went away with what it had.
         None => done.as_ref().err().map(|why| {
@@ -94,6 +100,9 @@ fn finish(
             })
         }),
     };
+    if let (Some(record), Err(why), Some(_)) = (&mut record, &done, run.ending.why()) {
+        record["why_incomplete"] = why.to_string().into();
+    }
     let asked = own.json.as_deref();
     for path in asked.into_iter().chain(run.env.var(RECORD)) {
         if let Some(record) = record
@@ -182,7 +191,7 @@ fn processes(run: &Run, own: &Own, tool: &dyn Tool, meeting: &Arc<Meeting>) -> R
     std::thread::scope(|s| {
         let (m, clock, token) = (meeting.clone(), local.clock, token.clone());
         s.spawn(move || hub::serve(s, listener, m, token, clock, 1..size, MEET_LIMIT));
-        s.spawn(move || children.wait(meeting));
+        s.spawn(move || children.wait(meeting, &run.ending));
         let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock);
         local.end(own, done).map_err(|why| children.why(why))
     })
@@ -230,8 +239,9 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
     std::thread::scope(|s| {
         let (m, token) = (meeting.clone(), token.clone());
         s.spawn(move || hub::serve(s, listener, m, token, clock, 0..size, MEET_LIMIT));
-        let code = children.wait(meeting);
+        let code = children.wait(meeting, &run.ending);
         match meeting.broken() {
+            Some(why) if run.ending.why().is_some() => Err(super::ended(&why, clock)),
             Some(why) => Err(children.why(Failed::Apart(why))),
             None => Ok(code),
         }
@@ -286,6 +296,15 @@ struct Running {
     what: String,
 }
 
+impl Running {
+    /// Says a line on its standard input. One that has ended already is noticed when it is waited for.
+    fn tell(&self, line: &str) {
+        if let Some(stdin) = &mut self.child.lock().stdin {
+            let _ = writeln!(stdin, "{line}");
+        }
+    }
+}
+
 /// How often it is looked whether a process has ended.
 const CHILD_LOOK: Duration = Duration::from_millis(10);
 
@@ -317,9 +336,10 @@ impl Children {
         Ok(children)
     }
 
-    /// Waits until all have ended; the greatest code. One that ends before it took part ends the run.
-    fn wait(&self, meeting: &Meeting) -> u8 {
-        let mut code = 0;
+    /// Waits until all have ended; the greatest code. One that ends before it took part ends the run. They are told why the run is
+    /// over; where that was ended from outside, they may take as long as this process.
+    fn wait(&self, meeting: &Meeting, ending: &Ending) -> u8 {
+        let (mut code, mut told) = (0, false);
         let mut left: Vec<&Running> = self.running.iter().collect();
         while !left.is_empty() {
             left.retain(|r| {
@@ -342,9 +362,14 @@ impl Children {
                 }
                 false
             });
-            if meeting.broken().is_some() {
-                // Ranks that wait for a disk are not waited for: they end with their standard input.
-                left.iter().for_each(|r| drop(r.child.lock().stdin.take()));
+            if let Some(why) = meeting.broken() {
+                if !std::mem::replace(&mut told, true) {
+                    left.iter().for_each(|r| r.tell(&why));
+                }
+                if ending.why().is_none() {
+                    // Ranks that wait for a disk are not waited for: they end with their standard input.
+                    left.iter().for_each(|r| drop(r.child.lock().stdin.take()));
+                }
             }
             crate::load::clock::sleep(CHILD_LOOK);
         }
@@ -371,7 +396,7 @@ pub(super) fn joined(
     let stdin = std::io::stdin();
     let read = stdin.lock().take(MEET_FILE_MAX).read_line(&mut token);
     read.map_err(Failed::file("standard input"))?;
-    end_with_standard_input(run.mounted.clone());
+    end_with_standard_input(run.mounted.clone(), run.ending.clone());
     let ranks = place.first..place.first + place.count;
     let local = Local::new(run, own, tool, ranks.clone(), place.host.as_deref())?;
     let done = std::thread::scope(|s| {
@@ -390,15 +415,18 @@ pub(super) fn joined(
     local.end(own, done)
 }
 
-/// Ends this process when whoever started it has gone or gives it up: nobody would hear of it any more.
+/// Ends the run here for the reason that whoever started it says, and this process when that one has gone or gives it up: nobody would
+/// hear of it any more.
 #[expect(
     clippy::disallowed_methods,
     reason = "waits for the end of a pipe beside the ranks"
 )]
-fn end_with_standard_input(mounted: Mounted) {
+fn end_with_standard_input(mounted: Mounted, ending: Ending) {
     std::thread::spawn(move || {
-        let mut rest = Vec::new();
-        let _ = std::io::stdin().lock().read_to_end(&mut rest);
+        for why in std::io::stdin().lock().lines().map_while(Result::ok) {
+            ending.end(&why);
+        }
+        ending.end("whoever started it is there no more");
         // Ranks that are about to end by themselves may say why.
         crate::load::clock::sleep(Duration::from_secs(2));
         mounted.abandon();

@@ -253,7 +253,7 @@ impl Gate {
         self.core.lock().begin_drain_writes()
     }
 
-    /// Tells those for whom [`Gate::lets_go`] waits.
+    /// Tells who waits for a cover of pages to go ([`Gate::lets_go`]).
     fn drain_begun(&self, begun: bool) -> bool {
         if begun {
             self.changed.notify_waiters();
@@ -339,8 +339,7 @@ impl Gate {
 
     /// The cover for writes has no lock any more. True: the caller drains it.
     pub fn begin_drain_bare(&self) -> bool {
-        let begun = self.core.lock().begin_drain_bare();
-        self.drain_begun(begun)
+        self.core.lock().begin_drain_bare()
     }
 
     /// Others want the file, or it cannot be covered: writes are synchronous for a while, longer each time unless the cover was
