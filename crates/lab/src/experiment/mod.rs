@@ -32,7 +32,7 @@ pub(crate) use measures::is_unit;
 pub use nearest::nearest;
 pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;
-pub use process::{Ended, Role, run_together};
+pub use process::{Ended, Moment, Role, run_together};
 pub use rig_spec::{RigSpec, System, needs_namespace};
 pub use runner::{Ask, AskTcp, Outcome, Settings, is_running, loopback_up, resume, run};
 pub(crate) use spec::applies;

@@ -65,7 +65,7 @@ pub struct Ended {
 }
 
 /// What commands that run together have come to.
-pub(super) enum Moment<'a> {
+pub enum Moment<'a> {
     /// They are about to be released; these are their pids.
     Ready(&'a [u32]),
     /// All have ended, and can be read in /proc still.
@@ -140,7 +140,7 @@ fn kill_group(leader: u32) {
 /// Runs `roles` from one instant on, and waits for all. `at` is called right before they are released and when they have ended. What
 /// takes longer than `timeout` is killed with its process group; so is everything once `stop` says why, once the laboratory is gone,
 /// and what the commands have left in their groups when all have ended.
-pub(super) fn run_together(
+pub fn run_together(
     roles: &[Role],
     timeout: Duration,
     stop: &dyn Fn() -> Option<String>,

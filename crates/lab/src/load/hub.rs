@@ -342,7 +342,10 @@ mod tests {
         assert_eq!(broken, None);
         assert_eq!(meeting.record().as_deref(), Some(&b"{}"[..]));
         let told = meeting.told();
-        assert!(told.starts_with("ranks 0 to 2 had done 30 operations with 3 bytes"), "{told}");
+        assert!(
+            told.starts_with("ranks 0 to 2 had done 30 operations with 3 bytes"),
+            "{told}"
+        );
     }
 
     #[test]

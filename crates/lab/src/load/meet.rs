@@ -148,7 +148,9 @@ impl Meeting {
             true => "",
             false => "; the others did not tell",
         };
-        format!("{who} had done {operations} operations with {bytes} bytes by then, in all phases{silent}")
+        format!(
+            "{who} had done {operations} operations with {bytes} bytes by then, in all phases{silent}"
+        )
     }
 
     /// Keeps the record that rank 0 hands over, for whoever started the run.
