@@ -55,6 +55,15 @@ pub(crate) fn run(f: Format) -> Result<(), String> {
 }
 
 fn prepare(dir: &Path) -> Result<(), String> {
+    for target in [dir, &dir.join("mgs")] {
+        if let Ok(there) = OsdFs::label(target) {
+            return Err(format!(
+                "'{}' holds {} already and is left as it is: serve it with `coral serve {0}`, or give a new directory",
+                dir.display(),
+                there.target_name()
+            ));
+        }
+    }
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
     let mut entries = std::fs::read_dir(dir)
         .map_err(|e| format!("'{}': {e}", dir.display()))?

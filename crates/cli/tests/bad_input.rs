@@ -542,6 +542,27 @@ fn a_target_that_was_never_served_is_clean() {
         String::from_utf8_lossy(&out.stderr)
     );
     assert_says(&said, &["a-MDT0000", "clean", "formatted, never served"]);
+    let mut again = coral();
+    again.args([
+        "format",
+        "--ost",
+        "3",
+        "--fsname",
+        "a",
+        "--mgsnode",
+        "127.0.0.1@tcp",
+    ]);
+    let (_, said) = fails(again.arg(dir.join("mdt0000")));
+    assert_says(
+        &said,
+        &["a-MDT0000 already", "coral serve", "new directory"],
+    );
+    let (_, said) = fails(
+        coral()
+            .args(["format", "--mgs", "--mdt", "0", "--fsname", "a"])
+            .arg(&dir),
+    );
+    assert_says(&said, &["MGS already", "left as it is"]);
 }
 
 /// Random bytes, and a true HELLO magic with random bytes after it.

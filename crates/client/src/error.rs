@@ -296,9 +296,6 @@ pub enum Refusal {
     /// A list of MDTs to migrate to lacks the one where the directory has to go.
     #[error("the MDT of the directory above is not among those given")]
     NotListed,
-    /// It was migrated before.
-    #[error("it was migrated already")]
-    Migrated,
 }
 
 const _: () = assert!(size_of::<TargetError>() <= 96 && size_of::<Error>() <= 96);

@@ -11,6 +11,7 @@ use coral_wire::ptlrpc::{
     MSG_CONNECT_INITIAL, MSG_CONNECT_RECONNECT, MSG_CONNECT_RECOVERING, MSG_CONNECT_REPLAYABLE,
 };
 use coral_wire::raw::c_array;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
@@ -401,8 +402,13 @@ impl Import {
                     None => import.idle_ms() >= interval.as_millis() as u64 / 2,
                     Some(nid) => nid.is_none_or(|n| n == import.peer_nid()),
                 };
-                if wanted && import.state() == ImportState::Full {
-                    import.ping().await;
+                while wanted && import.state() == ImportState::Full {
+                    tokio::select! {
+                        biased;
+                        _ = import.ping() => break,
+                        // it may have gone to the dead peer over a connection that was thought to be whole
+                        () = breaks_again(&mut lost, &import) => {}
+                    }
                 }
             }
         });
@@ -413,6 +419,17 @@ impl Import {
         let mut rq = Request::new(self.cfg.request_portal, coral_wire::ptlrpc::opc::OBD_PING);
         rq.reply_portal = self.cfg.reply_portal;
         self.call_once(&rq, 0).await.is_ok()
+    }
+}
+
+/// One more connection to the server of `import` breaks.
+async fn breaks_again(lost: &mut Receiver<Nid>, import: &Arc<Import>) {
+    loop {
+        match lost.recv().await {
+            Ok(nid) if nid != import.peer_nid() => {}
+            Ok(_) | Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
     }
 }
 

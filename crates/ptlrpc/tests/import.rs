@@ -635,6 +635,29 @@ async fn an_import_leaves_only_when_nothing_can_be_lost() {
     s.stop().await;
 }
 
+/// A server that died is asked again when each of several connections to it breaks: the first ping may have gone into one that was
+/// thought to be whole.
+#[tokio::test(start_paused = true)]
+async fn a_ping_that_went_into_a_dead_connection_is_not_waited_for() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    s.stop().await;
+    w.server.serve_portal(portal::MDS_REQUEST, Arc::new(Silent));
+    let breaks = || w.mem.reset(nid("10.0.0.1@tcp"), nid("10.0.0.2@tcp"));
+    breaks();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert_eq!(imp.state(), ImportState::Full, "the ping has no answer yet");
+    let again = Server::start(&w.server, &w.disk);
+    breaks();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let seen = again.mini.seen.lock().clone();
+    assert!(
+        seen.iter().any(|(opc, ..)| *opc == opc::MDS_CONNECT),
+        "{seen:?}"
+    );
+    assert_eq!(imp.state(), ImportState::Full);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_restarted_server_gets_uncommitted_requests_in_transno_order() {
     let w = world().await;

@@ -84,7 +84,6 @@ impl Refusal {
             // As Lustre's `lmv`: other names of the directory go on.
             R::ShardLost | R::NoSuchMdt | R::NotListed => Errno::ENODEV,
             // As Lustre's MDT.
-            R::Migrated => Errno::EALREADY,
             R::DirectoryMoved => Errno::ESTALE,
             // `lmv_name_to_stripe_index` refuses to guess.
             R::UnknownHash => Errno::EBADF,

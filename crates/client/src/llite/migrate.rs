@@ -153,15 +153,14 @@ impl Migrations {
                 Err(e) => Err(Error::from(e)),
             }
         };
-        let Some(a) = look(at.dir).await? else {
-            return match at.dir != to.dir && look(to.dir).await?.is_some() {
-                true => Err(Refusal::Migrated.into()),
-                false => Err(Refusal::NoName.into()),
-            };
-        };
+        let (mut there, mut a) = (at.dir, look(at.dir).await?);
+        if a.is_none() && at.dir != to.dir {
+            (there, a) = (to.dir, look(to.dir).await?);
+        }
+        let a = a.ok_or(Refusal::NoName)?;
         let fid = a.body.fid1;
         Ok(Found {
-            at: at.dir,
+            at: there,
             to: to.dir,
             fid,
             mode: match elsewhere(&a) {

@@ -9,7 +9,7 @@ use coral_client::time::Timespec;
 use coral_client::{SetAttr, SetTime};
 use coral_lnet::LinkModel;
 use coral_wire::Errno;
-use coral_wire::layout::{LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
+use coral_wire::layout::{LMV_MAGIC_STRIPE, LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
 
 use crate::common::{Cluster, Result, Rng, SERVER, User, nid};
 use crate::several::work::{split, work};
@@ -18,6 +18,19 @@ use crate::several::{end, layout_of, mkdir_on, path_of};
 /// As `lfs migrate -m` asks for it.
 fn to(count: u32, mdt: u32) -> LmvUserMd {
     LmvUserMd::request(count, mdt, hash_flag::FIXED)
+}
+
+/// The same with a list of MDTs.
+fn to_list(mdts: [u32; 2]) -> LmvUserMd {
+    let mut list = to(2, mdts[0]);
+    list.head.magic = LMV_MAGIC_STRIPE;
+    list.objects = mdts
+        .map(|mds| LmvUserMdsData {
+            mds,
+            ..Default::default()
+        })
+        .to_vec();
+    list
 }
 
 /// Moves one name.
@@ -115,17 +128,9 @@ async fn a_directory_moves_with_what_is_in_it() {
     assert_eq!(step(&u, "d", &to(1, 1)).await, Err(Errno::EALREADY));
     migrate(&u, "d", &to(1, 1)).await.unwrap();
     // to several, and with a list, and back
-    let mut list = to(2, 2);
-    list.head.magic = coral_wire::layout::LMV_MAGIC_STRIPE;
-    list.objects = [2, 0]
-        .map(|mds| LmvUserMdsData {
-            mds,
-            ..Default::default()
-        })
-        .to_vec();
     for (lum, mdts) in [
         (to(2, 1), vec![1, 2]),
-        (list, vec![2, 0]),
+        (to_list([2, 0]), vec![2, 0]),
         (to(3, 0), vec![0, 1, 2]),
         (to(1, 0), vec![0]),
     ] {
@@ -154,6 +159,61 @@ async fn begun(u: &User, lum: &LmvUserMd) {
     step(u, "d", lum).await.unwrap();
     let (_, hash) = layout_of(u, "d").await;
     assert_ne!(hash & hash_flag::MIGRATION, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_mdts_is_the_same_in_any_order() {
+    let c = Cluster::start_mdts(4, 2).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let mut dirs = vec!["d".to_owned()];
+    dirs.extend((0..8).map(|i| format!("d/{i}")));
+    for dir in &dirs {
+        u.mkdir(dir).await.unwrap();
+    }
+    let mut before = Vec::new();
+    for list in [[1, 3], [3, 1], [1, 3]] {
+        migrate(&u, "d", &to_list(list)).await.unwrap();
+        let mut fids = Vec::new();
+        for dir in &dirs {
+            let (mut mdts, _) = layout_of(&u, dir).await;
+            mdts.sort_unstable();
+            assert_eq!(mdts, [1, 3], "{dir}");
+            fids.push(u.fid(dir).await.unwrap());
+        }
+        if !before.is_empty() {
+            assert_eq!(fids, before, "nothing is moved anew");
+        }
+        before = fids;
+    }
+    end(&c, &[&fs]).await;
+}
+
+/// What was moved otherwise by itself, or stayed where it was, while the directory above it is on its way.
+#[tokio::test(start_paused = true)]
+async fn what_has_its_name_in_place_already_is_moved_too() {
+    let c = Cluster::start_mdts(4, 2).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    for dir in ["d", "d/sub", "d/sub/below"] {
+        u.mkdir(dir).await.unwrap();
+    }
+    let open = u.create("d/open", libc::O_WRONLY).await.unwrap();
+    let list = to_list([1, 3]);
+    begun(&u, &list).await;
+    migrate(&u, "d/sub", &to(1, 2)).await.unwrap();
+    assert_eq!(layout_of(&u, "d/sub").await.0.len(), 1);
+    step(&u, "d/open", &list).await.unwrap();
+    assert_eq!(mdt_of(&u, "d/open").await, 0, "it is open");
+    u.close(&open).await.unwrap();
+    migrate(&u, "d", &list).await.unwrap();
+    for dir in ["d", "d/sub", "d/sub/below"] {
+        let (mut mdts, _) = layout_of(&u, dir).await;
+        mdts.sort_unstable();
+        assert_eq!(mdts, [1, 3], "{dir}");
+    }
+    assert!([1, 3].contains(&mdt_of(&u, "d/open").await));
+    end(&c, &[&fs]).await;
 }
 
 async fn set_xattr(u: &User, path: &str, name: &[u8], value: Vec<u8>) {

@@ -111,18 +111,25 @@ pub fn begun(
         true => was.head.migrate_offset as usize,
         false => was.stripe_fids.len(),
     };
-    let lies = homes.get(..kept);
+    let lies = homes.get(..kept).unwrap_or_default();
     let as_many = |n: usize| n == count || shards_of(lum, mdts) == Ok(n);
     let same = match lum.objects.is_empty() {
-        true => lies.is_some_and(|l| as_many(l.len()) && l.first().copied() == first),
-        false => lies == Some(&plan.mdts[..]),
+        true => as_many(lies.len()) && lies.first().copied() == first && first == Some(home),
+        // each directory of a tree begins on the MDT of its name, so the order tells nothing
+        false => sorted(lies) == sorted(&plan.mdts),
     };
-    match (changing, same && hash && first == Some(home)) {
+    match (changing, same && hash) {
         (true, true) if is_migrating(was) => Err(Errno::EALREADY),
         (true, _) => Err(Errno::EPERM),
         (false, true) => Err(Errno::EALREADY),
         (false, false) => Ok(()),
     }
+}
+
+fn sorted(mdts: &[u32]) -> Vec<u32> {
+    let mut mdts = mdts.to_vec();
+    mdts.sort_unstable();
+    mdts
 }
 
 /// Gives the directory `h` its only place, as a shard. It lies here.
@@ -308,6 +315,8 @@ pub fn shrink(t: &mut Txn<'_>, h: TxnObject, was: &LmvMd) -> MdtResult<()> {
 
 #[cfg(test)]
 mod tests {
+    use coral_wire::layout::LmvUserMdsData;
+
     use super::*;
 
     fn lmv(count: u32, hash: u32, offset: u32) -> LmvMd {
@@ -365,6 +374,16 @@ mod tests {
         assert_eq!(now(Some(&moves), 1, &homes, &[0, 1], 0), Err(Errno::EPERM));
         let crush = now(Some(&moves), 1, &homes, &[1, 0], hash_type::CRUSH);
         assert_eq!(crush, Err(Errno::EPERM));
+        // a list, in whichever order
+        let mut list = lum(0);
+        list.objects = vec![LmvUserMdsData::default(); 2];
+        let listed = |was, homes: &[u32], mdts: &[u32]| {
+            begun(Some(was), homes[0], homes, &to(mdts), (&list, 4))
+        };
+        assert_eq!(listed(&two, &[3, 1], &[1, 3]), Err(Errno::EALREADY));
+        assert_eq!(listed(&moves, &[3, 1, 0], &[1, 3]), Err(Errno::EALREADY));
+        assert_eq!(listed(&two, &[3, 0], &[1, 3]), Ok(()));
+        assert_eq!(listed(&moves, &[3, 0, 1], &[1, 3]), Err(Errno::EPERM));
         // with an MDT that is away now
         let three = LmvUserMd::request(3, 1, 0);
         let without =

@@ -132,21 +132,20 @@ impl Ctx {
         self.migrate_locked(op, &f, &aim).await
     }
 
-    /// EALREADY: the name is where it belongs already, after a migration of its directory that has not ended.
+    /// A name that is where it belongs, though the migration of its directory has not ended, may stand for what has yet to move.
     async fn find_migrated(&self, op: &mut Op, r: &RecRename, name: &Bytes) -> MdtResult<Found> {
         let dir = self.ops.peek(r.fid1).await?.ok_or(Errno::ENOENT)?;
         if !dir.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
         let lmv = migrating::layout_of(&r.fid1, &dir)?;
-        let (old, new) = migrating::places(r.fid1, lmv.as_ref(), name)?;
-        let child = match op.look(old, name).await? {
-            Some(child) => child,
-            None if old != new && op.look(new, name).await?.is_some() => {
-                return Err(Errno::EALREADY.into());
-            }
-            None => return Err(Errno::ENOENT.into()),
-        };
+        let (mut old, new) = migrating::places(r.fid1, lmv.as_ref(), name)?;
+        let mut child = op.look(old, name).await?;
+        if child.is_none() && old != new {
+            old = new;
+            child = op.look(new, name).await?;
+        }
+        let child = child.ok_or(Errno::ENOENT)?;
         Ok(Found {
             name: name.clone(),
             old,
