@@ -16,8 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Longest request line, bytes.
 const REQUEST_MAX_BYTES: u64 = 64 << 10;
-/// How long a client of the socket waits for an answer, seconds.
-const ANSWER_TIMEOUT_S: u64 = 60;
+/// How long a client of the socket waits for an answer to anything else.
+pub(crate) const ANSWER_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
+/// How long a process may take that is asked for what it knows. One that is stopped, or hangs, does not answer at all.
+pub(crate) const LOOK_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Pause after a connection that could not be accepted.
 pub(crate) const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
 
@@ -181,10 +183,32 @@ pub(crate) fn say_line(stream: &StdStream, line: &str) -> std::io::Result<()> {
     Ok(())
 }
 
+/// Connects to a process, each step of which, as every read and write later, takes no longer than `limit`: then it is
+/// `WouldBlock`. A process that is stopped takes some connections, and no more when nobody has accepted these.
+pub(crate) fn connect(socket: &Path, limit: std::time::Duration) -> std::io::Result<StdStream> {
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let stream = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    for way in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&stream, way, Some(limit))?;
+    }
+    rustix::net::connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    Ok(stream.into())
+}
+
 /// Asks the process that serves `dir`. `Err` when none answers.
 pub(crate) fn ask(dir: &Path, what: Ask) -> std::io::Result<serde_json::Value> {
-    let stream = StdStream::connect(path(dir))?;
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(ANSWER_TIMEOUT_S)))?;
+    ask_within(dir, what, ANSWER_LIMIT)
+}
+
+/// The same of what takes it no longer than `limit`.
+pub(crate) fn ask_within(
+    dir: &Path,
+    what: Ask,
+    limit: std::time::Duration,
+) -> std::io::Result<serde_json::Value> {
+    let stream = connect(&path(dir), limit)?;
     say_line(&stream, &serde_json::to_string(&what)?)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;

@@ -2,6 +2,7 @@
 
 use crate::args::{Lab, LabAction, LabRun, LabWhere};
 use crate::control::{self, Ask};
+use crate::lnetctl::find;
 use coral_lab::collect::{answer, of_machine};
 use coral_lab::experiment::{
     self, Outcome, Plan, RunDir, Settings, Spec, load, loopback_up, nearest, needs_namespace,
@@ -117,9 +118,11 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
         mounts,
         scratch: place.scratch.clone(),
         ask: Arc::new(|dir| {
-            control::ask(dir, Ask::Status).map_err(|e| format!("'{}': {e}", dir.display()))
+            let limit = control::LOOK_LIMIT;
+            control::ask_within(dir, Ask::Status, limit)
+                .map_err(|e| find::no_answer(&control::path(dir), &e, limit))
         }),
-        trace: Arc::new(crate::trace::ask_all),
+        trace: Arc::new(|places| crate::trace::ask_all(places)?.whole()),
         tcp: Arc::new(crate::trace::tcp),
         command_line: std::env::args().collect(),
         stop,

@@ -1,8 +1,8 @@
 //! `coral status` and `coral down`.
 
 use crate::args::{Down, Status};
-use crate::control::{self, Ask};
-use crate::lnetctl::find::alive;
+use crate::control::{self, ANSWER_LIMIT, Ask, LOOK_LIMIT};
+use crate::lnetctl::find::{self, alive};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -18,7 +18,8 @@ const GOODBYE_POLLS: u32 = 100;
 /// Entry of `coral status`.
 pub(crate) fn status(s: Status) -> Result<(), String> {
     check_dir(&s.dir)?;
-    let answer = control::ask(&s.dir, Ask::Status).map_err(|e| no_answer(&s.dir, &e))?;
+    let answer = control::ask_within(&s.dir, Ask::Status, LOOK_LIMIT)
+        .map_err(|e| no_answer(&s.dir, &e, LOOK_LIMIT))?;
     if s.json {
         println!("{answer:#}");
         return Ok(());
@@ -92,8 +93,11 @@ fn check_dir(dir: &Path) -> Result<(), String> {
 }
 
 /// Says who may ask, or how it is started, as far as the directory tells.
-fn no_answer(dir: &Path, why: &std::io::Error) -> String {
+fn no_answer(dir: &Path, why: &std::io::Error, limit: Duration) -> String {
     let shown = dir.display();
+    if why.kind() == ErrorKind::WouldBlock {
+        return find::no_answer(&control::path(dir), why, limit);
+    }
     if why.kind() == ErrorKind::PermissionDenied {
         return format!(
             "'{}': permission denied; ask as the user who started what runs there",
@@ -120,13 +124,13 @@ fn no_answer(dir: &Path, why: &std::io::Error) -> String {
 )]
 fn when_unmounted(dir: &Path) -> Value {
     for _ in 0..GOODBYE_POLLS {
-        let status = control::ask(dir, Ask::Status).unwrap_or_default();
+        let status = control::ask_within(dir, Ask::Status, LOOK_LIMIT).unwrap_or_default();
         if mounts(&status).is_empty() {
             return status;
         }
         std::thread::sleep(POLL);
     }
-    control::ask(dir, Ask::Status).unwrap_or_default()
+    control::ask_within(dir, Ask::Status, LOOK_LIMIT).unwrap_or_default()
 }
 
 /// Entry of `coral down`.
@@ -135,7 +139,7 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
     let before = when_unmounted(&d.dir);
     let pid = before["pid"].as_u64();
     let ask = if d.force { Ask::DownForced } else { Ask::Down };
-    let answer = control::ask(&d.dir, ask).map_err(|e| no_answer(&d.dir, &e))?;
+    let answer = control::ask(&d.dir, ask).map_err(|e| no_answer(&d.dir, &e, ANSWER_LIMIT))?;
     match answer["error"].as_str() {
         Some(why) => Err(why.to_owned()),
         None => {

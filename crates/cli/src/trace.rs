@@ -10,16 +10,21 @@ use coral_lab::verdict::{Granted, Seen, Tcp};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// How the user says which processes.
 pub(crate) const HOW: &str = "`coral trace DIR ...`, mount points or pids";
 
+/// Exit code of what is done without a process that did not answer.
+const LEFT_OUT: u8 = 3;
+
 /// Entry of `coral trace`.
-pub(crate) fn run(t: Trace) -> Result<(), String> {
-    let seen = ask_all(&t.places)?;
+pub(crate) fn run(t: Trace) -> Result<ExitCode, String> {
+    let Told { seen, silent } = ask_all(&t.places)?;
     if t.json {
-        return print(&format!("{}\n", json!(seen)));
+        print(&format!("{}\n", json!(seen)))?;
+        return Ok(left_out(&silent));
     }
     let joined = seen.joined();
     if let Some(op) = &t.op {
@@ -35,7 +40,8 @@ pub(crate) fn run(t: Trace) -> Result<(), String> {
         std::fs::write(file, trace)
             .map_err(|e| format!("cannot write '{}': {e}", file.display()))?;
     }
-    print(&text(&joined, &filter, t.most))
+    print(&text(&joined, &filter, t.most))?;
+    Ok(left_out(&silent))
 }
 
 /// Whether there is an operation of this name: of a mount, or one that was `seen`.
@@ -58,23 +64,63 @@ pub(crate) fn print(text: &str) -> Result<(), String> {
     written.map_err(|e| format!("cannot print: {e}"))
 }
 
-/// What the processes tell together.
-pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Seen, String> {
-    let mut seen = Seen::default();
-    for socket in find::sockets(places, HOW)? {
-        take(&mut seen, &socket)?;
-    }
-    Ok(seen)
+/// What processes tell together.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub seen: Seen,
+    /// Why those told nothing that did not answer.
+    pub silent: Vec<String>,
 }
 
-/// What TCP knows of the connections of all these processes.
+impl Told {
+    /// What all of them tell; an error where one did not answer.
+    pub(crate) fn whole(self) -> Result<Seen, String> {
+        match self.silent.is_empty() {
+            true => Ok(self.seen),
+            false => Err(self.silent.join("; ")),
+        }
+    }
+}
+
+/// The exit code of what was done without those that did not answer, which are named.
+pub(crate) fn left_out(silent: &[String]) -> ExitCode {
+    silent.iter().for_each(|why| eprintln!("left out: {why}"));
+    match silent.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(LEFT_OUT),
+    }
+}
+
+/// Asks all processes. Those that do not answer are left out, unless nobody does.
+pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Told, String> {
+    let mut told = Told::default();
+    for socket in find::sockets(places, HOW)? {
+        let look = |act| find::look(&socket, &json!({ "lnet": LnetAsk { node: None, act } }));
+        let answered = look(Act::Stopwatch)
+            .and_then(|stopwatch| Ok((stopwatch, look(Act::Metrics { json: true })?)));
+        match answered {
+            Ok((stopwatch, counted)) => {
+                told.seen.take(&stopwatch)?;
+                told.seen.granted.extend(Granted::of(&counted["metrics"]));
+            }
+            Err(why) => told.silent.push(why),
+        }
+    }
+    match told.seen.dumps.is_empty() && !told.silent.is_empty() {
+        true => Err(told.silent.join("; ")),
+        false => Ok(told),
+    }
+}
+
+/// What TCP knows of the connections of all these processes that answer.
 pub(crate) fn tcp(places: &[PathBuf]) -> Result<Vec<Tcp>, String> {
     let mut all = vec![];
     for socket in find::sockets(places, HOW)? {
-        let answer = find::ask(
-            &socket,
-            &json!({ "lnet": LnetAsk { node: None, act: Act::Tcp } }),
-        )?;
+        let act = Act::Tcp;
+        let Ok(answer) = find::look(&socket, &json!({ "lnet": LnetAsk { node: None, act } }))
+        else {
+            continue;
+        };
         if let Some(why) = answer["error"].as_str() {
             return Err(why.to_owned());
         }
@@ -83,14 +129,6 @@ pub(crate) fn tcp(places: &[PathBuf]) -> Result<Vec<Tcp>, String> {
         all.extend(more);
     }
     Ok(all)
-}
-
-fn take(seen: &mut Seen, socket: &Path) -> Result<(), String> {
-    let ask = |act| json!({ "lnet": LnetAsk { node: None, act } });
-    seen.take(&find::ask(socket, &ask(Act::Stopwatch))?)?;
-    let counted = find::ask(socket, &ask(Act::Metrics { json: true }))?;
-    seen.granted.extend(Granted::of(&counted["metrics"]));
-    Ok(())
 }
 
 #[cfg(test)]

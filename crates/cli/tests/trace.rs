@@ -197,7 +197,9 @@ fn a_process_is_asked_once_and_asking_is_no_load() {
         let pid = running.pid().to_string();
         let link = place.path("link");
         std::os::unix::fs::symlink(&data, &link).expect("a link");
-        let all: [&Path; 4] = [&data, &mnt, Path::new(&pid), &link];
+        let around = ["mnt/../mnt", "data/../mnt", "mnt/../link"].map(|p| place.path(p));
+        let mut all: Vec<&Path> = vec![&data, &mnt, Path::new(&pid), &link];
+        all.extend(around.iter().map(|p| p.as_path()));
         assert_eq!(ops(&all), before);
         let explain = || {
             coral()
@@ -208,6 +210,55 @@ fn a_process_is_asked_once_and_asking_is_no_load() {
         };
         explain().expect("explained");
         assert_eq!(ops(&[&mnt]), before);
+        running.stop();
+    });
+}
+
+/// Everybody who asks is told of it, and gets what the others know. Nobody else asks it: it has a registry of its own.
+#[test]
+fn a_process_that_is_stopped_is_named_and_left_out() {
+    in_network_namespace("a_process_that_is_stopped_is_named_and_left_out", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let (data, dir, port) = (
+            place.path("data"),
+            place.make("router"),
+            place.port.to_string(),
+        );
+        let d = dir.to_string_lossy();
+        let nids = ["--nid", "127.0.0.8@tcp", "--nid", "127.0.0.9@tcp1"];
+        let args = [&["router", "--dir", &d, "--port", &port][..], &nids].concat();
+        let own = || {
+            let mut command = coral();
+            command.env("XDG_RUNTIME_DIR", place.dir.path());
+            command
+        };
+        let router = Running::start_as(own(), &args, &dir, &[]);
+        std::fs::write(place.path("mnt").join("f"), "x").expect("written");
+        let signal = |name: &str| {
+            let mut kill = std::process::Command::new("kill");
+            ok(kill.args([name, &router.pid().to_string()]));
+        };
+        signal("-STOP");
+        let told = format!("process {} (", router.pid());
+        let is_told = |said: &str| {
+            said.contains(&told) && said.contains("), which is stopped, did not answer within 5 s")
+        };
+        for command in [&["trace"][..], &["explain", "--watch", "0.1"]] {
+            let out = own().args(command).args([&data, &dir]).output();
+            let out = out.expect("it ends");
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert!(is_told(&said), "{command:?}: {said}");
+            assert_eq!(out.status.code(), Some(3), "{command:?}: {said}");
+            let found = String::from_utf8_lossy(&out.stdout);
+            assert!(found.contains("operations"), "{command:?}: {found}");
+        }
+        for command in ["status", "metrics", "history", "trace"] {
+            let (code, said) = fails(own().arg(command).arg(&dir));
+            assert!(code == 1 && is_told(&said), "{command}: {said}");
+        }
+        signal("-CONT");
+        router.stop();
         running.stop();
     });
 }

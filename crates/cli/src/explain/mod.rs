@@ -6,13 +6,14 @@ mod trial;
 
 use crate::args::Explain;
 use crate::lfs;
-use crate::trace::{ask_all, print, tcp};
+use crate::trace::{ask_all, left_out, print, tcp};
 use coral_lab::experiment::RunDir;
 use coral_lab::verdict::{
     Host, Look, Looks, STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -28,9 +29,9 @@ const RECENT_S: f64 = 10.0;
 const AGO_S: f64 = 2.0;
 
 /// Entry of `coral explain`.
-pub(crate) fn run(e: &Explain) -> Result<(), String> {
+pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
     if e.put_back {
-        return guard::serve();
+        return guard::serve().map(|()| ExitCode::SUCCESS);
     }
     if !(0.0..=WATCH_MAX_S).contains(&e.watch) {
         return Err(format!(
@@ -48,18 +49,18 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
                 "'{}' is what was kept of a run: --try needs the processes themselves, and a load on them",
                 file.display()
             )),
-            None => trial::run(e),
+            None => trial::run(e).map(|()| ExitCode::SUCCESS),
         };
     }
-    let (seen, of) = match file {
+    let (seen, of, silent) = match file {
         // As far as all processes have told of them.
-        Some(file) => (read(&file)?.recent(f64::INFINITY).0, None),
+        Some(file) => (read(&file)?.recent(f64::INFINITY).0, None, vec![]),
         None => {
             let watched = watched(&e.places, e.watch);
             let all = ask_all(&e.places)?;
-            let (mut seen, seconds, ago) = all.recent(e.watch.max(RECENT_S));
+            let (mut seen, seconds, ago) = all.seen.recent(e.watch.max(RECENT_S));
             watched.into(&mut seen);
-            (seen, Some((seconds, ago)))
+            (seen, Some((seconds, ago)), all.silent)
         }
     };
     let verdict = judge(&seen.facts(&seen.joined()));
@@ -68,7 +69,8 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
         if let Some((seconds, ago)) = of {
             all["of"] = json!({ "seconds": seconds, "ended_s_ago": ago });
         }
-        return print(&format!("{all:#}\n"));
+        print(&format!("{all:#}\n"))?;
+        return Ok(left_out(&silent));
     }
     let of = match of {
         Some((seconds, ago)) if ago >= AGO_S => {
@@ -77,7 +79,8 @@ pub(crate) fn run(e: &Explain) -> Result<(), String> {
         Some((seconds, _)) if seconds > 0.0 => format!("operations of the last {seconds:.1} s\n"),
         _ => String::new(),
     };
-    print(&format!("{of}{verdict}"))
+    print(&format!("{of}{verdict}"))?;
+    Ok(left_out(&silent))
 }
 
 /// What was watched meanwhile: this machine, and the TCP connections of the processes.

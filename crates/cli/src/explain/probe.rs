@@ -89,7 +89,7 @@ impl Probe {
 
     /// Takes its own operations from the rings of all processes.
     fn fetch(&mut self) -> Result<(), String> {
-        let seen = ask_all(&self.places)?;
+        let seen = ask_all(&self.places)?.whole()?;
         let own = seen.only(|o| self.fids.contains(&o.fid));
         self.own.add(own);
         self.fetched = Instant::now();

@@ -72,7 +72,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
 /// Waits for a window, and what was seen in it.
 fn looked(e: &Explain) -> Result<(Seen, Window), String> {
     let watched = watched(&e.places, e.window);
-    let all = ask_all(&e.places)?;
+    let all = ask_all(&e.places)?.whole()?;
     let mut seen = all.last(e.window);
     watched.into(&mut seen);
     Ok((seen, Window::of(&all, e.window)))
@@ -203,7 +203,7 @@ impl Maker<'_> {
 
     fn router(&mut self, name: &str, large: usize) -> Result<(), String> {
         let seen = self.sockets.iter().find_map(|s| {
-            let seen = ask_all(std::slice::from_ref(s)).ok()?;
+            let seen = ask_all(std::slice::from_ref(s)).ok()?.seen;
             let router = seen.routers.into_iter().find(|r| r.name == name)?;
             Some((s.clone(), router.buffers as usize))
         });

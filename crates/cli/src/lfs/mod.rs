@@ -25,6 +25,8 @@ use std::process::ExitCode;
 
 /// Largest attribute `lfs` reads, bytes: the kernel's XATTR_SIZE_MAX.
 const XATTR_MAX_BYTES: usize = 65536;
+/// Most symbolic links on the way of a path, as the kernel has it.
+const MAX_LINKS: u32 = 40;
 
 /// Why a command stopped: a line for the user and the exit code.
 #[derive(Debug)]
@@ -278,11 +280,44 @@ fn parse_mountinfo(line: &str) -> Option<MountPoint> {
     })
 }
 
-/// Whether `path` lies on such a mount, by its text: nothing is asked of the file system itself.
+/// Whether `path` lies on such a mount: nothing is asked of the file system itself.
 pub(crate) fn is_on_mount(path: &Path) -> bool {
-    let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let full = resolved(path);
     let all = mounts().unwrap_or_default();
     all.iter().any(|m| full.starts_with(&m.path))
+}
+
+/// `path` from the root, without `.`, `..` and symbolic links. What lies on such a mount goes by its text: its servers may be gone,
+/// or it may be measured.
+pub(crate) fn resolved(path: &Path) -> PathBuf {
+    let mounts = mounts().unwrap_or_default();
+    let is_on_mount = |p: &Path| mounts.iter().any(|m| p.starts_with(&m.path));
+    resolved_beside(path, is_on_mount)
+}
+
+fn resolved_beside(path: &Path, is_on_mount: impl Fn(&Path) -> bool) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let parts = |p: &Path| -> Vec<OsString> {
+        let parts = p.components().rev();
+        parts.map(|c| c.as_os_str().to_owned()).collect()
+    };
+    let (mut out, mut left, mut links) = (PathBuf::from("/"), parts(&path), 0);
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            out.pop();
+            continue;
+        }
+        out.push(&part);
+        if part == "." || is_on_mount(&out) || links == MAX_LINKS {
+            continue;
+        }
+        if let Ok(to) = std::fs::read_link(&out) {
+            links += 1;
+            out.pop();
+            left.extend(parts(&to));
+        }
+    }
+    out
 }
 
 /// The mount that holds `path`.
@@ -362,6 +397,33 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_resolved_without_a_look_at_mounts() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |p: &str| dir.path().canonicalize().unwrap().join(p);
+        std::fs::create_dir_all(at("a/deep")).unwrap();
+        std::fs::create_dir(at("mnt")).unwrap();
+        symlink("a/deep", at("near")).unwrap();
+        symlink(at("mnt"), at("far")).unwrap();
+        symlink("round", at("round")).unwrap();
+        // a link that is on the mount would be an operation of it
+        symlink("/elsewhere", at("mnt/link")).unwrap();
+        let to = |p: &str| resolved_beside(&at(p), |p| p.starts_with(at("mnt")));
+        for (path, is) in [
+            ("mnt", "mnt"),
+            ("a/../mnt", "mnt"),
+            ("near/../../mnt", "mnt"),
+            ("near/..", "a"),
+            ("far/sub/../f", "mnt/f"),
+            ("mnt/../mnt/./link", "mnt/link"),
+            ("gone/../a", "a"),
+            ("round", "round"),
+        ] {
+            assert_eq!(to(path), at(is), "{path}");
+        }
+    }
 
     #[test]
     fn of_several_file_systems_of_one_name_none_is_taken_by_the_name() {

@@ -7,15 +7,14 @@ use crate::rundir;
 use coral_lab::entry::Owner;
 use coral_lnet::Node;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long a process may take to answer.
+/// How long a process may take to do what it is told.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 
 /// How long one may take that is only asked for its name.
@@ -130,7 +129,15 @@ pub(crate) fn alive(pid: u32) -> bool {
 
 /// The process answers on its control socket.
 pub(crate) fn can_be_asked(pid: u32) -> bool {
-    UnixStream::connect(registry().join(Owner::here(pid).socket())).is_ok()
+    answers(&registry().join(Owner::here(pid).socket()))
+}
+
+/// Somebody listens there, also who is stopped.
+fn answers(socket: &Path) -> bool {
+    match control::connect(socket, STATUS_LIMIT) {
+        Ok(_) => true,
+        Err(e) => e.kind() == ErrorKind::WouldBlock,
+    }
 }
 
 /// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
@@ -144,8 +151,8 @@ fn tidy(dir: &Path) {
         let is_dir = std::fs::symlink_metadata(&entry).is_ok_and(|m| m.is_dir());
         let is_left = match (owner.is_here(), is_dir) {
             (true, _) => !alive(owner.pid),
-            (false, true) => UnixStream::connect(entry.join("control.sock")).is_err(),
-            (false, false) => UnixStream::connect(&entry).is_err(),
+            (false, true) => !answers(&entry.join("control.sock")),
+            (false, false) => !answers(&entry),
         };
         if is_left {
             let _ = match is_dir {
@@ -165,13 +172,13 @@ struct Running {
 }
 
 impl Running {
-    /// Where it is mounted, else its directory, else what it is; none when it does not say.
-    fn place(&self) -> Option<String> {
-        let status = ask_within(&self.socket, &json!(Ask::Status), STATUS_LIMIT).ok()?;
+    /// Where it is mounted, else its directory, else what it is, as far as it says; an error when it does not answer.
+    fn place(&self) -> Result<Option<String>, String> {
+        let status = ask_within(&self.socket, &json!(Ask::Status), STATUS_LIMIT)?;
         let named = ["mount", "dir", "kind"]
             .iter()
             .find_map(|k| status[k].as_str());
-        named.map(str::to_owned)
+        Ok(named.map(str::to_owned))
     }
 
     /// For the user to choose by.
@@ -181,9 +188,40 @@ impl Running {
             None => "a process of another PID namespace".to_owned(),
         };
         match self.place() {
-            Some(place) => format!("{place} ({who})"),
-            None => who,
+            Ok(Some(place)) => format!("{place} ({who})"),
+            Ok(None) => who,
+            Err(why) => why,
         }
+    }
+}
+
+/// Who has this socket, for a user who has to end it or look after it.
+fn who(socket: &Path) -> String {
+    let is_same = |r: &Running| is_one(&r.socket, socket);
+    match running().iter().find(|r| is_same(r)).and_then(|r| r.pid) {
+        Some(pid) => described(pid),
+        None => format!("the process at '{}'", socket.display()),
+    }
+}
+
+fn is_one(a: &Path, b: &Path) -> bool {
+    let inode = |p: &Path| std::fs::metadata(p).map(|m| (m.dev(), m.ino())).ok();
+    a == b || inode(a).is_some_and(|a| inode(b) == Some(a))
+}
+
+/// `process 12 (coral serve /data), which is stopped,`
+fn described(pid: u32) -> String {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = String::from_utf8_lossy(&words)
+        .trim_end_matches('\0')
+        .replace('\0', " ");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat
+        .rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next());
+    match state {
+        Some('T' | 't') => format!("process {pid} ({words}), which is stopped,"),
+        _ => format!("process {pid} ({words})"),
     }
 }
 
@@ -205,13 +243,13 @@ fn running_in(dir: &Path) -> Vec<Running> {
         let Some(owner) = Owner::of(&link).filter(|_| is_socket) else {
             continue;
         };
-        match UnixStream::connect(&link) {
-            Ok(_) => out.push(Running {
+        match answers(&link) {
+            true => out.push(Running {
                 pid: owner.is_here().then_some(owner.pid),
                 socket: std::fs::read_link(&link).unwrap_or(link),
             }),
             // A pid that was given to another process since.
-            Err(_) => drop(std::fs::remove_file(&link)),
+            false => drop(std::fs::remove_file(&link)),
         }
     }
     out.sort_by(|a, b| a.socket.cmp(&b.socket));
@@ -256,9 +294,11 @@ pub(crate) fn socket(
     let mut all = running();
     if let Some(which) = which {
         let pid: Option<u32> = which.to_str().and_then(|w| w.parse().ok());
-        let full = std::path::absolute(which).unwrap_or_else(|_| which.to_owned());
-        let meant = |r: &Running| {
-            pid.is_some() && r.pid == pid || r.place().is_some_and(|p| Path::new(&p) == full)
+        let full = lfs::resolved(which);
+        let is_there = |p: &str| lfs::resolved(Path::new(p)) == full;
+        let meant = |r: &Running| match pid {
+            Some(_) if r.pid == pid => true,
+            _ => matches!(r.place(), Ok(Some(p)) if is_there(&p)),
         };
         return match all.iter().find(|r| meant(r)) {
             Some(r) => Ok(r.socket.clone()),
@@ -290,22 +330,39 @@ fn listed(all: &[Running]) -> String {
     }
 }
 
-/// Asks; the answer, or why there is none.
+/// Has a process do something; the answer, or why there is none.
 pub(crate) fn ask(socket: &Path, what: &Value) -> Result<Value, String> {
     ask_within(socket, what, ANSWER_LIMIT)
 }
 
+/// Asks a process for what it knows; an error when it does not answer.
+pub(crate) fn look(socket: &Path, what: &Value) -> Result<Value, String> {
+    ask_within(socket, what, control::LOOK_LIMIT)
+}
+
 fn ask_within(socket: &Path, what: &Value, limit: Duration) -> Result<Value, String> {
-    let failed =
-        |e: std::io::Error| format!("no Coral node answers on '{}': {e}", socket.display());
-    let stream = UnixStream::connect(socket).map_err(failed)?;
-    stream.set_read_timeout(Some(limit)).map_err(failed)?;
-    crate::control::say_line(&stream, &what.to_string()).map_err(failed)?;
+    let failed = |e: std::io::Error| no_answer(socket, &e, limit);
+    let stream = control::connect(socket, limit).map_err(failed)?;
+    control::say_line(&stream, &what.to_string()).map_err(failed)?;
     let mut line = String::new();
     BufReader::new(stream)
         .read_line(&mut line)
         .map_err(failed)?;
     serde_json::from_str(&line).map_err(|e| format!("odd answer on '{}': {e}", socket.display()))
+}
+
+/// Why there is no answer; who has a socket and does not answer is named.
+pub(crate) fn no_answer(socket: &Path, why: &std::io::Error, limit: Duration) -> String {
+    match why.kind() {
+        ErrorKind::WouldBlock => {
+            format!(
+                "{} did not answer within {} s",
+                who(socket),
+                limit.as_secs()
+            )
+        }
+        _ => format!("no Coral node answers on '{}': {why}", socket.display()),
+    }
 }
 
 /// Name of the interface with a NID's address, as `ip` tells it.
@@ -372,6 +429,33 @@ mod tests {
         ];
         want.sort();
         assert_eq!(left, want);
+    }
+
+    /// A process that is stopped takes connections until nobody has accepted so many, and answers none.
+    #[test]
+    fn who_does_not_answer_is_there_and_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("control.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let link = dir.path().join(Owner::here(std::process::id()).socket());
+        symlink(&socket, &link).unwrap();
+        let limit = Duration::from_millis(20);
+        let why = ask_within(&socket, &json!(Ask::Status), limit).unwrap_err();
+        assert!(why.contains("did not answer within"), "{why}");
+        let mut waiting = vec![];
+        let full = loop {
+            match control::connect(&socket, limit) {
+                Ok(stream) => waiting.push(stream),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        let running = Running {
+            pid: Some(std::process::id()),
+            socket,
+        };
+        assert_eq!(running_in(dir.path()), [running]);
+        assert!(link.symlink_metadata().is_ok());
     }
 
     /// The directory is shared with a container: who answers is left alone, also where its number is nobody's here.
