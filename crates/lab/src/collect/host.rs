@@ -19,7 +19,7 @@ const NAMED_THREADS: usize = 5;
 #[derive(Debug)]
 pub struct Host {
     proc: PathBuf,
-    cores: BTreeMap<String, (f64, f64)>,
+    cores: Cores,
     threads: BTreeMap<u64, (f64, String)>,
     /// CPU ticks by thread name since the start.
     by_name: BTreeMap<String, f64>,
@@ -36,7 +36,7 @@ impl Host {
     fn under(proc: &Path, rtt: bool) -> Host {
         Host {
             proc: proc.to_owned(),
-            cores: BTreeMap::new(),
+            cores: Cores::default(),
             threads: BTreeMap::new(),
             by_name: BTreeMap::new(),
             at: None,
@@ -49,26 +49,6 @@ impl Host {
             missing.push(format!("{}: {e}", self.proc.join(name).display()));
             String::new()
         })
-    }
-
-    /// The busiest core since the last reading: its share of the time.
-    fn busiest_core(&mut self, stat: &str) -> Option<f64> {
-        let mut most = None;
-        for l in stat
-            .lines()
-            .filter(|l| l.starts_with("cpu") && !l.starts_with("cpu "))
-        {
-            let name = l.split(' ').next().unwrap_or_default().to_owned();
-            let t = cpu_times(l);
-            let (busy, all) = (t.busy, t.busy + t.idle + t.iowait);
-            if let Some((b, a)) = self.cores.insert(name, (busy, all))
-                && all > a
-            {
-                let share = (busy - b) / (all - a);
-                most = most.max(Some(OrderedF64(share)));
-            }
-        }
-        most.map(|m| m.0)
     }
 
     /// The busiest thread since the last reading: its share of the time.
@@ -100,6 +80,32 @@ impl Host {
         }
         self.threads = seen;
         since.filter(|s| *s > 0.0).map(|s| most / USER_HZ / s)
+    }
+}
+
+/// CPU time of each core when it was read last: busy, and all.
+#[derive(Debug, Default)]
+pub(crate) struct Cores(BTreeMap<String, (f64, f64)>);
+
+impl Cores {
+    /// The busiest core since the last reading of `/proc/stat`: its share of the time. It need not be the one of the reading before.
+    pub(crate) fn busiest(&mut self, stat: &str) -> Option<f64> {
+        let mut most = None;
+        for l in stat
+            .lines()
+            .filter(|l| l.starts_with("cpu") && !l.starts_with("cpu "))
+        {
+            let name = l.split(' ').next().unwrap_or_default().to_owned();
+            let t = cpu_times(l);
+            let (busy, all) = (t.busy, t.busy + t.idle + t.iowait);
+            if let Some((b, a)) = self.0.insert(name, (busy, all))
+                && all > a
+            {
+                let share = (busy - b) / (all - a);
+                most = most.max(Some(OrderedF64(share)));
+            }
+        }
+        most.map(|m| m.0)
     }
 }
 
@@ -335,7 +341,8 @@ impl Source for Host {
         let stat = self.file("stat", missing);
         let mut out = cpu(&stat);
         out.extend(
-            self.busiest_core(&stat)
+            self.cores
+                .busiest(&stat)
                 .map(|v| Reading::gauge("busiest_core", "of a core", v)),
         );
         out.extend(
@@ -502,8 +509,8 @@ mod tests {
                 "cpu  0 0 0 0 0 0 0 0\ncpu0 0 0 0 {idle} 0 0 0 0\ncpu1 {busy} 0 0 1000 0 0 0 0\n"
             )
         };
-        assert_eq!(h.busiest_core(&stat(0, 1000)), None);
-        assert_eq!(h.busiest_core(&stat(100, 1100)), Some(1.0));
+        assert_eq!(h.cores.busiest(&stat(0, 1000)), None);
+        assert_eq!(h.cores.busiest(&stat(100, 1100)), Some(1.0));
         let thread = |pid: u32, tid: u32, name: &str, ticks: u32| {
             let d = tmp.path().join(format!("{pid}/task/{tid}"));
             std::fs::create_dir_all(&d).unwrap();

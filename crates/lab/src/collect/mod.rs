@@ -13,6 +13,7 @@ mod text;
 
 pub(crate) use agent::Agent;
 pub use agent::{answer, of_machine};
+pub(crate) use host::Cores;
 pub use host::Host;
 pub use lustre::{CLAIMED, KernelLustre};
 pub use process::Processes;

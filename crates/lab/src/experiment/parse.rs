@@ -14,7 +14,7 @@ pub(crate) const PARSERS: &[&str] = &["none", "ior", "mdtest", "mdsrate", "mib",
 const MAX_LINE_CHARS: usize = 300;
 
 /// A line of a program's output as far as it can be shown: it may be anything.
-pub(super) fn one_line(line: &str) -> String {
+fn one_line(line: &str) -> String {
     let shown = line.chars().map(|c| if c.is_control() { ' ' } else { c });
     shown.take(MAX_LINE_CHARS).collect()
 }
@@ -253,6 +253,21 @@ fn json(text: &str) -> Result<Vec<Measure>, String> {
         .collect())
 }
 
+/// Lines of its errors that are repeated.
+const ERROR_LINES: usize = 5;
+
+/// The last lines of what a program said of its failure. Those that tell how it is called come after what was wrong.
+pub(super) fn errors(text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+    let is_usage = |l: &&str| l.trim_start().to_ascii_lowercase().starts_with("usage:");
+    let before = match lines.iter().position(is_usage) {
+        None | Some(0) => &lines[..],
+        Some(usage) => &lines[..usage],
+    };
+    let last = before[before.len().saturating_sub(ERROR_LINES)..].iter();
+    last.map(|l| one_line(l)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,6 +390,22 @@ write         250.00     150.00     200.00
         assert_eq!(m.iter().find(|m| m.name == "rate").unwrap().unit, "MiB/s");
         for bad in ["", "[1]", "words"] {
             assert!(parse("json", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_failure_is_what_was_said_before_the_usage() {
+        let long = (0..9).map(|i| format!("{i}\n")).collect::<String>();
+        for (text, told) in [
+            (long.as_str(), "4 5 6 7 8"),
+            (
+                "error: no -z\n\nUsage: x [-y]\n  -y  more\n",
+                "error: no -z",
+            ),
+            ("usage: x\n-a\n-b\n\nx: no -z\n", "usage: x -a -b x: no -z"),
+            ("\n", ""),
+        ] {
+            assert_eq!(errors(text).join(" "), told);
         }
     }
 }

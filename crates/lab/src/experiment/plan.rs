@@ -139,6 +139,14 @@ pub(crate) fn fill_point(
     })
 }
 
+/// Whether a word of a command is `{NAME.library}` alone, by itself or as the value of a parameter: that is several arguments.
+pub(crate) fn is_several(point: &Point, word: &str) -> bool {
+    let inside = |w| -> Option<&str> { str::strip_prefix(w, "{")?.strip_suffix('}') };
+    let value = inside(word).and_then(|name| point.param(name));
+    let name = inside(value.unwrap_or(word));
+    name.is_some_and(|n| n.ends_with(".library") && !n.contains(['{', '}']))
+}
+
 fn check_names(spec: &Spec, point: &Point, word: &str) -> Result<(), SpecError> {
     let systems = spec
         .rig
@@ -362,6 +370,24 @@ mod tests {
                 .filter(|s| s.kind == StepKind::Again)
                 .all(|s| p.point(&s.point).unwrap().param("b") == Some("p"))
         );
+    }
+
+    #[test]
+    fn options_of_the_library_are_several_words_where_they_stand_alone() {
+        let text = text("", "").replace("'q'", "'{fs1.library}'");
+        let p = plan(&text);
+        let with = |b: &str| p.points.iter().find(|p| p.param("b") == Some(b)).unwrap();
+        let library = with("{fs1.library}");
+        assert!(is_several(library, "{fs1.library}") && is_several(library, "{b}"));
+        assert!(!is_several(with("p"), "{b}"));
+        for one in [
+            "ior {fs1.library}",
+            "{{fs1.library}}",
+            "{fs1}",
+            "{a}{b.library}",
+        ] {
+            assert!(!is_several(library, one), "{one}");
+        }
     }
 
     #[test]

@@ -194,32 +194,26 @@ fn go(
     }
     let todo = missing(plan, &done);
     let mut made = plan.steps.len() - todo.len();
-    let begin = clock::now();
+    let begun = clock::now();
     let mut runner = Runner {
         run,
         plan,
         settings,
         rig: None,
         gone: Arc::default(),
+        begun,
     };
     let mut why = None;
     for (i, step) in todo.iter().enumerate() {
-        if begin.elapsed() >= plan.spec.run.budget {
-            why = Some(format!(
-                "the budget of {} s was used up",
-                plan.spec.run.budget.as_secs()
-            ));
-            break;
-        }
-        if settings.stop.load(Ordering::Relaxed) {
-            why = Some("interrupted".into());
+        why = runner.ends();
+        if why.is_some() {
             break;
         }
         match runner.step(step) {
             Ok(record) => {
                 made += 1;
                 let steps = todo.len() - i - 1;
-                let left = begin.elapsed().mul_f64(steps as f64 / (i + 1) as f64);
+                let left = begun.elapsed().mul_f64(steps as f64 / (i + 1) as f64);
                 (settings.say)(&format!(
                     "[{made}/{}] {} ({})",
                     plan.steps.len(),

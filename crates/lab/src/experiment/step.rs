@@ -1,7 +1,7 @@
 //! One step of a run: file systems, preparation, caches, the commands from one instant with the collectors beside them, cleanup.
 
-use super::parse::{one_line, parse};
-use super::plan::{Plan, Point, Step, fill_point};
+use super::parse::{errors, parse};
+use super::plan::{Plan, Point, Step, fill_point, is_several};
 use super::process::{Ended, Moment, Role, find_program, overlap, run_together};
 use super::rig::{Rig, mount_value};
 use super::rig_spec::RigSpec;
@@ -25,8 +25,6 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 20;
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 /// Least pause between two looks at the TCP connections.
 const TCP_PAUSE: Duration = Duration::from_millis(500);
-/// Lines of its errors that a record repeats.
-const ERROR_LINES: usize = 5;
 
 /// Why the run ends here.
 pub(super) enum Stop {
@@ -44,6 +42,8 @@ pub(super) struct Runner<'a> {
     pub(super) rig: Option<Rig>,
     /// Why a host of the experiment is there no more.
     pub(super) gone: Arc<OnceLock<String>>,
+    /// When the run began, or was resumed: its budget counts from then on.
+    pub(super) begun: Instant,
 }
 
 impl Runner<'_> {
@@ -233,12 +233,14 @@ impl Runner<'_> {
                 _ => mount_value(&mounts, name),
             },
         };
-        let mut words: Vec<String> = c
-            .command
-            .iter()
-            .map(|w| fill_point(point, w, &names, &value))
-            .collect::<Result<_, SpecError>>()
-            .map_err(|e| e.to_string())?;
+        let mut words: Vec<String> = vec![];
+        for w in &c.command {
+            let filled = fill_point(point, w, &names, &value).map_err(|e| e.to_string())?;
+            match is_several(point, w) {
+                true => words.extend(filled.split_whitespace().map(str::to_owned)),
+                false => words.push(filled),
+            }
+        }
         if words[0] == "coral" {
             words[0] = coral();
         }
@@ -285,9 +287,14 @@ impl Runner<'_> {
     }
 
     /// Why what runs has to end.
-    fn ends(&self) -> Option<String> {
+    pub(super) fn ends(&self) -> Option<String> {
         let stopped = self.settings.stop.load(Ordering::Relaxed);
-        (self.gone.get().cloned()).or_else(|| stopped.then(|| "interrupted".to_owned()))
+        let budget = self.plan.spec.run.budget;
+        let is_over = self.begun.elapsed() >= budget;
+        let spent = || format!("the budget of {} s was used up", budget.as_secs());
+        (self.gone.get().cloned())
+            .or_else(|| stopped.then(|| "interrupted".to_owned()))
+            .or_else(|| is_over.then(spent))
     }
 
     fn untimed(
@@ -337,12 +344,9 @@ impl Runner<'_> {
             } else {
                 text
             };
-            let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-            let last = &lines[lines.len().saturating_sub(ERROR_LINES)..];
-            let last: Vec<String> = last.iter().map(|l| one_line(l)).collect();
-            match last.is_empty() {
-                true => String::new(),
-                false => format!(": {}", last.join(" / ")),
+            match errors(&text) {
+                last if last.is_empty() => String::new(),
+                last => format!(": {}", last.join(" / ")),
             }
         };
         let error = if end.timed_out {
@@ -493,7 +497,7 @@ fn host_of(samples: &Samples, used: Used) -> Host {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Host {
         name: "this machine".to_owned(),
-        busiest_core: mean("host/busiest_core"),
+        busiest_core: used.busiest_core,
         cores: mean("host/cpu_busy") / cores as f64,
         core_count: cores as u32,
         swap_in_per_s: mean("host/swap_in"),

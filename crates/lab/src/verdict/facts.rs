@@ -73,9 +73,11 @@ pub struct Path {
     pub rtt_s: f64,
     /// Least time until request and reply were sent, seconds.
     pub send_s: f64,
-    /// RPCs that waited for storage.
+    /// RPCs that waited for storage, and of which it is known what they had to store or to read.
     pub storage_rpcs: u64,
-    /// Bytes that these had to store or to read.
+    /// The others that waited for storage, and seconds of their waits.
+    pub torn: (u64, f64),
+    /// Bytes that the former had to store or to read.
     pub storage_bytes: u64,
     /// RPCs with data of files, in bulk or within the message.
     pub data: Data,
@@ -94,10 +96,10 @@ pub struct Path {
 }
 
 impl Path {
-    /// Mean seconds that storage takes, of RPCs that wait for it.
+    /// Mean seconds that storage takes, of RPCs that wait for it and of which it is known with how much.
     pub fn storage_s(&self) -> f64 {
         let all = self.seconds.get(&Segment::Storage).copied();
-        all.unwrap_or(0.0) / self.storage_rpcs.max(1) as f64
+        (all.unwrap_or(0.0) - self.torn.1).max(0.0) / self.storage_rpcs.max(1) as f64
     }
 
     /// Mean seconds of an RPC in a segment.
@@ -354,8 +356,9 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
             p.peer = Nid(r.rpc.peer).to_string();
         }
         p.rtt_s = p.rtt_s.min(rtt(r));
-        let sending = in_segment(Segment::Send) + in_segment(Segment::ReplyOut);
-        p.send_s = p.send_s.min(seconds(sending));
+        p.send_s = p
+            .send_s
+            .min(seconds(held(&r.rpc) + in_segment(Segment::ReplyOut)));
         p.rpcs += 1;
         p.service_s += served;
         slotted.0 += u64::from(r.rpc.in_flight);
@@ -379,9 +382,13 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
             }
         }
         limits.insert(r.client, r.rpc.in_flight_max);
-        if in_segment(Segment::Storage) > 0 {
-            p.storage_rpcs += 1;
-            p.storage_bytes += stored[i];
+        match (in_segment(Segment::Storage), stored[i]) {
+            (0, _) => {}
+            (_, Some(bytes)) => {
+                p.storage_rpcs += 1;
+                p.storage_bytes += bytes;
+            }
+            (ns, None) => p.torn = (p.torn.0 + 1, p.torn.1 + seconds(ns)),
         }
         let h = &mut halves[usize::from(r.rpc.span.0 >= half)];
         h.0 += seconds(in_segment(Segment::Storage));
@@ -412,17 +419,25 @@ fn waited(j: &Joined) -> (f64, f64) {
     (all, large)
 }
 
-/// Time on the way there and back; with the server's own, where that is not known. A delay that LNet makes is where it sends.
+/// The way there and back; with the server's own time, where that is not known. A delay that LNet makes is where it sends.
+pub(super) const WAY: [Segment; 6] = [
+    Segment::Send,
+    Segment::ReplyOut,
+    Segment::Network,
+    Segment::Router,
+    Segment::RouterQueue,
+    Segment::Remote,
+];
+
+/// How long a request was held back before it was sent, by the clock of its client alone: of a way that is longer in one direction the
+/// clocks of its ends make two halves.
+fn held(r: &coral_stopwatch::Rpc) -> i64 {
+    (r.sent.min(r.reply) - r.sending).max(0)
+}
+
+/// Time on it.
 fn rtt(r: &JoinedRpc) -> f64 {
-    let way = [
-        Segment::Send,
-        Segment::ReplyOut,
-        Segment::Network,
-        Segment::Router,
-        Segment::RouterQueue,
-        Segment::Remote,
-    ];
-    let on_it = r.parts.iter().filter(|p| way.contains(&p.segment));
+    let on_it = r.parts.iter().filter(|p| WAY.contains(&p.segment));
     seconds(on_it.map(Part::ns).sum())
 }
 
@@ -476,4 +491,56 @@ fn shared(j: &Joined) -> Vec<Shared> {
         .collect();
     all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attribution::rpc_of;
+
+    /// A request that was held back for 40 ms. By their bounds alone the clocks of both ends may be 20 ms apart.
+    #[test]
+    fn what_is_held_back_goes_by_the_clock_of_who_holds_it() {
+        const MS: i64 = 1_000_000;
+        let part = |segment, from, to| Part {
+            segment,
+            from: from * MS,
+            to: to * MS,
+            at: 1,
+        };
+        let rpc = coral_stopwatch::Rpc {
+            op: 1,
+            sent: 40 * MS,
+            ..rpc_of(opc::OST_READ, 1, (0, 41 * MS))
+        };
+        let op = coral_stopwatch::Op {
+            id: 1,
+            op: "READ".into(),
+            fid: rpc.fid,
+            span: rpc.span,
+            run_ns: 0,
+            waits: vec![],
+        };
+        let parts = vec![part(Segment::Send, 0, 20), part(Segment::Network, 20, 41)];
+        let j = Joined {
+            names: vec!["client".into(), "fs-OST0000".into()],
+            ops: vec![JoinedOp {
+                op,
+                client: 0,
+                parts: parts.clone(),
+                rpcs: vec![0],
+            }],
+            rpcs: vec![JoinedRpc {
+                rpc,
+                is_served: true,
+                service: String::new(),
+                target: 1,
+                client: 0,
+                parts,
+            }],
+            ..Joined::default()
+        };
+        let f = Facts::of(&j);
+        assert_eq!((f.paths[0].send_s, f.paths[0].rtt_s), (0.04, 0.041));
+    }
 }

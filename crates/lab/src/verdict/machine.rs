@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::facts::Host;
 use super::users::{InUse, Users};
-use crate::collect::{Host as Machine, Reading, Source};
+use crate::collect::{Cores, Host as Machine, Reading, Source};
 
 /// Clock ticks in a second, as `/proc` counts CPU time.
 const USER_HZ: f64 = 100.0;
@@ -24,6 +24,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(20);
 pub struct Processors {
     begun: Instant,
     busy_s: f64,
+    cores: Cores,
     programs: BTreeMap<u32, Program>,
     waited_ns: BTreeMap<(u32, u32), u64>,
     users: Users,
@@ -40,6 +41,8 @@ pub struct Used {
     pub other: Option<String>,
     /// Seconds in a second that threads of Coral's processes waited for a processor.
     pub cpu_wait: f64,
+    /// Share of the whole time that the core was busy that was busiest in it.
+    pub busiest_core: f64,
 }
 
 impl Used {
@@ -76,8 +79,11 @@ impl Processors {
     /// From now on. What has files open below `mounts`, or had, is load; it is looked for with pauses of `pause` at least. Mounts are
     /// named as the kernel names them.
     pub fn begin(mounts: &[PathBuf], pause: Duration) -> Processors {
+        let mut cores = Cores::default();
+        cores.busiest(&stat());
         Processors {
             begun: crate::clock::now(),
+            cores,
             busy_s: busy_s(),
             programs: programs(),
             waited_ns: cpu_waits_ns(),
@@ -86,9 +92,10 @@ impl Processors {
     }
 
     /// Until now.
-    pub fn end(self) -> Used {
+    pub fn end(mut self) -> Used {
         let s = crate::clock::now().duration_since(self.begun).as_secs_f64();
         let busy = busy_s() - self.busy_s;
+        let busiest_core = self.cores.busiest(&stat());
         let waited: u64 = (cpu_waits_ns().iter())
             .map(|(t, ns)| ns.saturating_sub(self.waited_ns.get(t).copied().unwrap_or(*ns)))
             .sum();
@@ -96,6 +103,7 @@ impl Processors {
         let mut used = shared_out(&self.programs, &programs(), s, std::process::id(), &in_use);
         used.within(busy / s.max(1e-9));
         used.cpu_wait = waited as f64 / 1e9 / s.max(1e-9);
+        used.busiest_core = busiest_core.unwrap_or(0.0);
         used
     }
 }
@@ -190,7 +198,7 @@ pub fn this_host(mounts: &[PathBuf], wait: impl FnOnce()) -> Host {
     let count = std::thread::available_parallelism().map_or(1, usize::from);
     Host {
         name: "this machine".to_owned(),
-        busiest_core: value(&after, "busiest_core"),
+        busiest_core: used.busiest_core,
         cores: rate("cpu_busy") / count as f64,
         core_count: count as u32,
         swap_in_per_s: rate("swap_in"),
@@ -206,9 +214,13 @@ fn numbers(dir: String) -> impl Iterator<Item = u32> {
     entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok())
 }
 
+fn stat() -> String {
+    std::fs::read_to_string("/proc/stat").unwrap_or_default()
+}
+
 /// Seconds that all processors have run programs, and the kernel for them; without interrupts, which are nobody's.
 fn busy_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let text = stat();
     let all = text.lines().next().unwrap_or_default().split_whitespace();
     all.skip(1)
         .take(3)

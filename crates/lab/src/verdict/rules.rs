@@ -5,7 +5,7 @@
 
 use crate::attribution::Segment;
 
-use super::facts::{Data, Facts, Path};
+use super::facts::{Data, Facts, Path, WAY};
 use super::hosts::hosts;
 use super::links::{Link, saturated};
 
@@ -183,12 +183,17 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
         ),
         None => (mean > usual, format!("{} are usual at most", ms(usual))),
     };
+    let torn = match p.torn.0 {
+        0 => String::new(),
+        1 => "; a sync is left out whose writes are not seen".to_owned(),
+        n => format!("; {n} syncs are left out whose writes are not seen"),
+    };
     (is_slow && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowStorage,
         subject: p.target.clone(),
         fid: None,
         share,
-        figure: format!("storage takes {} an RPC, {against}", ms(mean)),
+        figure: format!("storage takes {} an RPC, {against}{torn}", ms(mean)),
         ceiling: None,
         change: format!("leave {} out, or give it a faster disk", p.target),
     })
@@ -204,8 +209,14 @@ fn unqueued(f: &Facts, p: &Path) -> f64 {
 }
 
 fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
-    let way = |p: &Path| p.mean_s(Segment::Network) + p.mean_s(Segment::Bulk);
-    let parts = [Segment::Network, Segment::Bulk];
+    let bulk = [Segment::Bulk];
+    let way = |p: &Path| WAY.iter().chain(&bulk).map(|s| p.mean_s(*s)).sum::<f64>();
+    let parts = [
+        Segment::Send,
+        Segment::Network,
+        Segment::Bulk,
+        Segment::ReplyOut,
+    ];
     let own: f64 = parts.iter().filter_map(|s| p.seconds.get(s)).sum();
     let at = |s: &Segment| f.share(*s, Some(&p.target));
     let share = parts.iter().map(at).sum::<f64>() + queued_for(f, p, own);
@@ -601,6 +612,42 @@ mod tests {
         );
     }
 
+    /// What is sent there is held back for 20 ms: each request, and the data that half of them carry.
+    #[test]
+    fn what_is_held_back_before_it_is_sent_is_the_way() {
+        let near = path("fs-OST0000", 1 << 16, 0.000_2, 0.000_2);
+        let mut held = path("fs-OST0001", 1 << 16, 0.000_2, 0.020_2);
+        held.service_s = 3.02;
+        held.send_s = 0.02;
+        let sent = [(Segment::Send, 2.0), (Segment::Bulk, 1.0)];
+        held.seconds.extend(sent);
+        let mut f = Facts {
+            window_s: 1.0,
+            ops: vec![OpKind {
+                op: "WRITE".into(),
+                count: 200,
+                seconds: 3.04,
+            }],
+            paths: vec![near, held],
+            ..Facts::default()
+        };
+        for p in &f.paths {
+            let of = p.seconds.iter();
+            f.seconds
+                .extend(of.map(|(s, v)| ((*s, p.target.clone()), *v)));
+        }
+        let named = causes(&f);
+        let link = named
+            .iter()
+            .find(|c| c.kind == CauseKind::SlowLink)
+            .unwrap();
+        assert_eq!(link.subject, "fs-OST0001");
+        assert!(link.share > 0.98, "{}", link.share);
+        let told =
+            "30.20 ms on the way an RPC, 20.20 ms at least there and back; the nearest server";
+        assert!(link.figure.starts_with(told), "{}", link.figure);
+    }
+
     /// As S2 has it without a delay: all data of a busy link stand in a queue, and none is quick.
     #[test]
     fn a_queue_is_no_distance() {
@@ -653,6 +700,38 @@ mod tests {
         // as the others of a file in two parts, of which one is small
         assert!(synced(&[(300, 0.265), (1, 0.002)]).is_empty());
         assert_eq!(synced(&[(300, 1.9), (300, 0.265)]), ["fs-OST0000"]);
+    }
+
+    /// One sync of a second whose writes are not seen, and so many others of 10 ms each.
+    #[test]
+    fn a_sync_without_its_writes_is_left_out_and_counted() {
+        let slow = |others: u64| {
+            let seconds = 1.0 + 0.01 * others as f64;
+            let path = Path {
+                target: "fs-OST0000".into(),
+                rpcs: 1 + others,
+                storage_rpcs: others,
+                torn: (1, 1.0),
+                service_s: seconds,
+                seconds: [(Segment::Storage, seconds)].into(),
+                ..Path::default()
+            };
+            let f = Facts {
+                window_s: 1.0,
+                seconds: [((Segment::Storage, path.target.clone()), seconds)].into(),
+                ops: vec![OpKind {
+                    op: "FSYNC".into(),
+                    count: 1,
+                    seconds,
+                }],
+                paths: vec![path],
+                ..Facts::default()
+            };
+            causes(&f).into_iter().map(|c| c.figure).next()
+        };
+        assert_eq!(slow(0), None);
+        let told = "storage takes 10.00 ms an RPC, 5.00 ms are usual at most; a sync is left out whose writes are not seen";
+        assert_eq!(slow(50).as_deref(), Some(told));
     }
 
     /// A machine with two cores that are both busy.
