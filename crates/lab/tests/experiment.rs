@@ -546,6 +546,13 @@ fn what_is_not_there_ends_it_and_says_so() {
         (budget.done, budget.incomplete.unwrap().contains("budget")),
         (0, true)
     );
+    let within = go(
+        "within",
+        "name='g'\n[run]\nbudget='1s'\ntimeout='20s'\n[[roles]]\nname='r'\ncommand=['sleep', '60']\n",
+    )
+    .unwrap();
+    let why = within.incomplete.unwrap();
+    assert!(why.ends_with("the budget of 1 s was used up"), "{why}");
 }
 
 #[test]

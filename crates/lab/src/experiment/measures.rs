@@ -186,11 +186,21 @@ fn known_role<'a>(spec: &'a Spec, place: &str, name: &str) -> Result<Vec<&'a str
     let parsers: Vec<&str> = of.map(|r| r.parser.as_str()).collect();
     match parsers.is_empty() {
         false => Ok(parsers),
+        true if is_collector(spec, word) => wrong(format!(
+            "{place}: '{name}' is sampled, and no measure of a role: a figure of kind \"time\" draws it"
+        )),
         true => {
             let roles: Vec<&str> = spec.roles.iter().map(|r| r.name.as_str()).collect();
             wrong(format!("{place}: {}", unknown("role", word, &roles)))
         }
     }
+}
+
+/// Whether series are called by this name.
+fn is_collector(spec: &Spec, word: &str) -> bool {
+    let elsewhere = spec.hosts.iter().map(|h| &h.name);
+    let mut named = elsewhere.chain(spec.sar.iter().map(|s| &s.name));
+    ["host", "proc", "lustre"].contains(&word) || named.any(|n| n == word)
 }
 
 #[cfg(test)]
@@ -284,6 +294,10 @@ mod tests {
             (
                 figure("cdf", "v/write"),
                 "unknown role 'v'; known: w, own, mute",
+            ),
+            (
+                figure("bars", "host/cpu_busy"),
+                "'host/cpu_busy' is sampled, and no measure of a role: a figure of kind \"time\" draws it",
             ),
             (published("w/eff"), "unknown measure of the role 'w' 'eff'"),
             (

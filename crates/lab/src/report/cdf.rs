@@ -49,7 +49,7 @@ pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
         ),
     };
     let left = all.len().saturating_sub(MAX_LINES);
-    let mut note = "<p>The operations of all repeats count together.</p>".to_owned();
+    let mut note = "<p>The operations of all repeats and iterations count together.</p>".to_owned();
     if left > 0 {
         note += &format!("<p>{left} more are in the table only.</p>");
     }
@@ -70,7 +70,7 @@ pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
     wrap(&f.title, &picture, &finding, &table(&all))
 }
 
-/// What the records of the point's repeats say of it, each of the last phase of that name.
+/// What the records of the point's repeats say of it.
 fn latencies(a: &Analysis, p: &Point, y: &str) -> Option<Vec<Value>> {
     let (role, operation) = y.split_once('/')?;
     let of = a.measured(&p.id).into_iter().filter_map(|r| {
@@ -88,7 +88,7 @@ fn latencies(a: &Analysis, p: &Point, y: &str) -> Option<Vec<Value>> {
     Some(of.collect()).filter(|all: &Vec<Value>| !all.is_empty())
 }
 
-/// Several repeats as one. Of a record only some shares are known: what took longer than one of them and no longer than the next
+/// Several repeats, or iterations, as one. Of a record only some shares are known: what took longer than one of them and no longer than the next
 /// counts as the next.
 fn together(mut all: Vec<Value>) -> Option<Value> {
     if all.len() == 1 {
@@ -121,12 +121,15 @@ pub(super) fn has(a: &Analysis, p: &Point, y: &str) -> bool {
     latencies(a, p, y).is_some()
 }
 
-/// What a load generator recorded of its last phase of that name.
+/// What a load generator recorded of all its iterations of that name; of several tests of a script, of the last that has it.
 fn recorded(file: &Path, operation: &str) -> Option<Value> {
     let record: Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
-    let mut phases = record["phases"].as_array()?.iter().rev();
-    let named = phases.find(|p| p["name"] == operation);
-    named.map(|p| p["latency_ns"].clone())
+    let phases = record["phases"].as_array()?.iter();
+    let named = || phases.clone().filter(|p| p["name"] == operation);
+    let test = &named().next_back()?["test"];
+    let of_test = named().filter(|p| p["test"] == *test);
+    let latencies = of_test.map(|p| p["latency_ns"].clone());
+    together(latencies.filter(|l| !l.is_null()).collect())
 }
 
 /// The same of counts by nanoseconds.
@@ -224,5 +227,24 @@ mod tests {
         assert_eq!((&d["p50"], &d["p90"]), (&json!(100), &json!(5000)));
         assert_eq!(together(vec![quick.clone()]), Some(quick));
         assert_eq!(together(vec![]), None);
+    }
+
+    #[test]
+    fn all_iterations_of_the_last_test_count() {
+        let phase = |name: &str, test: u32, ns: u64| json!({ "name": name, "test": test, "latency_ns": { "samples": 10, "min": ns, "max": ns, "cdf": [[ns, 1.0]] } });
+        let phases = [
+            phase("write", 0, 7),
+            phase("write", 1, 100),
+            phase("read", 1, 5),
+            phase("write", 1, 200),
+            json!({ "name": "write", "test": 1 }),
+        ];
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), json!({ "phases": phases }).to_string()).unwrap();
+        let write = recorded(file.path(), "write").unwrap();
+        assert_eq!(write["samples"], 20);
+        assert_eq!(write["cdf"], json!([[100, 0.5], [200, 1.0]]));
+        assert_eq!(recorded(file.path(), "read").unwrap()["samples"], 10);
+        assert_eq!(recorded(file.path(), "remove"), None);
     }
 }

@@ -275,11 +275,7 @@ impl<'r> Local<'r> {
         if let Err(why) = &done
             && !matches!(why, Failed::Apart(_))
         {
-            let why = match why {
-                Failed::Said(_) => format!("rank {id} ended the run"),
-                why => format!("rank {id}: {why}"),
-            };
-            rank.break_up(&why);
+            rank.break_up(&of_rank(id, why));
         }
         let record = rank.record.take().map(|mut record| {
             record.ended_unix_s = wall_s();
@@ -316,6 +312,16 @@ impl<'r> Local<'r> {
     }
 }
 
+/// Why a rank ended the run, for the others. Some ranks name themselves.
+fn of_rank(id: u32, why: &Failed) -> String {
+    let own = format!("rank {id}: ");
+    match why {
+        Failed::Said(_) => format!("rank {id} ended the run"),
+        why if why.to_string().starts_with(&own) => why.to_string(),
+        why => format!("{own}{why}"),
+    }
+}
+
 /// Why a run was ended, and when.
 fn ended(why: &str, clock: Clock) -> Failed {
     Failed::Apart(format!("{why} after {:.3} s", clock.now() as f64 / 1e9))
@@ -345,4 +351,17 @@ impl Drop for Local<'_> {
 pub fn host_name() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_named_once() {
+        let of = |why: &str| of_rank(1, &Failed::Refused(why.to_owned()));
+        assert_eq!(of("no seed"), "rank 1: no seed");
+        assert_eq!(of("rank 1: no seed"), "rank 1: no seed");
+        assert_eq!(of_rank(1, &Failed::Said(1)), "rank 1 ended the run");
+    }
 }

@@ -117,9 +117,7 @@ impl Tool for Mdsrate {
                 // What holds for all ranks is said by the first.
                 return Err(match wrong {
                     Wrong::Usage(why) if rank.is_first() => usage(&self.program, &why),
-                    Wrong::Fatal(why) if rank.is_first() => {
-                        Failed::Refused(format!("rank 0: {why}"))
-                    }
+                    Wrong::Fatal(why) if rank.is_first() => Failed::Refused(why),
                     Wrong::Mine(why) => Failed::Refused(format!("rank {}: {why}", rank.id)),
                     Wrong::Usage(_) | Wrong::Fatal(_) => Failed::Said(1),
                 });
