@@ -8,6 +8,7 @@ use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::{Ibits, ResId};
 
+use super::counted::NameCount;
 use super::known::{DirState, Known, Lookup, Mark};
 use super::node::{Name, Node};
 use crate::llite::budget::Spent;
@@ -32,7 +33,8 @@ pub(super) struct Core {
     pub(super) shard_of: BTreeMap<Fid, Fid>,
     /// Grows with every own change of any directory.
     pub(super) epoch: u64,
-    pub(super) bytes: usize,
+    /// Of all directories.
+    names: NameCount,
     /// Files whose data was put here last.
     with_data: VecDeque<Fid>,
     sweep: Fid,
@@ -47,7 +49,7 @@ impl Core {
             objects: BTreeMap::new(),
             shard_of: BTreeMap::new(),
             epoch: 0,
-            bytes: 0,
+            names: NameCount::default(),
             with_data: VecDeque::new(),
             sweep: Fid::default(),
         }
@@ -57,9 +59,19 @@ impl Core {
     pub fn spent(&self) -> Spent {
         Spent {
             inodes: self.nodes.len(),
-            inode_bytes: self.bytes,
+            inode_bytes: self.bytes(),
             ..Default::default()
         }
+    }
+
+    /// Bytes of objects and names.
+    pub(super) fn bytes(&self) -> usize {
+        self.nodes.len() * NODE_BYTES + self.names.now() * NAME_BYTES
+    }
+
+    /// An object of which nothing is known, with so many own changes under way.
+    pub(super) fn new_node(&self, changing: u32) -> Box<Node> {
+        Box::new(Node::new(self.epoch, changing, &self.names))
     }
 
     /// The object a name was last known to be, covered or not: only to know what an own change may have touched.
@@ -70,7 +82,7 @@ impl Core {
     /// Whether it is known what the name stands for, if only that it stands for nothing.
     pub fn knows_name(&self, parent: Fid, name: &[u8]) -> bool {
         let dir = self.nodes.get(&parent);
-        dir.is_some_and(|d| d.names.contains_key(name))
+        dir.is_some_and(|d| d.names.get(name).is_some())
     }
 
     // ---- questions -----------------------------------------------------------------------------------------------
@@ -247,16 +259,12 @@ impl Core {
     }
 
     fn put_name(&mut self, parent: Fid, name: &[u8], child: Fid) {
-        let c = self;
-        let dir = c.node(parent);
-        let old = dir.names.insert(
-            Bytes::copy_from_slice(name),
-            Name {
-                fid: Some(child),
-                version: 0,
-            },
-        );
-        c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
+        let is = Name {
+            fid: Some(child),
+            version: 0,
+        };
+        let names = &mut self.node(parent).names;
+        names.insert(Bytes::copy_from_slice(name), is);
     }
 
     /// A lookup found nothing.
@@ -284,7 +292,6 @@ impl Core {
         let Some(version) = n.version() else {
             return false;
         };
-        let before = n.names.len();
         n.listed(
             entries
                 .into_iter()
@@ -300,8 +307,6 @@ impl Core {
                 .collect(),
             version,
         );
-        let after = n.names.len();
-        c.bytes = (c.bytes + after * NAME_BYTES).saturating_sub(before * NAME_BYTES);
         c.shrink(c.limit_bytes);
         true
     }
@@ -410,8 +415,9 @@ impl Core {
             let n = self.node(*d);
             n.changing = n.changing.saturating_sub(1);
             n.changed_at = now;
-            let gone = if n.changing == 0 { n.purge() } else { 0 };
-            self.bytes = self.bytes.saturating_sub(gone * NAME_BYTES);
+            if n.changing == 0 {
+                n.purge();
+            }
         }
     }
 
@@ -426,7 +432,6 @@ impl Core {
         if !n.set_name(name, fid, version) {
             return;
         }
-        c.bytes += if old.is_none() { NAME_BYTES } else { 0 };
         if let Some(old) = old.and_then(|o| o.fid).filter(|o| Some(*o) != fid)
             && let Some(child) = c.nodes.get_mut(&old)
         {
@@ -439,14 +444,10 @@ impl Core {
 
     /// A name in `dir` changed in a way the reply did not tell: ask about all of them.
     pub fn doubt(&mut self, dir: Fid) {
-        let c = self;
-        let names = c.nodes.get_mut(&dir).map_or(0, |n| {
-            let names = n.names.len();
+        if let Some(n) = self.nodes.get_mut(&dir) {
             n.untrack();
-            names
-        });
-        c.bytes = c.bytes.saturating_sub(names * NAME_BYTES);
-        c.forget(dir);
+        }
+        self.forget(dir);
     }
 
     /// A directory this client just made, with this version: empty until somebody changes it.
@@ -477,7 +478,7 @@ impl Core {
         let c = self;
         if c.nodes.get(&fid).is_some_and(|n| n.changing == 0) {
             c.epoch += 1;
-            c.remove(fid);
+            c.nodes.remove(&fid);
         }
     }
 
@@ -491,12 +492,10 @@ impl Core {
 
 impl Core {
     fn node(&mut self, fid: Fid) -> &mut Node {
-        let (epoch, bytes) = (self.epoch, &mut self.bytes);
-        self.nodes.entry(fid).or_insert_with(|| {
-            *bytes += NODE_BYTES;
-            // whatever was known of it before is forgotten: reads under way began too early
-            Box::new(Node::new(epoch, 0))
-        })
+        let (epoch, names) = (self.epoch, &self.names);
+        // whatever was known of it before is forgotten: reads under way began too early
+        let new = || Box::new(Node::new(epoch, 0, names));
+        self.nodes.entry(fid).or_insert_with(new)
     }
 
     fn forget(&mut self, fid: Fid) {
@@ -527,7 +526,7 @@ impl Core {
     /// Second chance over the objects in order: who was not used since the last round goes.
     pub(super) fn shrink(&mut self, limit: usize) {
         let mut rounds = 2 * self.nodes.len() + 1;
-        while self.bytes > limit && rounds > 0 {
+        while self.bytes() > limit && rounds > 0 {
             rounds -= 1;
             let next = self
                 .nodes
@@ -546,15 +545,7 @@ impl Core {
             if n.changing > 0 || std::mem::take(&mut n.used) {
                 continue;
             }
-            self.remove(fid);
-        }
-    }
-
-    fn remove(&mut self, fid: Fid) {
-        if let Some(n) = self.nodes.remove(&fid) {
-            self.bytes = self
-                .bytes
-                .saturating_sub(NODE_BYTES + n.names.len() * NAME_BYTES);
+            self.nodes.remove(&fid);
         }
     }
 }

@@ -19,6 +19,7 @@
 //! versions are Coral's own.
 
 mod core;
+mod counted;
 mod known;
 mod node;
 mod told;

@@ -9,6 +9,7 @@ use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::Ibits;
 use smallvec::SmallVec;
 
+use super::counted::{NameCount, Names};
 use super::known::ATTR_BITS;
 use crate::llite::inode::MdInode;
 use crate::llite::types::Attr;
@@ -41,7 +42,7 @@ pub(super) struct Node {
     /// All data of a small file, as long as `objects` is known.
     pub data: Option<Payload>,
     /// Directory: names known.
-    pub names: BTreeMap<Bytes, Name>,
+    pub names: Names,
     /// Directory: `names` was the whole listing at this version.
     pub tracked: Option<u64>,
     /// `tracked` is what the directory is now: only own changes happen while UPDATE is held.
@@ -71,9 +72,10 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Nothing known, and reads that began before `now` come too late.
-    pub fn new(now: u64, changing: u32) -> Self {
+    /// Nothing known, and reads that began before `now` come too late. Its names count among `names`.
+    pub fn new(now: u64, changing: u32, names: &NameCount) -> Self {
         Self {
+            names: Names::counted_in(names),
             changed_at: now,
             forgot_at: now,
             changing,
@@ -94,16 +96,13 @@ impl Node {
         true
     }
 
-    /// No own change is under way, so no reply is late: names that are none go. How many went.
-    pub fn purge(&mut self) -> usize {
-        let mut count = 0;
+    /// No own change is under way, so no reply is late: names that are none go.
+    pub fn purge(&mut self) {
         for name in std::mem::take(&mut self.removed) {
             if self.names.get(&name).is_some_and(|n| n.fid.is_none()) {
                 self.names.remove(&name);
-                count += 1;
             }
         }
-        count
     }
 
     fn bits(&self) -> u64 {
@@ -209,7 +208,7 @@ impl Node {
 
     /// The whole listing was read under UPDATE.
     pub fn listed(&mut self, names: BTreeMap<Bytes, Name>, version: u64) {
-        self.names = names;
+        self.names.set(names);
         self.tracked = Some(version);
         self.confirmed = true;
     }
@@ -223,7 +222,7 @@ impl Node {
     pub fn untrack(&mut self) {
         self.tracked = None;
         self.confirmed = false;
-        self.names.clear();
+        self.names.set(BTreeMap::new());
         self.removed.clear();
     }
 

@@ -273,7 +273,7 @@ fn memory_is_bounded() {
         c.learn(c.begin_read(fid), &m, Some((i as u64, FULL)), || true);
     }
     let inner = c.core.lock();
-    assert!(inner.bytes <= 1 << 20 && inner.nodes.len() <= (1 << 20) / NODE_BYTES);
+    assert!(inner.bytes() <= 1 << 20 && inner.nodes.len() <= (1 << 20) / NODE_BYTES);
     assert!(inner.nodes.len() > 100);
 }
 
@@ -509,9 +509,31 @@ fn without_versions_a_reply_whose_lock_has_gone_is_not_taken_in() {
 #[test]
 fn an_object_that_is_gone_leaves_nothing() {
     let c = cache();
-    let before = c.core.lock().bytes;
+    let before = c.core.lock().bytes();
     learn(&c, &file(3), 10);
     c.gone(CHILD);
     assert!(c.known(CHILD).is_none());
-    assert_eq!(c.core.lock().bytes, before);
+    assert_eq!(c.core.lock().bytes(), before);
+}
+
+/// Another mount changes the directory between two listings here.
+#[test]
+fn names_that_are_not_remembered_any_more_are_not_counted() {
+    let c = cache();
+    let mut after_one = 0;
+    for round in 1..=50 {
+        let began = c.begin_read(DIR);
+        c.learn(began, &dir(round), Some((round, FULL)), || true);
+        let names = (0..100).map(|i| (Bytes::from(format!("name{i}")), CHILD));
+        assert!(c.learn_listing(c.begin_read(DIR), DIR, names.collect()));
+        after_one = if round == 1 {
+            c.spent().inode_bytes
+        } else {
+            after_one
+        };
+        assert_eq!(c.spent().inode_bytes, after_one);
+        c.lock_lost(DIR, round, FULL);
+    }
+    c.doubt(DIR);
+    assert_eq!(c.spent().inode_bytes, NODE_BYTES);
 }

@@ -5,9 +5,8 @@ use bytes::Bytes;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, ResId};
 
-use super::core::{Core, NODE_BYTES};
+use super::core::Core;
 use super::known::{ATTR_BITS, Forget};
-use super::node::Node;
 use crate::llite::shards::merge_attrs;
 use crate::llite::types::Attr;
 
@@ -104,15 +103,14 @@ impl Core {
         c.objects.clear();
         out.inodes
             .extend(std::mem::take(&mut c.shard_of).into_values());
-        let (now, nodes) = (c.epoch, std::mem::take(&mut c.nodes));
+        let nodes = std::mem::take(&mut c.nodes);
         for (fid, n) in nodes {
             out.entries.extend(n.all_links());
             out.inodes.push(fid);
             if n.changing > 0 {
-                c.nodes.insert(fid, Box::new(Node::new(now, n.changing)));
+                c.nodes.insert(fid, c.new_node(n.changing));
             }
         }
-        c.bytes = c.nodes.len() * NODE_BYTES;
         out
     }
 }
