@@ -26,6 +26,8 @@ use crate::{ConnectError, Import, ImportState, Reply, Request};
 const UUID_LEN: usize = 39;
 /// Longest wait for the answer to a disconnect.
 const DISCONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// A server whose connections break while it is asked whether it lives is asked again so often; then an answer is waited for.
+const ASKED_AGAIN: u32 = 8;
 
 /// A connect request the server has accepted.
 #[derive(Debug)]
@@ -402,12 +404,13 @@ impl Import {
                     None => import.idle_ms() >= interval.as_millis() as u64 / 2,
                     Some(nid) => nid.is_none_or(|n| n == import.peer_nid()),
                 };
+                let mut again = 0;
                 while wanted && import.state() == ImportState::Full {
                     tokio::select! {
                         biased;
                         _ = import.ping() => break,
                         // it may have gone to the dead peer over a connection that was thought to be whole
-                        () = breaks_again(&mut lost, &import) => {}
+                        () = breaks_again(&mut lost, &import), if again < ASKED_AGAIN => again += 1,
                     }
                 }
             }

@@ -221,6 +221,7 @@ impl MdtOps {
                 name: name.clone(),
                 old,
                 new,
+                moved: false,
                 child,
                 ino,
                 time: Time { secs, nsecs },

@@ -36,7 +36,7 @@ pub(super) struct Core {
     /// Of all directories.
     names: NameCount,
     /// Files whose data was put here last.
-    with_data: VecDeque<Fid>,
+    pub(super) with_data: VecDeque<Fid>,
     sweep: Fid,
 }
 
@@ -69,9 +69,9 @@ impl Core {
         self.nodes.len() * NODE_BYTES + self.names.now() * NAME_BYTES
     }
 
-    /// An object of which nothing is known, with so many own changes under way.
-    pub(super) fn new_node(&self, changing: u32) -> Box<Node> {
-        Box::new(Node::new(self.epoch, changing, &self.names))
+    /// Bytes of names that one directory may have here: it shall not push out all else.
+    fn most_of_one(&self) -> usize {
+        self.limit_bytes / 2
     }
 
     /// The object a name was last known to be, covered or not: only to know what an own change may have touched.
@@ -282,7 +282,7 @@ impl Core {
     /// A whole listing was read between `mark` and now. True: it is covered, and the directory complete.
     pub fn learn_listing(&mut self, mark: Mark, dir: Fid, entries: Vec<(Bytes, Fid)>) -> bool {
         let c = self;
-        if !c.undisturbed(dir, mark) || entries.len() * NAME_BYTES > c.limit_bytes / 2 {
+        if !c.undisturbed(dir, mark) || entries.len() * NAME_BYTES > c.most_of_one() {
             return false;
         }
         if !c.covers_since(dir, mark) {
@@ -349,6 +349,7 @@ impl Core {
             return;
         }
         self.node(fid).data = Some(data);
+        self.with_data.retain(|f| *f != fid);
         self.with_data.push_back(fid);
         if self.with_data.len() > DATA_FILES
             && let Some(n) = (self.with_data.pop_front()).and_then(|f| self.nodes.get_mut(&f))
@@ -410,15 +411,19 @@ impl Core {
     /// The own change has ended.
     pub fn end_change(&mut self, dirs: &[Fid]) {
         self.epoch += 1;
-        let now = self.epoch;
+        let (now, most) = (self.epoch, self.most_of_one());
         for d in dirs {
             let n = self.node(*d);
             n.changing = n.changing.saturating_sub(1);
             n.changed_at = now;
             if n.changing == 0 {
                 n.purge();
+                if n.names.len() * NAME_BYTES > most {
+                    n.untrack();
+                }
             }
         }
+        self.shrink(self.limit_bytes);
     }
 
     /// The reply to an own change says how `dir` looks now (attributes and version), and that `name` in it is `fid` now
@@ -491,10 +496,10 @@ impl Core {
 }
 
 impl Core {
-    fn node(&mut self, fid: Fid) -> &mut Node {
+    pub(super) fn node(&mut self, fid: Fid) -> &mut Node {
         let (epoch, names) = (self.epoch, &self.names);
         // whatever was known of it before is forgotten: reads under way began too early
-        let new = || Box::new(Node::new(epoch, 0, names));
+        let new = || Box::new(Node::new(epoch, names));
         self.nodes.entry(fid).or_insert_with(new)
     }
 

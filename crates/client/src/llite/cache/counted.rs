@@ -23,7 +23,7 @@ impl NameCount {
 #[derive(Debug, Default)]
 pub(super) struct Names {
     map: BTreeMap<Bytes, Name>,
-    /// None: nobody counts them.
+    /// `None` until it is put into a cache.
     all: Option<NameCount>,
 }
 
@@ -37,6 +37,10 @@ impl Names {
 
     pub fn get(&self, name: &[u8]) -> Option<&Name> {
         self.map.get(name)
+    }
+
+    pub fn len(&self) -> usize {
+        self.map.len()
     }
 
     pub fn insert(&mut self, name: Bytes, is: Name) {

@@ -73,12 +73,11 @@ pub(super) struct Node {
 
 impl Node {
     /// Nothing known, and reads that began before `now` come too late. Its names count among `names`.
-    pub fn new(now: u64, changing: u32, names: &NameCount) -> Self {
+    pub fn new(now: u64, names: &NameCount) -> Self {
         Self {
             names: Names::counted_in(names),
             changed_at: now,
             forgot_at: now,
-            changing,
             ..Default::default()
         }
     }

@@ -537,3 +537,63 @@ fn names_that_are_not_remembered_any_more_are_not_counted() {
     c.doubt(DIR);
     assert_eq!(c.spent().inode_bytes, NODE_BYTES);
 }
+
+/// A directory with `names` names that is known as a whole.
+fn listed(c: &Cache, dir: Fid, names: u32) {
+    learn(c, &md(dir, libc::S_IFDIR | 0o755, 1), u64::from(dir.oid));
+    let names = (0..names).map(|i| (Bytes::from(format!("name{i}")), CHILD));
+    assert!(c.learn_listing(c.begin_read(dir), dir, names.collect()));
+}
+
+#[test]
+fn names_of_directories_that_go_are_not_counted() {
+    let c = cache();
+    listed(&c, DIR, 100);
+    c.gone(DIR);
+    assert_eq!(c.spent().inode_bytes, 0);
+    // far more than there is room for
+    for i in 0..1000 {
+        listed(&c, Fid::new(0x500, i), 100);
+    }
+    let spent = c.spent();
+    assert!(
+        spent.inode_bytes <= 1 << 20 && spent.inodes > 10,
+        "{spent:?}"
+    );
+    assert!(spent.inode_bytes / spent.inodes > 100 * 100, "{spent:?}");
+    c.clear();
+    assert_eq!(c.spent().inode_bytes, 0);
+}
+
+/// A client that fills a directory, of which it knows all names.
+#[test]
+fn a_directory_that_is_filled_pushes_nothing_else_out() {
+    let c = cache();
+    listed(&c, DIR, 10);
+    let other = Fid::new(0x500, 1);
+    learn(&c, &md(other, libc::S_IFREG | 0o644, 1), 7);
+    for i in 0..20_000 {
+        assert!(c.known(other).is_some(), "after {i}");
+        let change = c.begin_change(&[DIR]);
+        let attr = md(DIR, libc::S_IFDIR | 0o755, 0).attr;
+        c.changed_name(&attr, 2 + i, format!("new{i}").as_bytes(), Some(CHILD));
+        drop(change);
+        assert!(c.spent().inode_bytes <= 1 << 20, "after {i}");
+    }
+}
+
+#[test]
+fn data_of_a_file_that_is_read_often_stays() {
+    let c = cache();
+    for round in 0..200 {
+        learn(&c, &file(3), 10);
+        let (attr, data) = (
+            ObjectAttr::default(),
+            Payload::from(Bytes::from_static(b"data")),
+        );
+        let generation = c.known(CHILD).unwrap().md.layout.generation;
+        let object = (0, ResId::default());
+        c.learn_data(CHILD, generation, object, (attr, data), || true);
+        assert!(c.data(CHILD).is_some(), "round {round}");
+    }
+}

@@ -101,6 +101,7 @@ impl Core {
         let mut out = Forget::default();
         c.epoch += 1;
         c.objects.clear();
+        c.with_data.clear();
         out.inodes
             .extend(std::mem::take(&mut c.shard_of).into_values());
         let nodes = std::mem::take(&mut c.nodes);
@@ -108,7 +109,7 @@ impl Core {
             out.entries.extend(n.all_links());
             out.inodes.push(fid);
             if n.changing > 0 {
-                c.nodes.insert(fid, c.new_node(n.changing));
+                c.node(fid).changing = n.changing;
             }
         }
         out

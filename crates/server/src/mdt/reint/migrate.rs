@@ -41,6 +41,8 @@ pub(in crate::mdt) struct Found {
     pub old: Fid,
     /// The directory that the name belongs in.
     pub new: Fid,
+    /// The name went there before, and the migration of its directory has not ended.
+    pub moved: bool,
     pub child: Fid,
     /// How that looks.
     pub ino: Inode,
@@ -141,7 +143,8 @@ impl Ctx {
         let lmv = migrating::layout_of(&r.fid1, &dir)?;
         let (mut old, new) = migrating::places(r.fid1, lmv.as_ref(), name)?;
         let mut child = op.look(old, name).await?;
-        if child.is_none() && old != new {
+        let moved = child.is_none() && old != new;
+        if moved {
             old = new;
             child = op.look(new, name).await?;
         }
@@ -150,6 +153,7 @@ impl Ctx {
             name: name.clone(),
             old,
             new,
+            moved,
             child,
             ino: self.ops.peek(child).await?.ok_or(Errno::EAGAIN)?,
             time: self.time(r.time),
@@ -177,6 +181,8 @@ impl Ctx {
         match migrating::begun(was.as_ref(), home, &homes, &plan, (&lum, known)) {
             // it is laid out as asked, and only its name is not where it belongs
             Err(Errno::EALREADY) if f.old != f.new => return Ok(Aim::Name),
+            // a kernel client's walk of a tree would end there (`mdt_migrate_lookup` does not look at what has moved)
+            Err(Errno::EPERM) if f.moved && !self.coral => return Err(Errno::EALREADY.into()),
             done => done?,
         }
         let fids = op.new_fids(&plan.mdts).await?;

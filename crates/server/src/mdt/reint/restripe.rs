@@ -102,6 +102,7 @@ impl Ctx {
                     name: name.clone(),
                     old: r.fid1,
                     new: r.fid1,
+                    moved: false,
                     child,
                     ino,
                     time: self.time(r.time),
