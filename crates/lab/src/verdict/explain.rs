@@ -7,7 +7,7 @@ use crate::attribution::Segment;
 use super::facts::{Data, Facts, Path};
 use super::going::Going;
 use super::hosts::CORE_BUSY;
-use super::rules::{Cause, causes, ms};
+use super::rules::{Cause, SHARE_LEAST, causes, ms};
 
 /// How far Little's law may be off before the stamps are not believed.
 const LITTLE_OFF: f64 = 0.1;
@@ -122,6 +122,7 @@ pub fn explain(f: &Facts) -> Verdict {
     let missing = f.share(Segment::NotPlaced, None) + f.share(Segment::Remote, None);
     let going = (f.going.clone())
         .filter(|g| count == 0 || g.oldest_s >= GOING_S.max(GOING_TIMES * little.time_s));
+    let unsized_syncs = unsized_syncs(f);
     let is_idle = little.expected() < IDLE && count < LEAST_LOAD;
     let unknown = if count == 0 {
         Some(match &going {
@@ -141,6 +142,8 @@ pub fn explain(f: &Facts) -> Verdict {
             "there is no load: {count} operations in {}",
             ms(f.window_s)
         ))
+    } else if let (true, Some((why, _))) = (found.is_empty(), &unsized_syncs) {
+        Some(why.clone())
     } else if found.is_empty() && missing >= UNKNOWN_SHARE {
         Some(format!(
             "{:.0}% of the time is placed nowhere, or in network and server together",
@@ -164,6 +167,11 @@ pub fn explain(f: &Facts) -> Verdict {
             ),
         };
     }
+    if let Some((why, what_next)) = unsized_syncs
+        && unknown.as_ref() == Some(&why)
+    {
+        next = what_next;
+    }
     if at_once.is_some() {
         next = format!("more programs at once, or more operations at once by each; {next}");
     }
@@ -177,6 +185,27 @@ pub fn explain(f: &Facts) -> Verdict {
         going,
         next,
     }
+}
+
+/// Syncs that take much of the time, of which it cannot be said whether they are slow; and what would tell it.
+fn unsized_syncs(f: &Facts) -> Option<(String, String)> {
+    let share = |p: &Path| f.share(Segment::Storage, Some(&p.target)) * (1.0 - p.sized_share());
+    let most = (f.paths.iter()).max_by(|a, b| share(a).total_cmp(&share(b)))?;
+    let (count, seconds) = most.unsized_syncs;
+    (share(most) >= SHARE_LEAST).then(|| {
+        (
+            format!(
+                "{:.0}% of the time is in {count} syncs at {}, {} each, whose writes are in the records no longer: how much they had to store is not known",
+                100.0 * share(most),
+                most.target,
+                ms(seconds / count.max(1) as f64)
+            ),
+            format!(
+                "ask about a shorter run, so that the writes are in the records too, or measure the disk of {} alone",
+                most.target
+            ),
+        )
+    })
 }
 
 /// Where no machine has a full core, and few operations are under way, more at once would be done as quickly.
@@ -416,6 +445,46 @@ mod tests {
         let nothing = explain(&Facts::default()).to_string();
         assert!(!nothing.contains("-0"), "{nothing}");
         assert!(nothing.contains("no operation was seen") && !nothing.contains("not ended"));
+    }
+
+    /// All of it is syncs, of which so many seconds of ten are of ones whose writes are seen.
+    fn synced(sized_s: f64) -> Verdict {
+        let path = Path {
+            target: "fs-OST0000".into(),
+            rpcs: 10,
+            storage_rpcs: (10.0 * sized_s) as u64,
+            unsized_syncs: (10, 10.0 - sized_s),
+            service_s: 10.0,
+            seconds: [(Segment::Storage, 10.0)].into(),
+            ..Path::default()
+        };
+        explain(&Facts {
+            window_s: 10.0,
+            under_way: 1.0,
+            ops: vec![OpKind {
+                op: "FSYNC".into(),
+                count: 10,
+                seconds: 10.0,
+            }],
+            seconds: [((Segment::Storage, path.target.clone()), 10.0)].into(),
+            paths: vec![path],
+            ..Facts::default()
+        })
+    }
+
+    #[test]
+    fn syncs_whose_writes_are_not_seen_are_told_to_be_unknown() {
+        let told = "verdict: unknown: 100% of the time is in 10 syncs at fs-OST0000, 1.00 s each, whose writes are in the records no longer";
+        let v = synced(0.0);
+        assert!(v.to_string().contains(told), "{v}");
+        assert!(v.next.contains("the disk of fs-OST0000"), "{v}");
+        let v = synced(9.0);
+        assert_eq!(v.unknown, None);
+        assert_eq!(v.causes[0].share, 0.9, "only those that are judged");
+        assert!(
+            synced(1.0).causes.is_empty(),
+            "too little of the time is of those that are slow"
+        );
     }
 
     #[test]

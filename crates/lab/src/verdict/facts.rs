@@ -69,16 +69,16 @@ pub struct Path {
     pub service_s: f64,
     /// Seconds by segment, all RPCs together.
     pub seconds: BTreeMap<Segment, f64>,
-    /// Least time on the way there and back, seconds.
+    /// Least time on the way there and back, seconds; infinite where no server has said when it had a request and sent the reply.
     pub rtt_s: f64,
     /// Least time until request and reply were sent, seconds.
     pub send_s: f64,
     /// RPCs that waited for storage, and of which it is known what they had to store or to read.
     pub storage_rpcs: u64,
-    /// The others that waited for storage, and seconds of their waits.
-    pub torn: (u64, f64),
-    /// Bytes that the former had to store or to read.
+    /// Bytes that these had to store or to read.
     pub storage_bytes: u64,
+    /// Syncs whose writes are not in the records, so that it is not known what they had to store; and the seconds they waited for it.
+    pub unsized_syncs: (u64, f64),
     /// RPCs with data of files, in bulk or within the message.
     pub data: Data,
     /// Those of them with more than [`SMALL_BYTES`].
@@ -91,15 +91,37 @@ pub struct Path {
     pub places: u32,
     /// Mean of the places taken when an RPC had got one.
     pub in_flight: f64,
-    /// Storage seconds of an RPC, mean over the first and over the second half of the time.
+    /// Storage seconds of an RPC, mean over the first and over the second half of the time, without [`Path::unsized_syncs`].
     pub storage_halves_s: (f64, f64),
 }
 
 impl Path {
     /// Mean seconds that storage takes, of RPCs that wait for it and of which it is known with how much.
     pub fn storage_s(&self) -> f64 {
+        self.storage_all_s() / self.storage_rpcs.max(1) as f64
+    }
+
+    /// The same of all these RPCs together.
+    pub fn storage_all_s(&self) -> f64 {
         let all = self.seconds.get(&Segment::Storage).copied();
-        (all.unwrap_or(0.0) - self.torn.1).max(0.0) / self.storage_rpcs.max(1) as f64
+        (all.unwrap_or(0.0) - self.unsized_syncs.1).max(0.0)
+    }
+
+    /// Share of its storage seconds whose RPCs had to store or to read what is known, 0 to 1.
+    pub fn sized_share(&self) -> f64 {
+        let all = self.seconds.get(&Segment::Storage).copied();
+        self.storage_all_s() / all.unwrap_or(0.0).max(1e-12)
+    }
+
+    /// Seconds by which requests and replies, in the mean, were sent late because of the way: no more than the least, since the rest is
+    /// the wait for a processor.
+    pub fn held_s(&self) -> f64 {
+        (self.mean_s(Segment::Send) + self.mean_s(Segment::ReplyOut)).min(self.send_s)
+    }
+
+    /// Mean seconds of an RPC on the way, with its data.
+    pub fn way_s(&self) -> f64 {
+        self.held_s() + self.mean_s(Segment::Network) + self.mean_s(Segment::Bulk)
     }
 
     /// Mean seconds of an RPC in a segment.
@@ -355,10 +377,12 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
         if p.peer.is_empty() {
             p.peer = Nid(r.rpc.peer).to_string();
         }
-        p.rtt_s = p.rtt_s.min(rtt(r));
-        p.send_s = p
-            .send_s
-            .min(seconds(held(&r.rpc) + in_segment(Segment::ReplyOut)));
+        if in_segment(Segment::Remote) == 0 {
+            p.rtt_s = p.rtt_s.min(rtt(r));
+        }
+        p.send_s = p.send_s.min(seconds(
+            sent_late_ns(&r.rpc) + in_segment(Segment::ReplyOut),
+        ));
         p.rpcs += 1;
         p.service_s += served;
         slotted.0 += u64::from(r.rpc.in_flight);
@@ -382,16 +406,21 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
             }
         }
         limits.insert(r.client, r.rpc.in_flight_max);
-        match (in_segment(Segment::Storage), stored[i]) {
-            (0, _) => {}
-            (_, Some(bytes)) => {
+        let stored_s = seconds(in_segment(Segment::Storage));
+        match stored[i] {
+            None if stored_s > 0.0 => {
+                p.unsized_syncs.0 += 1;
+                p.unsized_syncs.1 += stored_s;
+                continue;
+            }
+            Some(bytes) if stored_s > 0.0 => {
                 p.storage_rpcs += 1;
                 p.storage_bytes += bytes;
             }
-            (ns, None) => p.torn = (p.torn.0 + 1, p.torn.1 + seconds(ns)),
+            _ => {}
         }
         let h = &mut halves[usize::from(r.rpc.span.0 >= half)];
-        h.0 += seconds(in_segment(Segment::Storage));
+        h.0 += stored_s;
         h.1 += 1;
     }
     let done = all
@@ -419,23 +448,16 @@ fn waited(j: &Joined) -> (f64, f64) {
     (all, large)
 }
 
-/// The way there and back; with the server's own time, where that is not known. A delay that LNet makes is where it sends.
-pub(super) const WAY: [Segment; 6] = [
-    Segment::Send,
-    Segment::ReplyOut,
-    Segment::Network,
-    Segment::Router,
-    Segment::RouterQueue,
-    Segment::Remote,
-];
+/// The way there and back, without the time that routers and the server take. A delay that LNet makes is where it sends.
+const WAY: [Segment; 3] = [Segment::Send, Segment::Network, Segment::ReplyOut];
 
-/// How long a request was held back before it was sent, by the clock of its client alone: of a way that is longer in one direction the
-/// clocks of its ends make two halves.
-fn held(r: &coral_stopwatch::Rpc) -> i64 {
+/// How long after its client wanted to send it a request was sent. Only the client's clock counts: where one direction takes longer,
+/// matching the clocks of both ends shares that out to both directions, and half of it would be missing here.
+fn sent_late_ns(r: &coral_stopwatch::Rpc) -> i64 {
     (r.sent.min(r.reply) - r.sending).max(0)
 }
 
-/// Time on it.
+/// Seconds of an RPC on the way.
 fn rtt(r: &JoinedRpc) -> f64 {
     let on_it = r.parts.iter().filter(|p| WAY.contains(&p.segment));
     seconds(on_it.map(Part::ns).sum())

@@ -5,7 +5,7 @@
 
 use crate::attribution::Segment;
 
-use super::facts::{Data, Facts, Path, WAY};
+use super::facts::{Data, Facts, Path};
 use super::hosts::hosts;
 use super::links::{Link, saturated};
 
@@ -170,8 +170,8 @@ fn usual_storage_s(p: &Path) -> f64 {
 
 fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     let mean = p.storage_s();
-    let own = p.seconds.get(&Segment::Storage).copied().unwrap_or(0.0);
-    let share = f.share(Segment::Storage, Some(&p.target)) + queued_for(f, p, own);
+    let share = f.share(Segment::Storage, Some(&p.target)) * p.sized_share()
+        + queued_for(f, p, p.storage_all_s());
     let usual = usual_storage_s(p);
     // What they would take with as many bytes.
     let times = |o: &Path| o.storage_s() / usual_storage_s(o);
@@ -183,7 +183,7 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
         ),
         None => (mean > usual, format!("{} are usual at most", ms(usual))),
     };
-    let torn = match p.torn.0 {
+    let without = match p.unsized_syncs.0 {
         0 => String::new(),
         1 => "; a sync is left out whose writes are not seen".to_owned(),
         n => format!("; {n} syncs are left out whose writes are not seen"),
@@ -193,7 +193,7 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
         subject: p.target.clone(),
         fid: None,
         share,
-        figure: format!("storage takes {} an RPC, {against}{torn}", ms(mean)),
+        figure: format!("storage takes {} an RPC, {against}{without}", ms(mean)),
         ceiling: None,
         change: format!("leave {} out, or give it a faster disk", p.target),
     })
@@ -209,19 +209,14 @@ fn unqueued(f: &Facts, p: &Path) -> f64 {
 }
 
 fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
-    let bulk = [Segment::Bulk];
-    let way = |p: &Path| WAY.iter().chain(&bulk).map(|s| p.mean_s(*s)).sum::<f64>();
-    let parts = [
-        Segment::Send,
-        Segment::Network,
-        Segment::Bulk,
-        Segment::ReplyOut,
-    ];
-    let own: f64 = parts.iter().filter_map(|s| p.seconds.get(s)).sum();
-    let at = |s: &Segment| f.share(*s, Some(&p.target));
-    let share = parts.iter().map(at).sum::<f64>() + queued_for(f, p, own);
-    // What carries as many bytes: others are through before the data are.
-    let alike = |o: &Path| mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
+    let at = |s: Segment| f.share(s, Some(&p.target));
+    let held = p.held_s() * p.rpcs as f64 / f.op_s().max(1e-12);
+    let share = at(Segment::Network)
+        + at(Segment::Bulk)
+        + (at(Segment::Send) + at(Segment::ReplyOut)).min(held)
+        + queued_for(f, p, p.way_s() * p.rpcs as f64);
+    // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
+    let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
     let others = f.paths.iter().filter(|o| o.target != p.target);
     let there = |o: &Path| unqueued(f, o);
     let nearest = others.min_by(|a, b| there(a).total_cmp(&there(b)));
@@ -230,10 +225,11 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
         false => RTT_NEAR_S,
     };
     let (nearest, own_way) = (nearest.map_or(f64::INFINITY, there), there(p));
-    let far =
-        nearest.is_finite() && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
-    let peers = peers(f, p, alike, way);
-    let slow = peers.is_some_and(|m| way(p) > TIMES_PEERS * m && way(p) - m > MORE_LEAST_S);
+    let known = nearest.is_finite() && own_way.is_finite();
+    let far = known && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
+    let (way, peers) = (p.way_s(), peers(f, p, alike, Path::way_s));
+    let is_slow = |m: f64| way > TIMES_PEERS * m && way - m > MORE_LEAST_S;
+    let slow = own_way.is_finite() && peers.is_some_and(is_slow);
     ((far || slow) && share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::SlowLink,
         subject: p.target.clone(),
@@ -241,7 +237,7 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
         share,
         figure: format!(
             "{} on the way an RPC, {} at least there and back; {}",
-            ms(way(p)),
+            ms(way),
             ms(own_way),
             match (far, peers) {
                 (false, Some(m)) => format!("its peers {}", ms(m)),
@@ -260,8 +256,8 @@ fn window(f: &Facts) -> Option<Cause> {
     let p = f.paths.iter().max_by(|a, b| most(a).total_cmp(&most(b)))?;
     let mean = p.service_s / p.rpcs.max(1) as f64;
     // Where the slots are those of Lustre, they are too few only when what fills them is distance.
-    let is_few =
-        p.in_flight_max < IN_FLIGHT_DEFAULT || (p.rtt_s > RTT_NEAR_S && distance(p) > mean / 2.0);
+    let is_far = p.rtt_s.is_finite() && p.rtt_s > RTT_NEAR_S;
+    let is_few = p.in_flight_max < IN_FLIGHT_DEFAULT || (is_far && distance(p) > mean / 2.0);
     let is_full = p.in_flight >= 0.7 * f64::from(p.in_flight_max);
     let (ceiling, size) = match p.data.rpcs {
         0 => (
@@ -323,7 +319,8 @@ fn far_window(f: &Facts) -> Option<Cause> {
     let share: f64 = parts.iter().map(|s| f.share(*s, None)).sum();
     let used = f.paths.iter().filter(|p| p.rpcs > 0);
     let nearest = used.map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
-    let large: Vec<&Path> = f.paths.iter().filter(|p| p.large.rpcs > 0).collect();
+    let known = f.paths.iter().filter(|p| p.rtt_s.is_finite());
+    let large: Vec<&Path> = known.filter(|p| p.large.rpcs > 0).collect();
     let all = large.iter().fold(Data::default(), |d, p| d.with(p.large));
     let (size, mean) = (all.mean_bytes(), all.mean_s());
     let way = large.iter().map(|p| 2.0 * p.rtt_s * p.large.rpcs as f64);
@@ -374,7 +371,9 @@ fn far_window(f: &Facts) -> Option<Cause> {
 
 fn fixed_concurrency(f: &Facts) -> Option<Cause> {
     let share = f.share(Segment::Network, None) + f.share(Segment::Bulk, None);
-    let used: Vec<&Path> = f.paths.iter().filter(|p| p.rpcs > 0).collect();
+    let used: Vec<&Path> = (f.paths.iter())
+        .filter(|p| p.rpcs > 0 && p.rtt_s.is_finite())
+        .collect();
     let of = |s| -> f64 {
         let of = (f.seconds.iter())
             .filter(|((seg, at), _)| *seg == s && used.iter().any(|p| p.target == *at));
@@ -648,6 +647,56 @@ mod tests {
         assert!(link.figure.starts_with(told), "{}", link.figure);
     }
 
+    /// Half a millisecond of an RPC is the way, and of two OSTs one takes 1.5 ms more of each for something else.
+    #[test]
+    fn what_servers_routers_and_processors_take_is_not_the_way() {
+        let with = |more: Segment| {
+            let near = path("fs-OST0000", 1 << 16, 0.000_5, 0.000_1);
+            let mut other = path("fs-OST0001", 1 << 16, 0.000_5, 0.000_1);
+            other.seconds.insert(more, 0.15);
+            other.service_s += 0.15;
+            let mut f = Facts {
+                window_s: 1.0,
+                ops: vec![OpKind {
+                    op: "READ".into(),
+                    count: 200,
+                    seconds: near.service_s + other.service_s,
+                }],
+                paths: vec![near, other],
+                ..Facts::default()
+            };
+            for p in &f.paths {
+                let of = p.seconds.iter();
+                f.seconds
+                    .extend(of.map(|(s, v)| ((*s, p.target.clone()), *v)));
+            }
+            // This much of the time it would have to be.
+            f.seconds
+                .insert((Segment::Network, "fs-OST0001".into()), 0.1);
+            causes(&f).into_iter().map(|c| c.subject).next()
+        };
+        assert_eq!(with(Segment::Bulk).as_deref(), Some("fs-OST0001"));
+        for other in [
+            Segment::Remote,
+            Segment::Router,
+            Segment::RouterQueue,
+            Segment::Send,
+            Segment::ReplyOut,
+        ] {
+            assert_eq!(with(other), None, "{other:?}");
+        }
+    }
+
+    /// Only the client, and one of two servers, were asked.
+    #[test]
+    fn a_way_that_nobody_knows_is_not_the_nearest() {
+        let known = || path("fs-OST0000", 1 << 16, 0.002, 0.001);
+        let mut unknown = path("fs-OST0001", 1 << 16, 0.0, f64::INFINITY);
+        unknown.service_s = 0.3;
+        unknown.seconds = [(Segment::Remote, 0.3)].into();
+        assert!(links(vec![known(), unknown]).is_empty());
+    }
+
     /// As S2 has it without a delay: all data of a busy link stand in a queue, and none is quick.
     #[test]
     fn a_queue_is_no_distance() {
@@ -711,7 +760,7 @@ mod tests {
                 target: "fs-OST0000".into(),
                 rpcs: 1 + others,
                 storage_rpcs: others,
-                torn: (1, 1.0),
+                unsized_syncs: (1, 1.0),
                 service_s: seconds,
                 seconds: [(Segment::Storage, seconds)].into(),
                 ..Path::default()
