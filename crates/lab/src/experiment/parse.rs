@@ -256,16 +256,24 @@ fn json(text: &str) -> Result<Vec<Measure>, String> {
 /// Lines of its errors that are repeated.
 const ERROR_LINES: usize = 5;
 
-/// The last lines of what a program said of its failure. Those that tell how it is called come after what was wrong.
+/// The last lines of what a program said of its failure. Where it tells at the end how it is called, what was wrong comes before.
 pub(super) fn errors(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
     let is_usage = |l: &&str| l.trim_start().to_ascii_lowercase().starts_with("usage:");
+    let rest = |from: usize| lines[from + 1..].iter().all(|l| is_of_usage(l));
     let before = match lines.iter().position(is_usage) {
-        None | Some(0) => &lines[..],
-        Some(usage) => &lines[..usage],
+        Some(usage) if usage > 0 && rest(usage) => &lines[..usage],
+        _ => &lines[..],
     };
     let last = before[before.len().saturating_sub(ERROR_LINES)..].iter();
     last.map(|l| one_line(l)).collect()
+}
+
+/// An option, a heading of several, or what leads to the manual.
+fn is_of_usage(line: &str) -> bool {
+    let begins = |with: &str| line.starts_with(with);
+    let is_option = begins(" ") || begins("\t") || begins("-");
+    is_option || line.trim_end().ends_with(':') || begins("For more information") || begins("Try ")
 }
 
 #[cfg(test)]
@@ -401,6 +409,14 @@ write         250.00     150.00     200.00
             (
                 "error: no -z\n\nUsage: x [-y]\n  -y  more\n",
                 "error: no -z",
+            ),
+            (
+                "error: no -z\n\nUsage: x [-y]\n\nOptions:\n  -y  more\n\nFor more information, try '--help'.\n",
+                "error: no -z",
+            ),
+            (
+                "x starts\nusage: x\n  -a\nx: no -z\n",
+                "x starts usage: x   -a x: no -z",
             ),
             ("usage: x\n-a\n-b\n\nx: no -z\n", "usage: x -a -b x: no -z"),
             ("\n", ""),

@@ -88,8 +88,8 @@ fn latencies(a: &Analysis, p: &Point, y: &str) -> Option<Vec<Value>> {
     Some(of.collect()).filter(|all: &Vec<Value>| !all.is_empty())
 }
 
-/// Several repeats, or iterations, as one. Of a record only some shares are known: what took longer than one of them and no longer than the next
-/// counts as the next.
+/// Several repeats, or iterations, as one. Of a record only some shares are known: what took longer than one of them, and no longer
+/// than the next, counts as the next.
 fn together(mut all: Vec<Value>) -> Option<Value> {
     if all.len() == 1 {
         return all.pop();
