@@ -553,6 +553,11 @@ fn what_is_not_there_ends_it_and_says_so() {
     .unwrap();
     let why = within.incomplete.unwrap();
     assert!(why.ends_with("the budget of 1 s was used up"), "{why}");
+    let tidied = go(
+        "tidied",
+        "name='g'\n[run]\nbudget='2s'\nrepeats=1\n[[roles]]\nname='r'\ncommand=['true']\n[[cleanup]]\nname='c'\ncommand=['sleep', '2.5']\n",
+    );
+    assert_eq!(tidied, Ok(complete(1)), "the budget is of measuring");
 }
 
 #[test]

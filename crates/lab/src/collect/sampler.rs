@@ -7,7 +7,6 @@ use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Most series of one sampler; what is more is said to be missing.
@@ -100,30 +99,56 @@ impl Samples {
     }
 }
 
+/// How often it is looked whether a wait for sources is over.
+const LOOK: Duration = Duration::from_millis(50);
+/// Looks at a sampler that has to end, until it is left to itself: 1 s.
+const END_LOOKS: u32 = 20;
+
 /// A running sampler.
 #[derive(Debug)]
 pub struct Sampler {
     stop: mpsc::Sender<()>,
-    thread: JoinHandle<Samples>,
+    done: mpsc::Receiver<Samples>,
 }
 
 impl Sampler {
     /// Starts to sample `sources`, now and at every `interval`. Returns when all have been read once: what is counted from then on is
-    /// in the series.
-    pub fn start(sources: Vec<Box<dyn Source>>, interval: Duration) -> std::io::Result<Sampler> {
+    /// in the series. It returns sooner when `ends` says that all has to end.
+    pub fn start(
+        sources: Vec<Box<dyn Source>>,
+        interval: Duration,
+        ends: &dyn Fn() -> bool,
+    ) -> std::io::Result<Sampler> {
         let (stop, stopped) = mpsc::channel();
         let (read, was_read) = mpsc::channel();
-        let work = move || sample(sources, interval, read, &stopped);
-        let thread = clock::spawn("lab-sampler", work)?;
+        let (give, done) = mpsc::channel();
+        let work = move || give.send(sample(sources, interval, read, &stopped));
+        clock::spawn("lab-sampler", work)?;
         // A thread that has failed says nothing, and has no samples.
-        let _ = was_read.recv();
-        Ok(Sampler { stop, thread })
+        while was_read.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) && !ends() {}
+        Ok(Sampler { stop, done })
     }
 
-    /// Takes a last sample and ends.
-    pub fn stop(self) -> Samples {
+    /// Takes a last sample and ends. Sources are not waited for long when `ends` says that all has to end.
+    pub fn stop(self, ends: &dyn Fn() -> bool) -> Samples {
         let _ = self.stop.send(());
-        self.thread.join().unwrap_or_default()
+        let mut looks = 0;
+        loop {
+            match self.done.recv_timeout(LOOK) {
+                Ok(samples) => return samples,
+                Err(mpsc::RecvTimeoutError::Timeout) if looks < END_LOOKS => {
+                    looks += u32::from(ends());
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    return Samples {
+                        started_ms: clock::unix_ms(),
+                        missing: vec!["all samples: a source did not answer at the end".into()],
+                        ..Samples::default()
+                    };
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Samples::default(),
+            }
+        }
     }
 }
 
@@ -174,6 +199,8 @@ fn sample(
             // The end is sampled too: a short run would have no rate otherwise.
             _ => {
                 finish(&mut out, &mut sources, &mut before, begin);
+                out.missing.sort();
+                out.missing.dedup();
                 break;
             }
         }
@@ -192,8 +219,11 @@ fn finish(
 ) {
     for s in sources {
         let at_us = begin.elapsed().as_micros() as u64;
-        let readings = s.read(&mut vec![]);
+        let mut missing = vec![];
+        let readings = s.read(&mut missing);
         let name = s.name();
+        let missing = missing.iter().map(|m| format!("{name}: {m}"));
+        out.missing.extend(missing);
         for r in readings.into_iter().filter(|r| r.counter) {
             let key = format!("{name}/{}", r.name);
             if let Some(sample) = rate(before, &key, at_us, r.value) {
@@ -246,10 +276,24 @@ fn own_cpu() -> f64 {
 /// A function that asks a Coral process for its status.
 pub type FromStatus = Box<dyn FnMut() -> Result<Value, String> + Send>;
 
+/// A failure that took so long is silence: the others are not made to wait for it again.
+const SILENT: Duration = Duration::from_millis(500);
+
 /// A Coral process: every number at the top of its status, as a counter.
 pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) ask: FromStatus,
+    name: String,
+    ask: FromStatus,
+    is_silent: bool,
+}
+
+impl Node {
+    pub(crate) fn new(name: &str, ask: FromStatus) -> Node {
+        Node {
+            name: name.to_owned(),
+            ask,
+            is_silent: false,
+        }
+    }
 }
 
 /// Numbers of a status that are no counters.
@@ -261,6 +305,10 @@ impl Source for Node {
     }
 
     fn read(&mut self, missing: &mut Vec<String>) -> Vec<Reading> {
+        if self.is_silent {
+            return vec![];
+        }
+        let asked = clock::now();
         match (self.ask)() {
             Ok(Value::Object(status)) => status
                 .iter()
@@ -275,7 +323,11 @@ impl Source for Node {
                 .collect(),
             Ok(_) => vec![],
             Err(e) => {
-                missing.push(e);
+                self.is_silent = clock::now().duration_since(asked) >= SILENT;
+                missing.push(match self.is_silent {
+                    true => format!("{e}, and was not asked again"),
+                    false => e,
+                });
                 vec![]
             }
         }
@@ -313,9 +365,10 @@ mod tests {
 
     #[test]
     fn gauges_are_kept_and_counters_become_rates() {
-        let s = Sampler::start(vec![Box::new(Fake(0.0))], Duration::from_millis(50)).unwrap();
+        let sources: Vec<Box<dyn Source>> = vec![Box::new(Fake(0.0))];
+        let s = Sampler::start(sources, Duration::from_millis(50), &|| false).unwrap();
         clock::pause(Duration::from_millis(420));
-        let got = s.stop();
+        let got = s.stop(&|| false);
         let level = &got.series["fake/level"];
         let n: u32 = level.bins.iter().map(|b| b.count).sum();
         assert!(n >= 2 && level.max() == Some(f64::from(n)), "{got:?}");
@@ -351,14 +404,8 @@ mod tests {
 
     #[test]
     fn a_status_gives_its_numbers_and_a_silent_node_is_missing() {
-        let mut n = Node {
-            name: "router".into(),
-            ask: Box::new(|| {
-                Ok(
-                    serde_json::json!({"pid": 7, "routed": 3, "routed_bytes": 4096, "kind": "router", "nids": ["x"]}),
-                )
-            }),
-        };
+        let status = serde_json::json!({"pid": 7, "routed": 3, "routed_bytes": 4096, "kind": "router", "nids": ["x"]});
+        let mut n = Node::new("router", Box::new(move || Ok(status.clone())));
         let r = n.read(&mut vec![]);
         assert_eq!(
             r,
@@ -371,5 +418,42 @@ mod tests {
         let mut missing = vec![];
         assert!(n.read(&mut missing).is_empty());
         assert_eq!(missing, ["no answer"]);
+        n.ask = Box::new(|| {
+            clock::pause(SILENT);
+            Err("no answer".into())
+        });
+        n.read(&mut missing);
+        n.ask = Box::new(|| panic!("it is asked again"));
+        n.read(&mut missing);
+        assert_eq!(missing[1..], ["no answer, and was not asked again"]);
+    }
+
+    /// A source that does not answer for a minute.
+    struct Hangs;
+
+    impl Source for Hangs {
+        fn name(&self) -> String {
+            "host".into()
+        }
+
+        fn read(&mut self, _: &mut Vec<String>) -> Vec<Reading> {
+            clock::pause(Duration::from_secs(60));
+            vec![]
+        }
+    }
+
+    #[test]
+    fn a_source_that_hangs_is_not_waited_for_when_all_has_to_end() {
+        let begun = clock::now();
+        let asked = std::cell::Cell::new(0);
+        let ends = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 2
+        };
+        let s = Sampler::start(vec![Box::new(Hangs)], Duration::from_secs(1), &ends).unwrap();
+        assert_eq!(asked.get(), 3);
+        let got = s.stop(&ends);
+        assert!(got.missing[0].contains("did not answer"), "{got:?}");
+        assert!(clock::now().duration_since(begun) < Duration::from_secs(30));
     }
 }

@@ -159,6 +159,9 @@ pub fn run_together(
     }
     let pids: Vec<u32> = held.commands.iter().map(Child::id).collect();
     at(Moment::Ready(&pids));
+    if let Some(why) = stop() {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, why));
+    }
     let begin = clock::now();
     release.write_all(&b"\n".repeat(roles.len()))?;
     let (tx, rx) = mpsc::channel();
@@ -519,9 +522,9 @@ mod tests {
                 let named = roles.iter().map(|r| r.name.clone());
                 let named = named.zip(pids.iter().copied()).collect();
                 let sources: Vec<Box<dyn Source>> = vec![Box::new(Processes::new(named))];
-                sampler = Sampler::start(sources, Duration::from_secs(60)).ok();
+                sampler = Sampler::start(sources, Duration::from_secs(60), &|| false).ok();
             }
-            Moment::Ended => samples = sampler.take().map(Sampler::stop),
+            Moment::Ended => samples = sampler.take().map(|s| s.stop(&|| false)),
         })
         .unwrap();
         let samples = samples.unwrap();

@@ -92,7 +92,8 @@ impl Runner<'_> {
             .filter(|c| applies(&c.when, &point.params))
             .enumerate()
         {
-            self.untimed(&point, step, c, raw, &format!("prepare{i}"))?;
+            let stop = || self.ends();
+            self.untimed(&point, step, c, raw, (&format!("prepare{i}"), &stop))?;
         }
         if spec.run.cache == Cache::Warm {
             let (roles, _) = self.roles(&point, step, raw, "warm-")?;
@@ -109,15 +110,24 @@ impl Runner<'_> {
         let mounts = self.settings.mounts.values().flatten();
         let mounts: Vec<PathBuf> = mounts.filter_map(|m| m.canonicalize().ok()).collect();
         record.started_ms = clock::unix_ms();
-        let (begun, processors) = (clock::now(), Processors::begin(&mounts, LOOK_PAUSE));
+        let begun = clock::now();
         let pause = spec.run.sample.max(TCP_PAUSE);
         let tcp = TcpWatch::start(self.settings.tcp.clone(), self.places(), pause);
+        let ends = || self.ends().is_some();
+        let (mut processors, mut used) = (None, None);
         let ended = self.timed(&roles, |at| match at {
-            Moment::Ready(pids) => sampler = self.sampler(&roles, pids, raw),
-            Moment::Ended => samples = sampler.take().map(Sampler::stop),
+            Moment::Ready(pids) => {
+                sampler = self.sampler(&roles, pids, raw);
+                processors = Some(Processors::begin(&mounts, LOOK_PAUSE));
+            }
+            Moment::Ended => {
+                used = processors.take().map(Processors::end);
+                samples = sampler.take().map(|s| s.stop(&ends));
+            }
         });
-        let (used, tcp) = (processors.end(), tcp.end());
-        let samples = samples.or_else(|| sampler.map(Sampler::stop));
+        let used = used.or_else(|| processors.map(Processors::end));
+        let (used, tcp) = (used.unwrap_or_default(), tcp.end());
+        let samples = samples.or_else(|| sampler.map(|s| s.stop(&ends)));
         if let Some(mut samples) = samples {
             self.sar(&point, step, raw, &mut samples);
             let host = host_of(&samples, used);
@@ -149,7 +159,8 @@ impl Runner<'_> {
             .filter(|c| applies(&c.when, &point.params))
             .enumerate()
         {
-            self.untimed(&point, step, c, raw, &format!("cleanup{i}"))?;
+            let stop = || self.is_interrupted();
+            self.untimed(&point, step, c, raw, (&format!("cleanup{i}"), &stop))?;
         }
         Ok(())
     }
@@ -190,7 +201,7 @@ impl Runner<'_> {
         for c in commands.filter(|c| applies(&c.when, &point.params)) {
             let name = format!("sar-{}", c.name);
             let had = self
-                .untimed(point, step, c, raw, &name)
+                .untimed(point, step, c, raw, (&name, &|| self.is_interrupted()))
                 .and_then(|()| {
                     let out = self.run.path().join(raw).join(format!("{name}.out"));
                     read_sadf(&read_head(&out))
@@ -282,19 +293,31 @@ impl Runner<'_> {
     }
 
     fn timed(&self, roles: &[Role], at: impl FnMut(Moment<'_>)) -> Result<Vec<Ended>, String> {
-        run_together(roles, self.plan.spec.run.timeout, &|| self.ends(), at)
+        self.timed_until(roles, &|| self.ends(), at)
+    }
+
+    fn timed_until(
+        &self,
+        roles: &[Role],
+        stop: &dyn Fn() -> Option<String>,
+        at: impl FnMut(Moment<'_>),
+    ) -> Result<Vec<Ended>, String> {
+        run_together(roles, self.plan.spec.run.timeout, stop, at)
             .map_err(|e| format!("running the commands: {e}"))
     }
 
     /// Why what runs has to end.
     pub(super) fn ends(&self) -> Option<String> {
-        let stopped = self.settings.stop.load(Ordering::Relaxed);
         let budget = self.plan.spec.run.budget;
         let is_over = self.begun.elapsed() >= budget;
         let spent = || format!("the budget of {} s was used up", budget.as_secs());
-        (self.gone.get().cloned())
-            .or_else(|| stopped.then(|| "interrupted".to_owned()))
-            .or_else(|| is_over.then(spent))
+        self.is_interrupted().or_else(|| is_over.then(spent))
+    }
+
+    /// Why even what tidies up, or fetches what was measured, has to end: the budget is of measuring.
+    fn is_interrupted(&self) -> Option<String> {
+        let stopped = self.settings.stop.load(Ordering::Relaxed);
+        (self.gone.get().cloned()).or_else(|| stopped.then(|| "interrupted".to_owned()))
     }
 
     fn untimed(
@@ -303,7 +326,7 @@ impl Runner<'_> {
         step: &Step,
         c: &SpecCommand,
         raw: &str,
-        name: &str,
+        (name, stop): (&str, &dyn Fn() -> Option<String>),
     ) -> Result<(), String> {
         let dir = self.run.path().join(raw);
         let role = Role {
@@ -313,7 +336,7 @@ impl Runner<'_> {
             stderr: dir.join(format!("{name}.err")),
             record: None,
         };
-        let ended = self.timed(std::slice::from_ref(&role), |_| ())?;
+        let ended = self.timed_until(std::slice::from_ref(&role), stop, |_| ())?;
         self.role_record(&role, "none", &ended[0])
             .1
             .map_or(Ok(()), Err)
@@ -459,10 +482,7 @@ impl Runner<'_> {
             processes.extend(rig.processes());
             for (name, dir) in rig.servers().iter().cloned().chain(rig.clients()) {
                 let ask = self.settings.ask.clone();
-                sources.push(Box::new(Node {
-                    name,
-                    ask: Box::new(move || ask(&dir)),
-                }));
+                sources.push(Box::new(Node::new(&name, Box::new(move || ask(&dir)))));
             }
         }
         for host in &self.plan.spec.hosts {
@@ -476,7 +496,8 @@ impl Runner<'_> {
             }
         }
         sources.push(Box::new(Processes::new(processes)));
-        Sampler::start(sources, self.plan.spec.run.sample).ok()
+        let ends = || self.ends().is_some();
+        Sampler::start(sources, self.plan.spec.run.sample, &ends).ok()
     }
 }
 

@@ -79,15 +79,18 @@ impl Processors {
     /// From now on. What has files open below `mounts`, or had, is load; it is looked for with pauses of `pause` at least. Mounts are
     /// named as the kernel names them.
     pub fn begin(mounts: &[PathBuf], pause: Duration) -> Processors {
+        let users = Users::watch(mounts, pause);
+        let (programs, waited_ns) = (programs(), cpu_waits_ns());
+        // Last, because what comes before keeps a core busy for a while.
         let mut cores = Cores::default();
         cores.busiest(&stat());
         Processors {
             begun: crate::clock::now(),
-            cores,
             busy_s: busy_s(),
-            programs: programs(),
-            waited_ns: cpu_waits_ns(),
-            users: Users::watch(mounts, pause),
+            cores,
+            programs,
+            waited_ns,
+            users,
         }
     }
 
