@@ -4,27 +4,32 @@
 //! `{"lnet": ...}` ([`LnetAsk`]), which the nodes of the process answer themselves.
 
 use crate::lnetctl::agent::{Agent, LnetAsk};
-use crate::lnetctl::find::Registered;
+use crate::lnetctl::find::{self, Registered};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
 /// Longest request line, bytes.
 const REQUEST_MAX_BYTES: u64 = 64 << 10;
-/// How long a client of the socket waits for an answer to anything else.
-pub(crate) const ANSWER_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
-/// How long a process may take that is asked for what it knows. One that is stopped, or hangs, does not answer at all.
-pub(crate) const LOOK_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
+/// How long is waited for an answer of a process that runs: on a full machine it may take long.
+pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(90);
+/// How long where a measurement goes on meanwhile, which can do without the answer.
+pub(crate) const BESIDE_LIMIT: Duration = Duration::from_secs(5);
+/// How long of a process that is stopped: it answers only when it is continued.
+pub(crate) const STOPPED_LIMIT: Duration = Duration::from_secs(1);
+/// How long for a connection. The kernel makes it without the process, unless very many wait already.
+pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Pause after a connection that could not be accepted.
-pub(crate) const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Lets the last answer reach the socket before the process ends.
-const LAST_ANSWER: std::time::Duration = std::time::Duration::from_millis(20);
+const LAST_ANSWER: Duration = Duration::from_millis(20);
 
 /// What one may ask of a running process.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -185,7 +190,7 @@ pub(crate) fn say_line(stream: &StdStream, line: &str) -> std::io::Result<()> {
 
 /// Connects to a process, each step of which, as every read and write later, takes no longer than `limit`: then it is
 /// `WouldBlock`. A process that is stopped takes some connections, and no more when nobody has accepted these.
-pub(crate) fn connect(socket: &Path, limit: std::time::Duration) -> std::io::Result<StdStream> {
+pub(crate) fn connect(socket: &Path, limit: Duration) -> std::io::Result<StdStream> {
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
@@ -197,22 +202,100 @@ pub(crate) fn connect(socket: &Path, limit: std::time::Duration) -> std::io::Res
     Ok(stream.into())
 }
 
-/// Asks the process that serves `dir`. `Err` when none answers.
+/// A connection to a process, on which nobody waits for one that is stopped.
+pub(crate) struct Line {
+    socket: PathBuf,
+    stream: BufReader<StdStream>,
+}
+
+impl Line {
+    /// `TimedOut`: somebody has the socket and does not answer; the error names it.
+    pub(crate) fn open(socket: &Path) -> std::io::Result<Line> {
+        let stream = connect(socket, CONNECT_LIMIT).map_err(|e| match e.kind() {
+            ErrorKind::WouldBlock => silent(&find::who(socket), CONNECT_LIMIT),
+            _ => e,
+        })?;
+        Ok(Line {
+            socket: socket.to_owned(),
+            stream: BufReader::new(stream),
+        })
+    }
+
+    /// Says a line.
+    pub(crate) fn say(&self, line: &str) -> std::io::Result<()> {
+        say_line(self.stream.get_ref(), line)
+    }
+
+    /// The next line; an empty one at the end. `TimedOut` when it does not come within `limit`, or within [`STOPPED_LIMIT`] from a
+    /// process that is stopped.
+    pub(crate) fn next(&mut self, limit: Duration) -> std::io::Result<String> {
+        let step = limit.min(STOPPED_LIMIT);
+        self.stream.get_ref().set_read_timeout(Some(step))?;
+        let (mut line, mut waited) = (vec![], Duration::ZERO);
+        loop {
+            match self.stream.read_until(b'\n', &mut line) {
+                Ok(_) => return String::from_utf8(line).map_err(std::io::Error::other),
+                Err(e) if e.kind() != ErrorKind::WouldBlock => return Err(e),
+                Err(_) => waited += step,
+            }
+            let pid = peer(self.stream.get_ref());
+            if waited >= limit || pid.is_some_and(find::is_stopped) {
+                let who = pid.map_or_else(|| find::who(&self.socket), find::described);
+                return Err(silent(&who, waited));
+            }
+        }
+    }
+}
+
+fn silent(who: &str, waited: Duration) -> std::io::Error {
+    let why = format!("{who} did not answer within {} s", waited.as_secs_f64());
+    std::io::Error::new(ErrorKind::TimedOut, why)
+}
+
+/// The process at the other end, where it is of this PID namespace. Tokio is asked because `rustix` has no value for the others,
+/// whose number is 0.
+fn peer(stream: &StdStream) -> Option<u32> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().build().ok()?;
+    let ask = || {
+        let _inside = runtime.enter();
+        stream.set_nonblocking(true)?;
+        let same = tokio::net::UnixStream::from_std(stream.try_clone()?)?;
+        same.peer_cred()
+    };
+    let peer = ask();
+    // The clone shares this with the stream.
+    stream.set_nonblocking(false).ok()?;
+    runtime.shutdown_background();
+    let pid = u32::try_from(peer.ok()?.pid()?).ok()?;
+    Some(pid).filter(|pid| *pid > 0)
+}
+
+/// Asks the process that serves `dir`. `Err` when none answers; `TimedOut` when one is there.
 pub(crate) fn ask(dir: &Path, what: Ask) -> std::io::Result<serde_json::Value> {
     ask_within(dir, what, ANSWER_LIMIT)
 }
 
-/// The same of what takes it no longer than `limit`.
+/// The same, not waiting longer than `limit`.
 pub(crate) fn ask_within(
     dir: &Path,
     what: Ask,
-    limit: std::time::Duration,
+    limit: Duration,
 ) -> std::io::Result<serde_json::Value> {
-    let stream = connect(&path(dir), limit)?;
-    say_line(&stream, &serde_json::to_string(&what)?)?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    serde_json::from_str(&line).map_err(std::io::Error::other)
+    let mut line = Line::open(&path(dir))?;
+    line.say(&serde_json::to_string(&what)?)?;
+    serde_json::from_str(&line.next(limit)?).map_err(std::io::Error::other)
+}
+
+/// The status of what runs in `dir`; none where nothing does. An error names a process that is there and does not answer.
+pub(crate) fn running_in(dir: &Path) -> Result<Option<serde_json::Value>, String> {
+    match ask(dir, Ask::Status) {
+        Ok(status) => Ok(Some(status)),
+        Err(e) if e.kind() == ErrorKind::TimedOut => {
+            Err(format!("'{}' is in use: {e}", dir.display()))
+        }
+        Err(_) => Ok(None),
+    }
 }
 
 #[cfg(test)]

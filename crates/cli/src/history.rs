@@ -23,7 +23,7 @@ pub(crate) fn run(h: History) -> Result<(), String> {
         node: h.node.clone(),
         act: Act::History { seconds: h.since },
     };
-    let answer = find::look(&socket, &json!({ "lnet": ask }))?;
+    let answer = find::ask(&socket, &json!({ "lnet": ask }))?;
     if let Some(why) = answer["error"].as_str() {
         return Err(why.to_owned());
     }

@@ -118,9 +118,8 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
         mounts,
         scratch: place.scratch.clone(),
         ask: Arc::new(|dir| {
-            let limit = control::LOOK_LIMIT;
-            control::ask_within(dir, Ask::Status, limit)
-                .map_err(|e| find::no_answer(&control::path(dir), &e, limit))
+            control::ask_within(dir, Ask::Status, control::BESIDE_LIMIT)
+                .map_err(|e| find::no_answer(&control::path(dir), &e))
         }),
         trace: Arc::new(|places| crate::trace::ask_all(places)?.whole()),
         tcp: Arc::new(crate::trace::tcp),

@@ -17,7 +17,7 @@ pub(crate) fn run(m: Metrics) -> Result<(), String> {
         node: m.node,
         act: Act::Metrics { json: m.json },
     };
-    let answer = find::look(&socket, &json!({ "lnet": ask }))?;
+    let answer = find::ask(&socket, &json!({ "lnet": ask }))?;
     if let Some(why) = answer["error"].as_str() {
         return Err(why.to_owned());
     }

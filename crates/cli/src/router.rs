@@ -22,7 +22,7 @@ pub(crate) fn run(r: Router) -> Result<(), String> {
     let dir = r.dir.clone().unwrap_or_else(default_dir);
     std::fs::create_dir_all(&dir)
         .map_err(|e| format!("cannot make the state directory '{}': {e}", dir.display()))?;
-    if control::ask(&dir, control::Ask::Status).is_ok() {
+    if control::running_in(&dir)?.is_some() {
         return Err(format!(
             "a router runs in '{}' already; see `coral status {0}`, or give another --dir",
             dir.display()

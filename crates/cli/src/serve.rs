@@ -22,7 +22,7 @@ pub(crate) fn run(s: Serve) -> Result<(), String> {
         return Err("give at least one target directory".into());
     };
     for dir in &s.dirs {
-        if let Ok(running) = control::ask(dir, control::Ask::Status) {
+        if let Some(running) = control::running_in(dir)? {
             return Err(format!(
                 "'{}' is served already, by process {}; stop it: coral down {0}",
                 dir.display(),

@@ -1,7 +1,7 @@
 //! `coral status` and `coral down`.
 
 use crate::args::{Down, Status};
-use crate::control::{self, ANSWER_LIMIT, Ask, LOOK_LIMIT};
+use crate::control::{self, Ask};
 use crate::lnetctl::find::{self, alive};
 use serde_json::Value;
 use std::io::ErrorKind;
@@ -18,8 +18,7 @@ const GOODBYE_POLLS: u32 = 100;
 /// Entry of `coral status`.
 pub(crate) fn status(s: Status) -> Result<(), String> {
     check_dir(&s.dir)?;
-    let answer = control::ask_within(&s.dir, Ask::Status, LOOK_LIMIT)
-        .map_err(|e| no_answer(&s.dir, &e, LOOK_LIMIT))?;
+    let answer = control::ask(&s.dir, Ask::Status).map_err(|e| no_answer(&s.dir, &e))?;
     if s.json {
         println!("{answer:#}");
         return Ok(());
@@ -93,10 +92,10 @@ fn check_dir(dir: &Path) -> Result<(), String> {
 }
 
 /// Says who may ask, or how it is started, as far as the directory tells.
-fn no_answer(dir: &Path, why: &std::io::Error, limit: Duration) -> String {
+fn no_answer(dir: &Path, why: &std::io::Error) -> String {
     let shown = dir.display();
-    if why.kind() == ErrorKind::WouldBlock {
-        return find::no_answer(&control::path(dir), why, limit);
+    if why.kind() == ErrorKind::TimedOut {
+        return find::no_answer(&control::path(dir), why);
     }
     if why.kind() == ErrorKind::PermissionDenied {
         return format!(
@@ -124,13 +123,13 @@ fn no_answer(dir: &Path, why: &std::io::Error, limit: Duration) -> String {
 )]
 fn when_unmounted(dir: &Path) -> Value {
     for _ in 0..GOODBYE_POLLS {
-        let status = control::ask_within(dir, Ask::Status, LOOK_LIMIT).unwrap_or_default();
+        let status = control::ask(dir, Ask::Status).unwrap_or_default();
         if mounts(&status).is_empty() {
             return status;
         }
         std::thread::sleep(POLL);
     }
-    control::ask_within(dir, Ask::Status, LOOK_LIMIT).unwrap_or_default()
+    control::ask(dir, Ask::Status).unwrap_or_default()
 }
 
 /// Entry of `coral down`.
@@ -139,7 +138,7 @@ pub(crate) fn down(d: Down) -> Result<(), String> {
     let before = when_unmounted(&d.dir);
     let pid = before["pid"].as_u64();
     let ask = if d.force { Ask::DownForced } else { Ask::Down };
-    let answer = control::ask(&d.dir, ask).map_err(|e| no_answer(&d.dir, &e, ANSWER_LIMIT))?;
+    let answer = control::ask(&d.dir, ask).map_err(|e| no_answer(&d.dir, &e))?;
     match answer["error"].as_str() {
         Some(why) => Err(why.to_owned()),
         None => {

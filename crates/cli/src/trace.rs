@@ -1,16 +1,17 @@
 //! `coral trace`: where the time of operations went; and how it is asked for.
 
 use crate::args::Trace;
+use crate::control::BESIDE_LIMIT;
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
 use coral_fuse::abi::op as opcode;
 use coral_lab::attribution::{Filter, perfetto, text};
 use coral_lab::experiment::nearest;
-use coral_lab::verdict::{Granted, Seen, Tcp};
+use coral_lab::verdict::{Answers, Granted, Seen, Tcp};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// How the user says which processes.
@@ -93,42 +94,49 @@ pub(crate) fn left_out(silent: &[String]) -> ExitCode {
 
 /// Asks all processes. Those that do not answer are left out, unless nobody does.
 pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Told, String> {
-    let mut told = Told::default();
-    for socket in find::sockets(places, HOW)? {
-        let look = |act| find::look(&socket, &json!({ "lnet": LnetAsk { node: None, act } }));
-        let answered = look(Act::Stopwatch)
-            .and_then(|stopwatch| Ok((stopwatch, look(Act::Metrics { json: true })?)));
+    let named = find::named(places, HOW)?;
+    let mut told = Told {
+        silent: named.silent,
+        ..Told::default()
+    };
+    let mut answers = 0;
+    for socket in named.sockets {
+        let ask = |act| find::ask(&socket, &json!({ "lnet": LnetAsk { node: None, act } }));
+        let answered = ask(Act::Stopwatch)
+            .and_then(|stopwatch| Ok((stopwatch, ask(Act::Metrics { json: true })?)));
         match answered {
             Ok((stopwatch, counted)) => {
+                answers += 1;
                 told.seen.take(&stopwatch)?;
                 told.seen.granted.extend(Granted::of(&counted["metrics"]));
             }
             Err(why) => told.silent.push(why),
         }
     }
-    match told.seen.dumps.is_empty() && !told.silent.is_empty() {
-        true => Err(told.silent.join("; ")),
-        false => Ok(told),
+    match answers {
+        0 => Err(told.silent.join("; ")),
+        _ => Ok(told),
     }
 }
 
-/// What TCP knows of the connections of all these processes that answer.
-pub(crate) fn tcp(places: &[PathBuf]) -> Result<Vec<Tcp>, String> {
-    let mut all = vec![];
-    for socket in find::sockets(places, HOW)? {
-        let act = Act::Tcp;
-        let Ok(answer) = find::look(&socket, &json!({ "lnet": LnetAsk { node: None, act } }))
-        else {
-            continue;
+/// What TCP knows of the connections of all these processes.
+pub(crate) fn tcp(places: &[PathBuf]) -> Result<Answers, String> {
+    let one = |socket: &Path| -> Result<Option<Vec<Tcp>>, String> {
+        let what = json!({ "lnet": LnetAsk { node: None, act: Act::Tcp } });
+        let Ok(answer) = find::ask_within(socket, &what, BESIDE_LIMIT) else {
+            return Ok(None);
         };
         if let Some(why) = answer["error"].as_str() {
             return Err(why.to_owned());
         }
-        let more: Vec<Tcp> = serde_json::from_value(answer["tcp"].clone())
-            .map_err(|e| format!("odd answer of a Coral process: {e}"))?;
-        all.extend(more);
-    }
-    Ok(all)
+        let tcp = serde_json::from_value(answer["tcp"].clone());
+        tcp.map(Some)
+            .map_err(|e| format!("odd answer of a Coral process: {e}"))
+    };
+    let sockets = find::named(places, HOW)?.sockets;
+    (sockets.into_iter())
+        .map(|s| one(&s).map(|told| (s, told)))
+        .collect()
 }
 
 #[cfg(test)]

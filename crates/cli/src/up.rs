@@ -33,7 +33,7 @@ pub(crate) fn run(up: Up) -> Result<ExitCode, String> {
         Some(mountpoint) => crate::client::check_mountpoint(mountpoint),
         None => Ok(()),
     };
-    if let Ok(running) = control::ask(&up.dir, Ask::Status) {
+    if let Some(running) = control::running_in(&up.dir)? {
         return Err(already_up(&up, &running, mountable));
     }
     mountable?;

@@ -214,50 +214,76 @@ fn a_process_is_asked_once_and_asking_is_no_load() {
     });
 }
 
-/// Everybody who asks is told of it, and gets what the others know. Nobody else asks it: it has a registry of its own.
+/// A router, and then a process with a mount, is stopped by a signal. Commands that ask several processes name it and tell what the
+/// others know; those that ask it alone fail and name it. The processes are in a registry of their own, so that no other test asks
+/// the one that is stopped.
 #[test]
 fn a_process_that_is_stopped_is_named_and_left_out() {
     in_network_namespace("a_process_that_is_stopped_is_named_and_left_out", || {
         let place = Place::new();
-        let running = place.up(&[]);
-        let (data, dir, port) = (
-            place.path("data"),
-            place.make("router"),
-            place.port.to_string(),
-        );
-        let d = dir.to_string_lossy();
-        let nids = ["--nid", "127.0.0.8@tcp", "--nid", "127.0.0.9@tcp1"];
-        let args = [&["router", "--dir", &d, "--port", &port][..], &nids].concat();
         let own = || {
             let mut command = coral();
             command.env("XDG_RUNTIME_DIR", place.dir.path());
             command
         };
+        let (data, mnt, dir) = (place.path("data"), place.make("mnt"), place.make("router"));
+        let text = |p: &Path| p.to_string_lossy().into_owned();
+        let (data_s, mnt_s, d) = (text(&data), text(&mnt), text(&dir));
+        let port = place.port.to_string();
+        let up = ["up", &data_s, "--mount", &mnt_s, "--port", &port];
+        let running = Running::start_as(own(), &up, &data, &[&mnt]);
+        let nids = ["--nid", "127.0.0.8@tcp", "--nid", "127.0.0.9@tcp1"];
+        let args = [&["router", "--dir", &d, "--port", &port][..], &nids].concat();
         let router = Running::start_as(own(), &args, &dir, &[]);
-        std::fs::write(place.path("mnt").join("f"), "x").expect("written");
-        let signal = |name: &str| {
+        std::fs::write(mnt.join("f"), "x").expect("written");
+        let signal = |name: &str, to: &Running| {
             let mut kill = std::process::Command::new("kill");
-            ok(kill.args([name, &router.pid().to_string()]));
+            ok(kill.args([name, &to.pid().to_string()]));
         };
-        signal("-STOP");
-        let told = format!("process {} (", router.pid());
-        let is_told = |said: &str| {
-            said.contains(&told) && said.contains("), which is stopped, did not answer within 5 s")
+        let is_told = |said: &str, of: &Running| {
+            said.contains(&format!("process {} (", of.pid()))
+                && said.contains("), which is stopped, did not answer within 1 s")
         };
-        for command in [&["trace"][..], &["explain", "--watch", "0.1"]] {
-            let out = own().args(command).args([&data, &dir]).output();
+        let some = |command: &[&str], places: [&Path; 2], stopped: &Running| -> String {
+            let out = own().args(command).args(places).output();
             let out = out.expect("it ends");
             let said = String::from_utf8_lossy(&out.stderr);
-            assert!(is_told(&said), "{command:?}: {said}");
+            assert!(is_told(&said, stopped), "{command:?}: {said}");
             assert_eq!(out.status.code(), Some(3), "{command:?}: {said}");
-            let found = String::from_utf8_lossy(&out.stdout);
+            String::from_utf8_lossy(&out.stdout).into_owned()
+        };
+        let refused = |command: &[&str], stopped: &Running| {
+            let (code, said) = fails(own().args(command));
+            assert!(code == 1 && is_told(&said, stopped), "{command:?}: {said}");
+        };
+
+        signal("-STOP", &router);
+        for command in [&["trace"][..], &["explain", "--watch", "0.1"]] {
+            let found = some(command, [&data, &dir], &router);
             assert!(found.contains("operations"), "{command:?}: {found}");
         }
         for command in ["status", "metrics", "history", "trace"] {
-            let (code, said) = fails(own().arg(command).arg(&dir));
-            assert!(code == 1 && is_told(&said), "{command}: {said}");
+            refused(&[command, &d], &router);
         }
-        signal("-CONT");
+        refused(&["lnetctl", "--dir", &d, "net", "show"], &router);
+        refused(&args, &router);
+        signal("-CONT", &router);
+
+        // Which process has the mount only that process can say.
+        signal("-STOP", &running);
+        some(&["trace"], [&mnt, &dir], &running);
+        let found = some(
+            &["explain", "--watch", "0.1", "--json"],
+            [&mnt, &dir],
+            &running,
+        );
+        assert!(
+            is_told(&json(&found)["left_out"].to_string(), &running),
+            "{found}"
+        );
+        refused(&["trace", &mnt_s], &running);
+        refused(&["up", &data_s], &running);
+        signal("-CONT", &running);
         router.stop();
         running.stop();
     });

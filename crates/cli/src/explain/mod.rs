@@ -69,6 +69,7 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
         if let Some((seconds, ago)) = of {
             all["of"] = json!({ "seconds": seconds, "ended_s_ago": ago });
         }
+        all["left_out"] = json!(silent);
         print(&format!("{all:#}\n"))?;
         return Ok(left_out(&silent));
     }
@@ -114,7 +115,7 @@ fn looks(places: &[PathBuf], seconds: f64) -> Vec<Look> {
     loop {
         let at_s = begun.elapsed().as_secs_f64();
         if let Ok(tcp) = tcp(places) {
-            looks.take(Look { at_s, tcp });
+            looks.take(at_s, tcp);
         }
         let left = seconds - begun.elapsed().as_secs_f64();
         if left <= 0.0 {

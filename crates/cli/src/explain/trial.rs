@@ -37,7 +37,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
             e.window
         ));
     }
-    let sockets = find::sockets(&e.places, HOW)?;
+    let find::Named { sockets, .. } = find::named(&e.places, HOW)?;
     let (seen, before) = looked(e)?;
     let facts = seen.facts(&seen.joined());
     let verdict = judge(&facts);

@@ -1,24 +1,21 @@
 //! Which running process is meant: every process with a node leaves the path of its control socket in a directory of its user.
 
-use crate::control::{self, Ask, Asked};
+use crate::control::{self, Ask, Asked, Line};
 use crate::lfs;
 use crate::lnetctl::agent::Agent;
 use crate::rundir;
 use coral_lab::entry::Owner;
 use coral_lnet::Node;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// How long a process may take to do what it is told.
-const ANSWER_LIMIT: Duration = Duration::from_secs(90);
-
-/// How long one may take that is only asked for its name.
-const STATUS_LIMIT: Duration = Duration::from_secs(2);
+/// How long a process that runs may take to say its name, which every one is asked for where a mount point is meant.
+const NAME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The directory of this user's running nodes: `$XDG_RUNTIME_DIR/coral`, else `/tmp/coral-UID`.
 fn registry() -> PathBuf {
@@ -134,7 +131,7 @@ pub(crate) fn can_be_asked(pid: u32) -> bool {
 
 /// Somebody listens there, also who is stopped.
 fn answers(socket: &Path) -> bool {
-    match control::connect(socket, STATUS_LIMIT) {
+    match control::connect(socket, control::CONNECT_LIMIT) {
         Ok(_) => true,
         Err(e) => e.kind() == ErrorKind::WouldBlock,
     }
@@ -174,7 +171,7 @@ struct Running {
 impl Running {
     /// Where it is mounted, else its directory, else what it is, as far as it says; an error when it does not answer.
     fn place(&self) -> Result<Option<String>, String> {
-        let status = ask_within(&self.socket, &json!(Ask::Status), STATUS_LIMIT)?;
+        let status = ask_within(&self.socket, &json!(Ask::Status), NAME_LIMIT)?;
         let named = ["mount", "dir", "kind"]
             .iter()
             .find_map(|k| status[k].as_str());
@@ -196,7 +193,7 @@ impl Running {
 }
 
 /// Who has this socket, for a user who has to end it or look after it.
-fn who(socket: &Path) -> String {
+pub(crate) fn who(socket: &Path) -> String {
     let is_same = |r: &Running| is_one(&r.socket, socket);
     match running().iter().find(|r| is_same(r)).and_then(|r| r.pid) {
         Some(pid) => described(pid),
@@ -210,19 +207,22 @@ fn is_one(a: &Path, b: &Path) -> bool {
 }
 
 /// `process 12 (coral serve /data), which is stopped,`
-fn described(pid: u32) -> String {
+pub(crate) fn described(pid: u32) -> String {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = String::from_utf8_lossy(&words)
         .trim_end_matches('\0')
         .replace('\0', " ");
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    match state {
-        Some('T' | 't') => format!("process {pid} ({words}), which is stopped,"),
-        _ => format!("process {pid} ({words})"),
+    match is_stopped(pid) {
+        true => format!("process {pid} ({words}), which is stopped,"),
+        false => format!("process {pid} ({words})"),
     }
+}
+
+/// A signal has stopped it. What a debugger holds counts as running: `strace` holds a process for moments, again and again.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|s| s.starts_with('T'))
 }
 
 /// Running processes of this user; what others left is removed.
@@ -257,23 +257,90 @@ fn running_in(dir: &Path) -> Vec<Running> {
     out
 }
 
-/// The sockets of the processes that are named, each as [`socket`] takes it; of all of this user, when none is.
-pub(crate) fn sockets(which: &[PathBuf], how: &str) -> Result<Vec<PathBuf>, String> {
+/// Processes that the user has named.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Named {
+    pub sockets: Vec<PathBuf>,
+    /// Of each name that is none of theirs who answer, and may be that of one who does not: why.
+    pub silent: Vec<String>,
+}
+
+/// The processes that are named, each as [`socket`] takes it; all of this user, when none is.
+pub(crate) fn named(which: &[PathBuf], how: &str) -> Result<Named, String> {
+    let mut all = Named::default();
     if which.is_empty() {
-        let all = running();
-        return match all.is_empty() {
+        all.sockets = running().into_iter().map(|r| r.socket).collect();
+        return match all.sockets.is_empty() {
             true => Err(format!(
                 "no Coral node of this user runs here; start one, or say which, with {how}"
             )),
-            false => Ok(all.into_iter().map(|r| r.socket).collect()),
+            false => Ok(all),
         };
     }
-    let named = which.iter().map(|w| socket(Some(w), None, how));
-    let mut all: Vec<PathBuf> = named.collect::<Result<_, _>>()?;
+    for w in which {
+        match found(w) {
+            Ok(socket) => all.sockets.push(socket),
+            Err(NotFound::Silent(why)) => all.silent.push(why),
+            Err(NotFound::Nobody(why)) => return Err(why),
+        }
+    }
     // A process may be named by its directory, by its mount point and by its pid: it is asked once.
     let mut seen = std::collections::BTreeSet::new();
-    all.retain(|s| std::fs::metadata(s).map_or(true, |m| seen.insert((m.dev(), m.ino()))));
+    all.sockets
+        .retain(|s| std::fs::metadata(s).map_or(true, |m| seen.insert((m.dev(), m.ino()))));
     Ok(all)
+}
+
+/// Why the process is not known that somebody names.
+enum NotFound {
+    /// It may be one of those that do not answer.
+    Silent(String),
+    Nobody(String),
+}
+
+impl NotFound {
+    fn why(self) -> String {
+        match self {
+            NotFound::Silent(why) | NotFound::Nobody(why) => why,
+        }
+    }
+}
+
+/// The socket of the process with this directory, mount point or pid.
+fn found(which: &Path) -> Result<PathBuf, NotFound> {
+    // What lies on a mount is not looked at: that would be an operation of the file system, which may be measured just then.
+    let own = (!lfs::is_on_mount(which)).then(|| control::path(which));
+    match own.filter(|s| s.exists()) {
+        Some(own) => Ok(own),
+        None => among(&running(), which),
+    }
+}
+
+fn among(all: &[Running], which: &Path) -> Result<PathBuf, NotFound> {
+    let pid: Option<u32> = which.to_str().and_then(|w| w.parse().ok());
+    if let Some(r) = all.iter().find(|r| pid.is_some() && r.pid == pid) {
+        return Ok(r.socket.clone());
+    }
+    let full = lfs::resolved(which);
+    let mut silent = vec![];
+    for r in all {
+        match r.place() {
+            Ok(Some(p)) if lfs::resolved(Path::new(&p)) == full => return Ok(r.socket.clone()),
+            Ok(_) => {}
+            Err(why) => silent.push(why),
+        }
+    }
+    let which = which.display();
+    Err(match silent.is_empty() {
+        true => NotFound::Nobody(format!(
+            "no Coral process of this user that runs here has '{which}' as its directory, mount point or pid{}",
+            listed(all)
+        )),
+        false => NotFound::Silent(format!(
+            "'{which}' is no directory, mount point or pid of a Coral process of this user that answers; {}",
+            silent.join("; ")
+        )),
+    })
 }
 
 /// The socket to ask: that given, that of the process which `which` names (by its directory, its mount point or its pid), else
@@ -286,29 +353,10 @@ pub(crate) fn socket(
     if let Some(s) = socket {
         return Ok(s.to_owned());
     }
-    // What lies on a mount is not looked at: that would be an operation of the file system, which may be measured just then.
-    let own = which.filter(|w| !lfs::is_on_mount(w)).map(control::path);
-    if let Some(own) = own.filter(|s| s.exists()) {
-        return Ok(own);
+    if let Some(which) = which {
+        return found(which).map_err(NotFound::why);
     }
     let mut all = running();
-    if let Some(which) = which {
-        let pid: Option<u32> = which.to_str().and_then(|w| w.parse().ok());
-        let full = lfs::resolved(which);
-        let is_there = |p: &str| lfs::resolved(Path::new(p)) == full;
-        let meant = |r: &Running| match pid {
-            Some(_) if r.pid == pid => true,
-            _ => matches!(r.place(), Ok(Some(p)) if is_there(&p)),
-        };
-        return match all.iter().find(|r| meant(r)) {
-            Some(r) => Ok(r.socket.clone()),
-            None => Err(format!(
-                "no Coral process of this user that runs here has '{}' as its directory, mount point or pid{}",
-                which.display(),
-                listed(&all)
-            )),
-        };
-    }
     match all.len() {
         0 => Err(format!(
             "no Coral node of this user runs here; start one, or say which, with {how}"
@@ -330,37 +378,26 @@ fn listed(all: &[Running]) -> String {
     }
 }
 
-/// Has a process do something; the answer, or why there is none.
+/// Asks a process for what it knows, or has it do something; an error when it does not answer.
 pub(crate) fn ask(socket: &Path, what: &Value) -> Result<Value, String> {
-    ask_within(socket, what, ANSWER_LIMIT)
+    ask_within(socket, what, control::ANSWER_LIMIT)
 }
 
-/// Asks a process for what it knows; an error when it does not answer.
-pub(crate) fn look(socket: &Path, what: &Value) -> Result<Value, String> {
-    ask_within(socket, what, control::LOOK_LIMIT)
-}
-
-fn ask_within(socket: &Path, what: &Value, limit: Duration) -> Result<Value, String> {
-    let failed = |e: std::io::Error| no_answer(socket, &e, limit);
-    let stream = control::connect(socket, limit).map_err(failed)?;
-    control::say_line(&stream, &what.to_string()).map_err(failed)?;
-    let mut line = String::new();
-    BufReader::new(stream)
-        .read_line(&mut line)
-        .map_err(failed)?;
-    serde_json::from_str(&line).map_err(|e| format!("odd answer on '{}': {e}", socket.display()))
+/// The same, not waiting longer than `limit`.
+pub(crate) fn ask_within(socket: &Path, what: &Value, limit: Duration) -> Result<Value, String> {
+    let asked = || {
+        let mut line = Line::open(socket)?;
+        line.say(&what.to_string())?;
+        line.next(limit)
+    };
+    let answer = asked().map_err(|e| no_answer(socket, &e))?;
+    serde_json::from_str(&answer).map_err(|e| format!("odd answer on '{}': {e}", socket.display()))
 }
 
 /// Why there is no answer; who has a socket and does not answer is named.
-pub(crate) fn no_answer(socket: &Path, why: &std::io::Error, limit: Duration) -> String {
+pub(crate) fn no_answer(socket: &Path, why: &std::io::Error) -> String {
     match why.kind() {
-        ErrorKind::WouldBlock => {
-            format!(
-                "{} did not answer within {} s",
-                who(socket),
-                limit.as_secs()
-            )
-        }
+        ErrorKind::TimedOut => why.to_string(),
         _ => format!("no Coral node answers on '{}': {why}", socket.display()),
     }
 }

@@ -4,11 +4,12 @@
 //! they come, and at last the exit code. When the command goes away, what it began ends with its next line.
 
 use super::Failed;
+use crate::control::{self, Line};
 use crate::rundir;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream as StdStream;
+use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::OwnedWriteHalf;
 
@@ -43,32 +44,39 @@ pub(crate) fn path(key: u32) -> Result<PathBuf, Failed> {
 
 /// Whether a console with this key runs.
 pub(crate) fn exists(key: u32) -> Result<bool, Failed> {
-    Ok(StdStream::connect(path(key)?).is_ok())
+    match control::connect(&path(key)?, control::CONNECT_LIMIT) {
+        Ok(_) => Ok(true),
+        // One that is stopped takes no more connections at some time.
+        Err(e) => Ok(e.kind() == ErrorKind::WouldBlock),
+    }
 }
 
 /// Has the console of our session run a command, prints what it says, and gives the exit code.
 pub(crate) fn ask(command: &str, args: Vec<String>) -> Result<u8, Failed> {
     let key = super::key()?;
-    let Ok(stream) = StdStream::connect(path(key)?) else {
-        return Err(Failed(
-            "No session exists: lst new_session makes one".into(),
-        ));
-    };
+    let mut line = Line::open(&path(key)?).map_err(|e| match e.kind() {
+        ErrorKind::TimedOut => Failed(e.to_string()),
+        _ => Failed("No session exists: lst new_session makes one".into()),
+    })?;
     let words = Words {
         command: command.to_owned(),
         args,
     };
-    crate::control::say_line(&stream, &serde_json::to_string(&words)?)?;
-    for line in BufReader::new(stream).lines() {
-        match serde_json::from_str(&line?)? {
+    line.say(&serde_json::to_string(&words)?)?;
+    loop {
+        // What it does may take long.
+        let answer = line.next(Duration::MAX)?;
+        if answer.is_empty() {
+            return Err(Failed(
+                "the console's process went away before it answered".into(),
+            ));
+        }
+        match serde_json::from_str(&answer)? {
             Answer::Out(text) => print_or_stop(&text)?,
             Answer::Err(text) => eprintln!("{text}"),
             Answer::Exit(code) => return Ok(code),
         }
     }
-    Err(Failed(
-        "the console's process went away before it answered".into(),
-    ))
 }
 
 /// Prints a line; a closed pipe is an error and no panic.

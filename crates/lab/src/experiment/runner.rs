@@ -7,7 +7,7 @@ use super::process::output_unless;
 use super::step::{Runner, Stop, rig_dir};
 use super::store::{Event, Record, RunDir, StoreError};
 use crate::clock;
-use crate::verdict::{Seen, Tcp};
+use crate::verdict::{Answers, Seen};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::Value;
@@ -32,7 +32,7 @@ pub type Ask = Arc<dyn Fn(&Path) -> Result<Value, String> + Send + Sync>;
 pub type Trace = Arc<dyn Fn(&[PathBuf]) -> Result<Seen, String> + Send + Sync>;
 
 /// Reads what TCP knows of the connections of the processes at these places.
-pub type AskTcp = Arc<dyn Fn(&[PathBuf]) -> Result<Vec<Tcp>, String> + Send + Sync>;
+pub type AskTcp = Arc<dyn Fn(&[PathBuf]) -> Result<Answers, String> + Send + Sync>;
 
 /// What a run needs besides its plan.
 #[derive(Clone)]

@@ -48,11 +48,8 @@ impl TcpWatch {
 /// Where nobody can be asked there is no look.
 fn take(looks: &mut Looks, begun: Instant, ask: &AskTcp, places: &[PathBuf]) {
     let asked = clock::now();
-    if let Ok(tcp) = ask(places) {
-        looks.take(Look {
-            at_s: asked.duration_since(begun).as_secs_f64(),
-            tcp,
-        });
+    if let Ok(answers) = ask(places) {
+        looks.take(asked.duration_since(begun).as_secs_f64(), answers);
     }
 }
 
@@ -74,7 +71,7 @@ mod tests {
                 acked_bytes,
                 ..Tcp::default()
             };
-            Ok(vec![tcp])
+            Ok([("/run/p.sock".into(), Some(vec![tcp]))].into())
         });
         let watch = TcpWatch::start(ask, vec!["/mnt".into()], Duration::from_secs(3600));
         assert_eq!(count.load(Ordering::Relaxed), 1);

@@ -6,6 +6,7 @@
 //! does not tell them apart, because a receiver may acknowledge late what it reads late.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 /// What a node sends over one connection: as a Coral process tells it.
 pub use coral_lnet::show::LinkShow as Tcp;
@@ -44,12 +45,22 @@ pub struct Look {
     pub tcp: Vec<Tcp>,
 }
 
+/// Connections of each process that was asked, by its socket; none where it did not answer.
+pub type Answers = BTreeMap<PathBuf, Option<Vec<Tcp>>>;
+
 /// Looks of a watch, evenly spread over it and fewer than [`LOOKS_MAX`]: when there are more, every second one goes, and the next ones
 /// come half as often.
+///
+/// # Invariants
+/// - A connection that is in one look and not in the one before has begun between them: so a process is in all looks from its first
+///   answer on, or in none.
 #[derive(Clone, Debug)]
 pub struct Looks {
     looks: Vec<Look>,
     pause_s: f64,
+    answered: BTreeSet<PathBuf>,
+    /// Who was silent before an answer.
+    left_out: BTreeSet<PathBuf>,
 }
 
 impl Looks {
@@ -58,6 +69,8 @@ impl Looks {
         Looks {
             looks: vec![],
             pause_s,
+            answered: BTreeSet::new(),
+            left_out: BTreeSet::new(),
         }
     }
 
@@ -66,9 +79,27 @@ impl Looks {
         self.pause_s
     }
 
-    /// Takes one in.
-    pub fn take(&mut self, look: Look) {
-        self.looks.push(look);
+    /// Takes in what processes answered at a moment. There is no look where one of them is silent that answered before, or all are.
+    pub fn take(&mut self, at_s: f64, answers: Answers) {
+        if answers.values().all(Option::is_none) {
+            return;
+        }
+        let silent = answers.iter().filter(|(_, told)| told.is_none());
+        let (before, never): (Vec<_>, Vec<_>) = silent
+            .map(|(who, _)| who.clone())
+            .partition(|who| self.answered.contains(who));
+        self.left_out.extend(never);
+        if !before.is_empty() {
+            return;
+        }
+        let mut tcp = vec![];
+        for (who, told) in answers {
+            if !self.left_out.contains(&who) {
+                tcp.extend(told.unwrap_or_default());
+                self.answered.insert(who);
+            }
+        }
+        self.looks.push(Look { at_s, tcp });
         if self.looks.len() == LOOKS_MAX {
             let mut nth = 0;
             self.looks.retain(|_| {
@@ -479,7 +510,7 @@ mod tests {
         let mut looks = Looks::every(1.0);
         let mut at_s = 0.0;
         for _ in 0..1000 {
-            looks.take(look(at_s, vec![]));
+            looks.take(at_s, [("p".into(), Some(vec![]))].into());
             assert!(looks.looks.len() <= LOOKS_MAX);
             assert_eq!(
                 (looks.looks[0].at_s, looks.looks.last().unwrap().at_s),
@@ -491,6 +522,37 @@ mod tests {
         assert!(at.len() > LOOKS_MAX / 2);
         let gap = at[1] - at[0];
         assert!(at.windows(2).all(|w| w[1] - w[0] == gap), "{at:?}");
+    }
+
+    /// Two processes send 10 MB/s each, and have sent 7 MB before. In the looks with a name, that one is silent.
+    fn watched(silent: &[&str]) -> Vec<(String, f64)> {
+        let mut looks = Looks::every(1.0);
+        for (s, silent) in (0..).zip(silent) {
+            let sent = 7_000_000 + s * 10_000_000;
+            let answer = |who: &&str| {
+                let told = (who != silent).then(|| vec![tcp(who, "s", sent, 1000 * s, 60)]);
+                (PathBuf::from(*who), told)
+            };
+            looks.take(s as f64, ["c", "d"].iter().map(answer).collect());
+        }
+        let links = links(&looks.all()).into_iter();
+        links.map(|l| (l.from, l.bytes_per_s)).collect()
+    }
+
+    #[test]
+    fn a_process_that_is_silent_for_a_look_has_sent_no_more_for_that() {
+        let both = ["c", "d"].map(|who| (who.to_owned(), 10e6));
+        for silent in [["", "", ""], ["", "d", ""], ["", "c", "c"]] {
+            let all = watched(&silent);
+            match silent {
+                ["", "c", "c"] => assert_eq!(all, [], "one look tells nothing"),
+                _ => assert_eq!(all, both, "{silent:?}"),
+            }
+        }
+        assert_eq!(watched(&["", "", "d"]), both, "its way is still there");
+        for silent in [["d", "d", "d"], ["d", "", ""]] {
+            assert_eq!(watched(&silent), both[..1], "{silent:?}: only who answers");
+        }
     }
 
     #[test]
