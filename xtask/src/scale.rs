@@ -38,19 +38,19 @@ pub(crate) struct Asked<'a> {
 
 pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
     let coral = asked.coral.clone().map_or_else(step::build_release, Ok)?;
-    let dir = step::root().join(asked.dir).join("scale");
-    let _ = std::fs::remove_dir_all(&dir);
-    let servers = Scale {
-        coral,
-        dir,
+    let [servers, empty] = ["scale", "scale-empty"].map(|name| Scale {
+        coral: coral.clone(),
+        dir: step::root().join(asked.dir).join(name),
         mdts: asked.mdts,
-    };
-    let done = servers.measure(asked);
+    });
+    let both = [&servers, &empty];
+    let _ = both.map(|s| std::fs::remove_dir_all(&s.dir).ok());
+    let done = servers.measure(asked, &empty);
     if done.is_err() {
         // whatever runs there is ended before its directory goes
-        let _ = servers.down();
+        let _ = both.map(|s| s.down().ok());
     }
-    let _ = std::fs::remove_dir_all(&servers.dir);
+    let _ = both.map(|s| std::fs::remove_dir_all(&s.dir).ok());
     done
 }
 
@@ -61,12 +61,11 @@ struct Scale {
 }
 
 impl Scale {
-    fn measure(&self, asked: &Asked<'_>) -> Result<(), String> {
+    /// `empty` is a file system that stays without files.
+    fn measure(&self, asked: &Asked<'_>, empty: &Scale) -> Result<(), String> {
+        empty.up()?;
+        empty.down()?;
         self.up()?;
-        self.down()?;
-        let empty = self.starts(Scale::down)?;
-        self.up()?;
-        println!("start, empty            {}", seconds(empty));
         step::wait(LOOK);
         println!("memory, empty           {}", self.memory()?);
         println!("on disk, empty          {}", mib(self.on_disk()?));
@@ -92,18 +91,12 @@ impl Scale {
             last / first
         );
         self.down()?;
-        let full = self.starts(Scale::down)?;
-        println!(
-            "start, full             {}, {:.2} of the empty one's",
-            seconds(full),
-            full.as_secs_f64() / empty.as_secs_f64()
-        );
+        self.starts("start, full            ", empty, Scale::down)?;
         self.up()?;
         step::wait(5 * LOOK);
         println!("memory, 10 s after it   {}", self.memory()?);
         self.kill()?;
-        let killed = self.starts(Scale::kill)?;
-        println!("start after kill -9     {}", seconds(killed));
+        self.starts("start after kill -9    ", empty, Scale::kill)?;
         self.up()?;
         self.remove(steps)?;
         self.down()
@@ -152,17 +145,33 @@ impl Scale {
         rate.ok_or_else(|| format!("mdsrate said: {said}"))
     }
 
-    /// How long a start takes: the median of a few, each ended by `end`.
-    fn starts(&self, end: impl Fn(&Scale) -> Result<(), String>) -> Result<Duration, String> {
-        let mut took = Vec::new();
+    /// How long a start takes, and one of `empty`, each ended by `end`: medians of a few, in turns.
+    fn starts(
+        &self,
+        what: &str,
+        empty: &Scale,
+        end: impl Fn(&Scale) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut took = [Vec::new(), Vec::new()];
         for _ in 0..STARTS {
-            let begun = step::now();
-            self.up()?;
-            took.push(begun.elapsed());
-            end(self)?;
+            for (servers, took) in [self, empty].into_iter().zip(&mut took) {
+                let begun = step::now();
+                servers.up()?;
+                took.push(begun.elapsed());
+                end(servers)?;
+            }
         }
-        took.sort();
-        Ok(took[STARTS / 2])
+        let [full, without] = took.map(|mut took| {
+            took.sort();
+            took[STARTS / 2]
+        });
+        println!(
+            "{what} {}, {:.2} of {} of one without files",
+            seconds(full),
+            full.as_secs_f64() / without.as_secs_f64(),
+            seconds(without)
+        );
+        Ok(())
     }
 
     fn up(&self) -> Result<(), String> {
