@@ -92,6 +92,21 @@ fn ranks_are_processes_when_asked() {
     );
 }
 
+/// Rank 1 has no file to read. That the others say so too, and nothing of a signal or of when it came, is what they heard.
+#[test]
+fn a_rank_that_fails_ends_the_others_for_its_reason() {
+    let b = Bench::new();
+    ok(&mut b.tool("ior --np 3 -w -k -F -b 64k -t 8k -o DIR/f"));
+    std::fs::remove_file(b.path("f.00000001")).expect("it is there");
+    let (_, said) = fails(&mut b.tool("ior --np 3 --processes -r -F -b 64k -t 8k -o DIR/f"));
+    let reasons: Vec<&str> = said.lines().filter(|l| l.starts_with("ior: ")).collect();
+    let is_own = |l: &&str| l.contains("f.00000001") && !l.contains(" after ");
+    assert!(
+        !reasons.is_empty() && reasons.iter().all(is_own),
+        "{reasons:?}: {said}"
+    );
+}
+
 #[test]
 fn a_foreign_launcher_says_who_is_who() {
     let b = Bench::new();
@@ -236,7 +251,7 @@ fn a_host_that_does_not_come_or_vanishes_ends_the_run() {
     assert!(
         record["why_incomplete"]
             .as_str()
-            .is_some_and(|w| w.contains("rank 1")),
+            .is_some_and(|w| w.contains("rank 1") && !w.contains(" after ")),
         "{record}"
     );
 }

@@ -270,7 +270,7 @@ impl<'r> Local<'r> {
         });
         if let (Err(_), Some(why)) = (&done, self.run.ending.why()) {
             rank.break_up(why);
-            done = Err(ended(why, self.clock));
+            done = self.run.ending.failed(self.clock).map_or(done, Err);
         }
         if let Err(why) = &done
             && !matches!(why, Failed::Apart(_))
@@ -320,11 +320,6 @@ fn of_rank(id: u32, why: &Failed) -> String {
         why if why.to_string().starts_with(&own) => why.to_string(),
         why => format!("{own}{why}"),
     }
-}
-
-/// Why a run was ended, and when.
-fn ended(why: &str, clock: Clock) -> Failed {
-    Failed::Apart(format!("{why} after {:.3} s", clock.now() as f64 / 1e9))
 }
 
 /// The mounts of the library that a run works on.

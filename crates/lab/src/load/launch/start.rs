@@ -19,6 +19,8 @@ use std::sync::Arc;
 const MEET_LIMIT: Duration = Duration::from_secs(60);
 /// How often a rank looks whether rank 0 has said where to meet.
 const MEET_LOOK: Duration = Duration::from_millis(20);
+/// Before the reason that other processes are told, where the run cannot go on and nobody has ended it from outside.
+const BROKEN: &str = "broken: ";
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 16;
 /// Longest file that says where to meet, bytes.
@@ -241,8 +243,10 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
         s.spawn(move || hub::serve(s, listener, m, token, clock, 0..size, MEET_LIMIT));
         let code = children.wait(meeting, &run.ending);
         match meeting.broken() {
-            Some(why) if run.ending.why().is_some() => Err(super::ended(&why, clock)),
-            Some(why) => Err(children.why(Failed::Apart(why))),
+            Some(why) => Err(match run.ending.failed(clock) {
+                Some(ended) => ended,
+                None => children.why(Failed::Apart(why)),
+            }),
             None => Ok(code),
         }
     })
@@ -363,8 +367,12 @@ impl Children {
                 false
             });
             if let Some(why) = meeting.broken() {
+                let line = match ending.why() {
+                    Some(why) => why.to_owned(),
+                    None => format!("{BROKEN}{why}"),
+                };
                 if !std::mem::replace(&mut told, true) {
-                    left.iter().for_each(|r| r.tell(&why));
+                    left.iter().for_each(|r| r.tell(&line));
                 }
                 if ending.why().is_none() {
                     // Ranks that wait for a disk are not waited for: they end with their standard input.
@@ -424,7 +432,10 @@ pub(super) fn joined(
 fn end_with_standard_input(mounted: Mounted, ending: Ending) {
     std::thread::spawn(move || {
         for why in std::io::stdin().lock().lines().map_while(Result::ok) {
-            ending.end(&why);
+            match why.strip_prefix(BROKEN) {
+                Some(why) => ending.broken(why),
+                None => ending.end(&why),
+            }
         }
         ending.end("whoever started it is there no more");
         // Ranks that are about to end by themselves may say why.
