@@ -151,6 +151,15 @@ fn every_name_starts_what_runs_in_the_background() {
             b.lst("add_group g 127.0.0.5@tcp"),
             "127.0.0.5@tcp are added to session\n"
         );
+        let console = pid_of_console(&b).to_string();
+        ok(Command::new("kill").args(["-STOP", &console]));
+        let said = b.lst_fails("show_session");
+        assert!(
+            said.contains(&format!("process {console} ("))
+                && said.contains("), which is stopped, did not answer within 1 s"),
+            "{said}"
+        );
+        ok(Command::new("kill").args(["-CONT", &console]));
         // Both are nodes that lnetctl finds.
         let (_, said) = fails(&mut b.tool("lnetctl", "net show"));
         assert!(said.contains("2 Coral processes run here"), "{said}");

@@ -564,5 +564,6 @@ mod tests {
         };
         let f = Facts::of(&j);
         assert_eq!((f.paths[0].send_s, f.paths[0].rtt_s), (0.04, 0.041));
+        assert_eq!(f.paths[0].way_s(), 0.041);
     }
 }
