@@ -72,7 +72,21 @@ fn already_up(up: &Up, running: &serde_json::Value, mountable: Result<(), String
             mountpoint.display()
         ));
     }
-    if up.mdts.is_some() || up.osts.is_some() {
+    let has = |kind: &str| {
+        let targets = running["targets"].as_array().into_iter().flatten();
+        let names = targets.filter_map(|t| t["name"].as_str());
+        names.filter(|n| n.contains(kind)).count()
+    };
+    let asked = [(up.mdts, has("-MDT")), (up.osts, has("-OST"))];
+    let differs = |how: std::cmp::Ordering| {
+        let asked = asked
+            .iter()
+            .filter_map(|(n, has)| Some((*n)?.cmp(&(*has as u32))));
+        asked.into_iter().any(|a| a == how)
+    };
+    if differs(std::cmp::Ordering::Less) {
+        why.push_str("; targets are added only, none is taken away");
+    } else if differs(std::cmp::Ordering::Greater) {
         why.push_str(&format!(
             "; to add targets: `coral down {dir}`, and this command again"
         ));
@@ -592,6 +606,31 @@ mod tests {
         std::fs::write(dir.path().join("thesis.tex"), "precious").unwrap();
         let why = prepare_dir(dir.path()).unwrap_err();
         assert!(why.contains("thesis.tex"), "{why}");
+    }
+
+    #[test]
+    fn who_is_up_already_is_told_how_targets_are_added() {
+        let running = serde_json::json!({ "targets": [{ "name": "a-MDT0000" }, { "name": "a-OST0000" }, { "name": "a-OST0001" }] });
+        let said = |mdts, osts| {
+            let up = Up {
+                mdts,
+                osts,
+                ..up(Path::new("/d"))
+            };
+            already_up(&up, &running, Ok(()))
+        };
+        let add = "; to add targets: `coral down /d`, and this command again";
+        let none = "; targets are added only, none is taken away";
+        for (mdts, osts, tail) in [
+            (None, None, ""),
+            (Some(1), Some(2), ""),
+            (Some(2), None, add),
+            (None, Some(3), add),
+            (Some(4), Some(1), none),
+        ] {
+            let why = said(mdts, osts);
+            assert!(why.ends_with(&format!("`coral status /d`{tail}")), "{why}");
+        }
     }
 
     #[test]

@@ -104,7 +104,7 @@ pub(crate) fn migrate(mut p: lexopt::Parser) -> Result<(), Failure> {
     }
     if task.stayed.get() > 0 {
         eprintln!(
-            "lfs migrate: names that moved without their files: {}. Those that are open go along with the same command later; those \
+            "lfs migrate: names that moved without their files (-v tells which): {}. Those that are open go along with the same command later; those \
              with data on their MDT stay, and those with another name there as long as they have it",
             task.stayed.get()
         );
@@ -197,8 +197,14 @@ impl Task {
             && !self.shallow
             && let Some(to) = &self.mdts
         {
-            let stays = mdt_index(path).is_ok_and(|at| !to.contains(&at.into()));
-            self.stayed.set(self.stayed.get() + u64::from(stays));
+            let stays = mdt_index(path)
+                .ok()
+                .filter(|at| !to.contains(&(*at).into()));
+            if let (Some(at), true) = (stays, self.verbose) {
+                println!("{} stays on MDT{at}", path.display());
+            }
+            self.stayed
+                .set(self.stayed.get() + u64::from(stays.is_some()));
         }
         if bottom || !kind.is_dir() {
             return Ok(());
