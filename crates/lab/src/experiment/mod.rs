@@ -19,6 +19,7 @@ mod process;
 mod rig;
 mod rig_spec;
 mod runner;
+mod sampling;
 mod spec;
 mod step;
 mod store;

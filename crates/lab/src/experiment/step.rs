@@ -6,12 +6,13 @@ use super::process::{Ended, Moment, Role, find_program, overlap, run_together};
 use super::rig::{Rig, mount_value};
 use super::rig_spec::RigSpec;
 use super::runner::Settings;
+use super::sampling::host_of;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use super::tcp_watch::TcpWatch;
 use crate::clock;
-use crate::collect::{Node, Processes, Sampler, Samples, of_machine, read_sadf};
-use crate::verdict::{Host, Look, Processors, STOPWATCHES, Used, explain};
+use crate::collect::{Samples, read_sadf};
+use crate::verdict::{Host, Look, Processors, STOPWATCHES, explain};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -469,64 +470,11 @@ impl Runner<'_> {
         places.extend(self.servers());
         places
     }
-
-    /// Starts sampling; without a sampler the step has no series, which its record shows.
-    fn sampler(&self, roles: &[Role], pids: &[u32], raw: &str) -> Option<Sampler> {
-        let mut processes: Vec<(String, u32)> = roles
-            .iter()
-            .map(|r| r.name.clone())
-            .zip(pids.iter().copied())
-            .collect();
-        let mut sources = of_machine();
-        if let Some(rig) = &self.rig {
-            processes.extend(rig.processes());
-            for (name, dir) in rig.servers().iter().cloned().chain(rig.clients()) {
-                let ask = self.settings.ask.clone();
-                sources.push(Box::new(Node::new(&name, Box::new(move || ask(&dir)))));
-            }
-        }
-        for host in &self.plan.spec.hosts {
-            let errors = self.run.path().join(raw);
-            let errors = errors.join(format!("agent-{}.err", host.name));
-            match host.agent(&self.settings.coral, &errors, &self.gone) {
-                Ok(agent) => sources.push(Box::new(agent)),
-                Err(e) => {
-                    let _ = (self.gone).set(format!("the host {} went away: {e}", host.name));
-                }
-            }
-        }
-        sources.push(Box::new(Processes::new(processes)));
-        let ends = || self.ends().is_some();
-        Sampler::start(sources, self.plan.spec.run.sample, &ends).ok()
-    }
 }
 
 /// Where the rig of a run has its targets.
 pub(super) fn rig_dir(run: &Path, settings: &Settings) -> PathBuf {
     settings.scratch.as_deref().unwrap_or(run).join("rig")
-}
-
-/// This machine in the means of a step.
-fn host_of(samples: &Samples, used: Used) -> Host {
-    let mean = |name: &str| {
-        samples
-            .series
-            .get(name)
-            .and_then(|s| s.mean())
-            .unwrap_or(0.0)
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Host {
-        name: "this machine".to_owned(),
-        busiest_core: used.busiest_core,
-        cores: mean("host/cpu_busy") / cores as f64,
-        core_count: cores as u32,
-        swap_in_per_s: mean("host/swap_in"),
-        cpu_wait: used.cpu_wait,
-        ours: used.ours,
-        others: used.others,
-        other: used.other,
-    }
 }
 
 /// Why a load generator did not do all that it was to do, as its record says: some go on where an operation fails, and end well.
