@@ -22,6 +22,7 @@ use coral_node::{NetConfig, Servers, ServersError};
 use coral_osd::{Label, OsdFs, TargetKind};
 use coral_server::register::RegisterError;
 use coral_wire::nid::Nid;
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -78,15 +79,10 @@ fn already_up(up: &Up, running: &serde_json::Value, mountable: Result<(), String
         names.filter(|n| n.contains(kind)).count()
     };
     let asked = [(up.mdts, has("-MDT")), (up.osts, has("-OST"))];
-    let differs = |how: std::cmp::Ordering| {
-        let asked = asked
-            .iter()
-            .filter_map(|(n, has)| Some((*n)?.cmp(&(*has as u32))));
-        asked.into_iter().any(|a| a == how)
-    };
-    if differs(std::cmp::Ordering::Less) {
+    let asked = asked.map(|(n, has)| n.map(|n| n.cmp(&(has as u32))));
+    if asked.contains(&Some(Ordering::Less)) {
         why.push_str("; targets are added only, none is taken away");
-    } else if differs(std::cmp::Ordering::Greater) {
+    } else if asked.contains(&Some(Ordering::Greater)) {
         why.push_str(&format!(
             "; to add targets: `coral down {dir}`, and this command again"
         ));

@@ -40,22 +40,8 @@ impl Runner<'_> {
 /// This machine in the means of a step.
 pub(super) fn host_of(samples: &Samples, used: Used) -> Host {
     let mean = |name: &str| {
-        samples
-            .series
-            .get(name)
-            .and_then(|s| s.mean())
-            .unwrap_or(0.0)
+        let series = samples.series.get(name);
+        series.and_then(|s| s.mean()).unwrap_or(0.0)
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    Host {
-        name: "this machine".to_owned(),
-        busiest_core: used.busiest_core,
-        cores: mean("host/cpu_busy") / cores as f64,
-        core_count: cores as u32,
-        swap_in_per_s: mean("host/swap_in"),
-        cpu_wait: used.cpu_wait,
-        ours: used.ours,
-        others: used.others,
-        other: used.other,
-    }
+    used.here(mean("host/cpu_busy"), mean("host/swap_in"))
 }

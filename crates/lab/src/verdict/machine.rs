@@ -46,6 +46,22 @@ pub struct Used {
 }
 
 impl Used {
+    /// This machine, of which so many cores were busy, and which read so much from swap in a second.
+    pub(crate) fn here(self, busy_cores: f64, swap_in_per_s: f64) -> Host {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        Host {
+            name: "this machine".to_owned(),
+            busiest_core: self.busiest_core,
+            cores: busy_cores / count as f64,
+            core_count: count as u32,
+            swap_in_per_s,
+            cpu_wait: self.cpu_wait,
+            ours: self.ours,
+            others: self.others,
+            other: self.other,
+        }
+    }
+
     /// So many cores were busy. What nobody was seen to take others took. More than all were busy is taken together where a process
     /// waits for one that it has taken in from another, as the first process does: then all that one ever took is counted at once.
     fn within(&mut self, busy: f64) {
@@ -198,18 +214,7 @@ pub fn this_host(mounts: &[PathBuf], wait: impl FnOnce()) -> Host {
     let value =
         |of: &[Reading], name: &str| of.iter().find(|r| r.name == name).map_or(0.0, |r| r.value);
     let rate = |name: &str| (value(&after, name) - value(&before, name)) / s.max(1e-9);
-    let count = std::thread::available_parallelism().map_or(1, usize::from);
-    Host {
-        name: "this machine".to_owned(),
-        busiest_core: used.busiest_core,
-        cores: rate("cpu_busy") / count as f64,
-        core_count: count as u32,
-        swap_in_per_s: rate("swap_in"),
-        cpu_wait: used.cpu_wait,
-        ours: used.ours,
-        others: used.others,
-        other: used.other,
-    }
+    used.here(rate("cpu_busy"), rate("swap_in"))
 }
 
 fn numbers(dir: String) -> impl Iterator<Item = u32> {

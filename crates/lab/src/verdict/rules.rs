@@ -532,6 +532,8 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::facts::{Host, OpKind};
     use super::*;
 
@@ -611,6 +613,16 @@ mod tests {
         );
     }
 
+    /// What these paths took, all together.
+    fn seconds_of(paths: [&Path; 2]) -> BTreeMap<(Segment, String), f64> {
+        let of = |p: &Path| {
+            let of = p.seconds.iter();
+            of.map(|(s, v)| ((*s, p.target.clone()), *v))
+                .collect::<Vec<_>>()
+        };
+        paths.into_iter().flat_map(of).collect()
+    }
+
     /// What is sent there is held back for 20 ms: each request, and the data that half of them carry.
     #[test]
     fn what_is_held_back_before_it_is_sent_is_the_way() {
@@ -620,21 +632,17 @@ mod tests {
         held.send_s = 0.02;
         let sent = [(Segment::Send, 2.0), (Segment::Bulk, 1.0)];
         held.seconds.extend(sent);
-        let mut f = Facts {
+        let f = Facts {
             window_s: 1.0,
             ops: vec![OpKind {
                 op: "WRITE".into(),
                 count: 200,
                 seconds: 3.04,
             }],
+            seconds: seconds_of([&near, &held]),
             paths: vec![near, held],
             ..Facts::default()
         };
-        for p in &f.paths {
-            let of = p.seconds.iter();
-            f.seconds
-                .extend(of.map(|(s, v)| ((*s, p.target.clone()), *v)));
-        }
         let named = causes(&f);
         let link = named
             .iter()
@@ -662,14 +670,10 @@ mod tests {
                     count: 200,
                     seconds: near.service_s + other.service_s,
                 }],
+                seconds: seconds_of([&near, &other]),
                 paths: vec![near, other],
                 ..Facts::default()
             };
-            for p in &f.paths {
-                let of = p.seconds.iter();
-                f.seconds
-                    .extend(of.map(|(s, v)| ((*s, p.target.clone()), *v)));
-            }
             // This much of the time it would have to be.
             f.seconds
                 .insert((Segment::Network, "fs-OST0001".into()), 0.1);
