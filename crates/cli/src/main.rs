@@ -100,7 +100,9 @@ fn main() -> ExitCode {
             | Command::Mdtest { .. }
             | Command::Mib { .. }
             | Command::Mdsrate { .. }
-    ) {
+    ) && !matches!(&cli.command, Command::Explain(e) if e.put_back)
+    {
+        // Who puts back the changes of a trial goes on when nobody listens any more.
         daemon::end_with_closed_pipe();
     }
     if matches!(
