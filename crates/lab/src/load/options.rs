@@ -485,6 +485,7 @@ mod tests {
         }
         for (odd, says) in [
             ("10x", "'x' of '10x' is no suffix"),
+            ("1k3", "the first letter counts alone"),
             ("4kx", "the first letter counts alone"),
             ("1mö", "the first letter counts alone"),
             ("ö", "is no number"),

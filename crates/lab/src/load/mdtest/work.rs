@@ -111,20 +111,20 @@ impl Test<'_, '_, '_> {
         let names = self.names(self.rank.id, Turn::Create);
         let start = meter.now();
         let mut path = String::new();
-        let mut made = 0;
+        let (mut made, mut written) = (0, 0);
         'all: for nth in 0..self.loops {
             for i in 0..self.items {
                 let number = self.path_of(&mut path, &names, "file", nth, i);
-                self.create(&path, number)?;
-                let now = meter.done(self.o.number("write_bytes") as u64);
-                made += 1;
+                let bytes = self.create(&path, number)?;
+                let now = meter.done(bytes);
+                (made, written) = (made + 1, written + bytes);
                 if limit > 0 && now - start > limit {
                     break 'all;
                 }
             }
         }
         if limit > 0 {
-            self.wear_out(meter, &names, made, start)?;
+            self.wear_out(meter, &names, (made, written), start)?;
         }
         Ok(self.items * self.loops)
     }
@@ -134,7 +134,7 @@ impl Test<'_, '_, '_> {
         &mut self,
         meter: &mut Meter<'_>,
         names: &Names,
-        made: u64,
+        (made, written): (u64, u64),
         start: i64,
     ) -> Result<(), Failed> {
         let spent = seconds(self.rank.clock.now() - start);
@@ -154,8 +154,8 @@ impl Test<'_, '_, '_> {
         let mut path = String::new();
         for i in made..max {
             let number = self.path_of(&mut path, names, "file", 0, i);
-            self.create(&path, number)?;
-            meter.done(self.o.number("write_bytes") as u64);
+            let bytes = self.create(&path, number)?;
+            meter.done(bytes);
         }
         self.items = max;
         if !self.o.status_file.is_empty() && self.rank.is_first() {
@@ -164,7 +164,7 @@ impl Test<'_, '_, '_> {
         }
         let times = self.rank.all(spent)?;
         let most = times.iter().copied().fold(0.0, f64::max);
-        let bytes = sum * self.o.number("write_bytes") as u64;
+        let bytes = self.rank.sum(written)?;
         self.done.push(Measured {
             stonewall: Some(Stonewall {
                 deadline_s: self.o.number("stonewall_s") as f64,
@@ -211,13 +211,16 @@ impl Test<'_, '_, '_> {
         self.expect("unable to create file", path, made)
     }
 
-    fn create(&mut self, path: &str, number: u64) -> Result<(), Failed> {
+    /// Bytes that were written to it.
+    fn create(&mut self, path: &str, number: u64) -> Result<u64, Failed> {
         if self.o.is("make_node") {
             let made = self.rank.storage.mknod(path, FILE_MODE);
-            return self.expect("unable to mknod file", path, made);
+            self.expect("unable to mknod file", path, made)?;
+            return Ok(0);
         }
         if self.write_buffer.is_empty() {
-            return self.touch(path);
+            self.touch(path)?;
+            return Ok(0);
         }
         let o = self.o;
         let how = How {
@@ -229,11 +232,16 @@ impl Test<'_, '_, '_> {
         };
         let mut file = match self.rank.storage.open(path, how) {
             Ok(file) => file,
-            Err(e) => return self.lose(&format!("unable to create file {path}: {e}")),
+            Err(e) => {
+                self.lose(&format!("unable to create file {path}: {e}"))?;
+                return Ok(0);
+            }
         };
         o.pattern
             .update(number, &mut self.write_buffer, self.seed, self.rank.id);
-        match file.write_at(&self.write_buffer, 0) {
+        let written = file.write_at(&self.write_buffer, 0);
+        let bytes = *written.as_ref().unwrap_or(&0) as u64;
+        match written {
             Ok(n) if n == self.write_buffer.len() => {}
             Ok(n) => self.lose(&format!(
                 "unable to write file {path}: {n} bytes of {}",
@@ -258,7 +266,8 @@ impl Test<'_, '_, '_> {
                 .fill(&mut self.write_buffer, self.seed, self.rank.id);
         }
         let closed = file.close();
-        self.expect("unable to close file", path, closed)
+        self.expect("unable to close file", path, closed)?;
+        Ok(bytes)
     }
 
     pub(super) fn read_files(&mut self, meter: &mut Meter<'_>) -> Result<u64, Failed> {
@@ -283,9 +292,11 @@ impl Test<'_, '_, '_> {
                         continue;
                     }
                 };
+                let mut moved = 0;
                 if bytes > 0 {
                     self.read_buffer[0] = !self.read_buffer[0];
                     let read = file.read_at(&mut self.read_buffer, 0);
+                    moved = *read.as_ref().unwrap_or(&0) as u64;
                     if !matches!(read, Ok(n) if n == bytes) {
                         self.lose(&format!("unable to read file {path}"))?;
                         self.errors += 1;
@@ -296,7 +307,7 @@ impl Test<'_, '_, '_> {
                 }
                 let closed = file.close();
                 self.expect("unable to close file", &path, closed)?;
-                meter.done(bytes as u64);
+                meter.done(moved);
             }
         }
         Ok(self.items * self.loops)
