@@ -5,6 +5,7 @@ mod common;
 
 use common::load::{Burner, Load, alone, writers};
 use common::{Place, Running, coral, fails, ok, text, until};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -146,7 +147,10 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
         assert!(!said.contains("it is not RPCs in flight"), "{said}");
         assert_eq!(two.param(IN_FLIGHT).trim(), "1");
 
-        // killed with the change made
+        // killed with the change made, of both OSTs
+        let both = ["0", "1"].map(|i| format!("osc.fs-OST000{i}-*.max_rpcs_in_flight"));
+        let are = |value: &str| both.iter().all(|p| two.param(p).trim() == value);
+        two.param(&format!("{}=1", both[0]));
         let mut trial = two
             .explain(&[])
             .args(["--try", "--for", "1"])
@@ -154,13 +158,141 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        until("the change is made", || two.param(IN_FLIGHT).trim() == "8");
+        until("the change is made", || are("8"));
         trial.kill().unwrap();
         trial.wait().unwrap();
-        until("it is put back", || two.param(IN_FLIGHT).trim() == "1");
+        until("it is put back", || are("1"));
         drop(load);
         two.stop();
     });
+}
+
+/// Who made the changes is gone, and with it the other end of all that is said.
+#[test]
+fn all_is_put_back_when_nobody_listens() {
+    let tmp = tempfile::tempdir().unwrap();
+    let dirs = ["1", "2", "3"].map(|n| tmp.path().join(format!(".coral-explain-{n}")));
+    let mut process = coral()
+        .args(["explain", "--put-back"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut to = process.stdin.take().unwrap();
+    let mut from = BufReader::new(process.stdout.take().unwrap()).lines();
+    drop(process.stderr.take());
+    for dir in &dirs {
+        std::fs::create_dir(dir).unwrap();
+        let undo = serde_json::json!({ "remove": { "dir": dir } });
+        writeln!(to, "{undo}").unwrap();
+        assert_eq!(from.next().unwrap().unwrap(), "noted");
+    }
+    drop(from);
+    drop(to);
+    let ended = process.wait().unwrap();
+    assert!(ended.success(), "{ended}");
+    assert!(dirs.iter().all(|d| !d.exists()), "all of them");
+}
+
+/// One program makes and removes files, and all servers are as far.
+#[test]
+fn distance_is_named_with_small_requests() {
+    alone("distance_is_named_with_small_requests", || {
+        let place = Place::new();
+        let two = Two::start(&place);
+        two.far("127.0.0.2@tcp", "0.02");
+        two.far("127.0.0.3@tcp", "0.02");
+        let mnt = two.mnt.clone();
+        let load = Load::start(1, move |_, round| {
+            let name = mnt.join(format!("f{round}"));
+            std::fs::File::create(&name).expect("made");
+            std::fs::remove_file(&name).expect("removed");
+        });
+        let (mds, ost1) = (place.path("mds"), place.path("ost1"));
+        until("there is a load", || two.mnt.join("f9").exists());
+        let said = ok(two.explain(&[&mds, &ost1]).args(["--watch", "3"]));
+        println!("{said}");
+        assert!(
+            said.contains("verdict: fixed concurrency (the programs)"),
+            "{said}"
+        );
+        let share = said.split("fixed concurrency (the programs): ").nth(1);
+        let share = share.and_then(|s| s.split('%').next()?.parse::<u32>().ok());
+        assert!(share.is_some_and(|s| s >= 70), "{said}");
+        assert!(said.contains("then the rate should rise"), "{said}");
+        drop(load);
+        two.stop();
+    });
+}
+
+fn signal(pid: u32, name: &str) {
+    ok(Command::new("kill").args([format!("-{name}"), pid.to_string()]));
+}
+
+/// A client that has written and holds the lock is stopped, and then a server.
+#[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a program that waits for a mount"
+)]
+fn a_load_that_stands_still_is_named_with_who_holds_it_up() {
+    alone(
+        "a_load_that_stands_still_is_named_with_who_holds_it_up",
+        || {
+            let place = Place::new();
+            let two = Two::start(&place);
+            let port = place.port.to_string();
+            let second = place.make("second");
+            let s = second.to_string_lossy().into_owned();
+            let mut args = vec!["mount", "127.0.0.2@tcp:/fs", &s];
+            args.extend(["--nid", "127.0.0.5@tcp", "--port", &port]);
+            let holder = Running::start(&args, &place.path("holder"), &[&second]);
+            std::fs::write(two.mnt.join("f"), "x").expect("written");
+            let mut held = std::fs::File::options();
+            let mut held = held.append(true).open(second.join("f")).expect("opened");
+            held.write_all(b"y").expect("written under its lock");
+            // A process that is started would close it too, and wait for its mount.
+            drop(held);
+            signal(holder.pid(), "STOP");
+            let file = two.mnt.join("f");
+            let reader = std::thread::spawn(move || std::fs::read(file));
+            let (mds, ost1) = (place.path("mds"), place.path("ost1"));
+            let mut said = String::new();
+            until("it is named", || {
+                said = ok(two.explain(&[&mds, &ost1]).args(["--watch", "0.2"]));
+                said.contains("verdict: stands still (127.0.0.5@tcp)")
+            });
+            println!("{said}");
+            let told = "127.0.0.5@tcp has the lock: 127.0.0.";
+            assert!(
+                said.contains(told) && said.contains("and has no answer"),
+                "{said}"
+            );
+            signal(holder.pid(), "CONT");
+            reader.join().expect("it ends").expect("read");
+
+            let file = two.on_ost("1").join("w");
+            let write =
+                "while :; do dd if=/dev/zero of=$0 bs=64k count=1 conv=fsync 2>/dev/null; done";
+            let mut load = Command::new("sh");
+            let load = Burner::start(load.args(["-c", write]).arg(&file));
+            until("there is a load", || file.exists());
+            signal(two.servers[1].pid(), "STOP");
+            until("it is named", || {
+                let mut explain = two.explain(&[&mds, &ost1]);
+                let out = explain.args(["--watch", "0.2", "--json"]).output().unwrap();
+                said = text(&out);
+                said.contains("\"stands still\"")
+            });
+            println!("{said}");
+            assert!(said.contains("\"subject\": \"fs-OST0001\""), "{said}");
+            signal(two.servers[1].pid(), "CONT");
+            drop(load);
+            holder.stop();
+            two.stop();
+        },
+    );
 }
 
 #[test]

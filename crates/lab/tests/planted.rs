@@ -89,12 +89,14 @@ impl Plant {
             Plant::Nothing => None,
             Plant::Disk(i, _) | Plant::DiskOfSynced(i, _) => Some((CauseKind::SlowStorage, ost(i))),
             Plant::Link(i, _) => Some((CauseKind::SlowLink, ost(i))),
-            Plant::InFlight => Some((CauseKind::Window, "coral-OST".into())),
+            Plant::InFlight => {
+                let all: Vec<String> = (0..OSTS).map(ost).collect();
+                Some((CauseKind::Window, all.join(", ")))
+            }
             Plant::PingPong | Plant::Writers => Some((CauseKind::LockPingPong, "[0x".into())),
-            Plant::Distance(_) | Plant::DistanceAfterLarge(_) => {
+            Plant::Distance(_) | Plant::DistanceAfterLarge(_) | Plant::FarFile(_) => {
                 Some((CauseKind::FixedConcurrency, "the programs".into()))
             }
-            Plant::FarFile(_) => Some((CauseKind::Window, "the OSTs".into())),
             Plant::MdtSync(_) => Some((CauseKind::SlowStorage, "coral-MDT0000".into())),
             Plant::Core(_) => Some((CauseKind::BusyCore, "oss1".into())),
             Plant::Network(_) => {

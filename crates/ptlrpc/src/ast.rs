@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coral_lnet::{Nid, Node};
+use tokio::time::Instant;
 
 use crate::attempt::{Attempt, Ids, Outcome};
 use crate::import::Conn;
 use crate::xid::XidSource;
 use crate::{Call, Reply, Request, RpcError};
+
+/// A client that has not answered for so long is told of by the stopwatch: somebody waits for it.
+const TOLD_AFTER: Duration = Duration::from_millis(500);
 
 /// Sends `rq` (usually to portal 15) to a client and waits for its reply; once, no resend.
 /// `client_handle` is what the client gave at connect, `conn_cnt` that of its connection. `timeout` counts in whole seconds.
@@ -54,7 +58,22 @@ pub async fn send_ast(
         xid,
         fid: rq.fid(),
     };
-    match attempt.run(None).await {
+    let begun = Instant::now();
+    let mut run = std::pin::pin!(attempt.run(None));
+    let outcome = match tokio::time::timeout(TOLD_AFTER, &mut run).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            // From now on it is told as under way, with the client that is waited for.
+            let stopwatch = node.stopwatch();
+            let watch = stopwatch.part();
+            let _entry = watch.as_ref().map(|watch| {
+                let name = stopwatch.name(&client.to_string());
+                stopwatch.rpc_begins(watch, rq.opc, name, rq.fid(), begun)
+            });
+            run.await
+        }
+    };
+    match outcome {
         Outcome::Done(r) => Ok(*r),
         Outcome::TimedOut => Err(RpcError::Timeout(call())),
         Outcome::Garbage(what) => Err(RpcError::Proto { call: call(), what }),

@@ -41,7 +41,15 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
     }
     let file = match &e.places[..] {
         [one] => kept(one)?,
-        _ => None,
+        several => match several.iter().find(|p| matches!(kept(p), Ok(Some(_)))) {
+            Some(file) => {
+                return Err(format!(
+                    "'{}' is what was kept of a run, which is explained alone: name nothing else",
+                    file.display()
+                ));
+            }
+            None => None,
+        },
     };
     if e.trial {
         return match file {
@@ -63,7 +71,12 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
             (seen, Some((seconds, ago)), all.silent)
         }
     };
-    let verdict = judge(&seen.facts(&seen.joined()));
+    let mut facts = seen.facts(&seen.joined());
+    facts.asked_s = of.map_or(0.0, |(seconds, _)| seconds);
+    let verdict = match of {
+        Some(_) => judge(&facts),
+        None => judge(&facts).of_record(),
+    };
     if e.json {
         let mut all = as_json(&verdict);
         if let Some((seconds, ago)) = of {
@@ -182,6 +195,9 @@ fn as_json(v: &Verdict) -> Value {
         })),
         "not_ended": v.going.as_ref().map(|g| json!({
             "operations": g.count, "oldest_s": g.oldest_s, "oldest": g.oldest,
+            "held_by": g.holder.as_ref().map(|h| json!({
+                "client": h.client, "server": h.server, "asked_s": h.asked_s,
+            })),
         })),
     })
 }

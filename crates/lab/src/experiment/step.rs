@@ -445,7 +445,7 @@ impl Runner<'_> {
             kept.map(|()| seen).map_err(|e| e.to_string())
         });
         Some(match seen {
-            Ok(seen) => explain(&seen.facts(&seen.joined())).to_string(),
+            Ok(seen) => explain(&seen.facts(&seen.joined())).of_record().to_string(),
             Err(why) => format!("verdict: unknown: {why}\n"),
         })
     }

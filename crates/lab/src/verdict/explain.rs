@@ -7,7 +7,8 @@ use crate::attribution::Segment;
 use super::facts::{Data, Facts, Path};
 use super::going::Going;
 use super::hosts::CORE_BUSY;
-use super::rules::{Cause, SHARE_LEAST, causes, ms};
+use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms};
+use super::trial::LEAST_COUNT;
 
 /// How far Little's law may be off before the stamps are not believed.
 const LITTLE_OFF: f64 = 0.1;
@@ -21,6 +22,16 @@ const GOING_TIMES: f64 = 3.0;
 const IDLE: f64 = 0.1;
 /// Nor with fewer operations than this, so thin.
 const LEAST_LOAD: u64 = 200;
+/// Nor where so few took so small a part of the time that was looked at: a handful in a burst is dense by itself.
+const IDLE_OF_ALL: f64 = 0.02;
+/// Nor where a handful took less than this together, seconds.
+const BURST_S: f64 = 0.1;
+/// While others end, one that does not end is told as standing still when it is so old, seconds.
+const STILL_S: f64 = 5.0;
+/// What has so much of the time has nearly all of it.
+const NEARLY_ALL: f64 = 0.95;
+/// What tells more where the servers have not told their part.
+const ASK_SERVERS: &str = "ask the servers and routers too: name their directories";
 /// Share of the time not placed, or in network and server together, from which on the verdict is 'unknown'.
 const UNKNOWN_SHARE: f64 = 0.4;
 
@@ -104,6 +115,16 @@ pub struct Verdict {
     pub next: String,
 }
 
+impl Verdict {
+    /// Of a record: whoever was not asked then cannot be asked any more.
+    pub fn of_record(mut self) -> Verdict {
+        if self.next == ASK_SERVERS {
+            self.next = "what was not recorded cannot be asked for afterwards, and a file or a run is explained alone: run the load again, and ask its mount and its servers meanwhile".to_owned();
+        }
+        self
+    }
+}
+
 /// Judges.
 pub fn explain(f: &Facts) -> Verdict {
     let count = f.count();
@@ -123,8 +144,11 @@ pub fn explain(f: &Facts) -> Verdict {
     let going = (f.going.clone())
         .filter(|g| count == 0 || g.oldest_s >= GOING_S.max(GOING_TIMES * little.time_s));
     let unsized_syncs = unsized_syncs(f);
-    let is_idle = little.expected() < IDLE && count < LEAST_LOAD;
-    let unknown = if count == 0 {
+    let is_idle = is_idle(f, &little);
+    let still = going.as_ref().and_then(|g| stands_still(f, g));
+    let unknown = if still.is_some() {
+        None
+    } else if count == 0 {
         Some(match &going {
             None => "no operation was seen".to_owned(),
             Some(_) => "no operation has ended".to_owned(),
@@ -140,7 +164,7 @@ pub fn explain(f: &Facts) -> Verdict {
     } else if is_idle {
         Some(format!(
             "there is no load: {count} operations in {}",
-            ms(f.window_s)
+            ms(f.asked_s.max(f.window_s))
         ))
     } else if let (true, Some((why, _))) = (found.is_empty(), &unsized_syncs) {
         Some(why.clone())
@@ -155,17 +179,13 @@ pub fn explain(f: &Facts) -> Verdict {
     if count == 0 || is_idle || !little.holds() {
         found.clear();
     }
+    found.splice(0..0, still);
     let at_once = (found.is_empty() && unknown.is_none())
         .then(|| at_once(f, &little))
         .flatten();
     let mut next = next(&found, &shares, unknown.as_deref());
     if let (0, Some(g)) = (count, &going) {
-        next = match &g.target {
-            None => "see with `coral trace` what it needed when it has ended".to_owned(),
-            Some(t) => format!(
-                "see whether the server of {t} answers (`lctl ping NID`), or ask again with its directory when one has ended"
-            ),
-        };
+        next = what_holds(g);
     }
     if let Some((why, what_next)) = unsized_syncs
         && unknown.as_ref() == Some(&why)
@@ -184,6 +204,65 @@ pub fn explain(f: &Facts) -> Verdict {
         transfers: Transfers::of(f),
         going,
         next,
+    }
+}
+
+/// Too few operations, or too little of the time in them, for a load.
+fn is_idle(f: &Facts, little: &Little) -> bool {
+    let (count, op_s) = (f.count(), f.op_s());
+    let thin = little.expected() < IDLE || op_s < IDLE_OF_ALL * f.asked_s;
+    (thin && count < LEAST_LOAD) || (count < LEAST_COUNT && op_s < BURST_S)
+}
+
+/// Operations that do not end, while others do not end either, or for long: beside it all else is past.
+fn stands_still(f: &Facts, g: &Going) -> Option<Cause> {
+    let share = g.seconds / (g.seconds + f.op_s()).max(1e-12);
+    let is_long = g.oldest_s >= GOING_S.max(GOING_TIMES * g.usual_s);
+    let all = g.quiet_s >= GOING_S && !g.in_background;
+    let some = g.oldest_s >= STILL_S && share >= SHARE_LEAST;
+    let others = match g.quiet_s.is_finite() {
+        true if all => format!("none has ended for {}", ms(g.quiet_s)),
+        true => "others end".to_owned(),
+        false => "none has ended".to_owned(),
+    };
+    (is_long && (all || some)).then(|| Cause {
+        kind: CauseKind::StandsStill,
+        subject: match (&g.holder, &g.target) {
+            (Some(h), _) => h.client.clone(),
+            (None, Some(t)) => t.clone(),
+            (None, None) => g.client.clone(),
+        },
+        fid: None,
+        share,
+        figure: format!(
+            "{} under way, the oldest for {}, and {others}: {}{}",
+            g.counted(),
+            ms(g.oldest_s),
+            g.oldest,
+            match &g.holder {
+                Some(h) => format!("; {h}"),
+                None => String::new(),
+            }
+        ),
+        ceiling: None,
+        change: what_holds(g),
+    })
+}
+
+/// What to look at where operations do not end.
+fn what_holds(g: &Going) -> String {
+    match (&g.holder, &g.target) {
+        (Some(h), _) => format!(
+            "see what the client {} does: it has a lock that is wanted back",
+            h.client
+        ),
+        (None, None) => "see with `coral trace` what it needed when it has ended".to_owned(),
+        (None, Some(t)) if g.wants_lock => format!(
+            "ask {t} too (name its directory): it knows which client it has asked for the lock; or see whether its server answers (`lctl ping NID`)"
+        ),
+        (None, Some(t)) => format!(
+            "see whether the server of {t} answers (`lctl ping NID`), or ask again with its directory when one has ended"
+        ),
     }
 }
 
@@ -227,27 +306,39 @@ fn at_once(f: &Facts, little: &Little) -> Option<String> {
 /// What would tell the first two apart.
 fn next(causes: &[Cause], shares: &[(Segment, f64)], unknown: Option<&str>) -> String {
     match (causes, shares.first()) {
+        ([still, ..], _) if still.kind == CauseKind::StandsStill => still.change.clone(),
         (_, None) => "put load on it, and ask again".to_owned(),
-        ([], _) if unknown.is_some() => {
-            "ask the servers and routers too: name their directories".to_owned()
-        }
+        ([], _) if unknown.is_some() => ASK_SERVERS.to_owned(),
         ([], Some((s, share))) => format!(
             "nothing stands out: {} is the largest part with {:.0}%",
             s.name(),
             100.0 * share
         ),
-        ([one], _) => format!(
-            "{}; then the time should fall by up to {:.0}%",
+        ([one], _) if one.raises_the_rate() => {
+            format!("{}; then the rate should rise as much", one.change)
+        }
+        ([one, two, ..], _) if one.raises_the_rate() => format!(
+            "{}; if the rate does not rise as much, it is {} ({})",
             one.change,
-            100.0 * one.share.min(1.0)
-        ),
-        ([one, two, ..], _) => format!(
-            "{}; if the time does not fall by up to {:.0}%, it is {} ({})",
-            one.change,
-            100.0 * one.share.min(1.0),
             two.kind.name(),
             two.subject
         ),
+        ([one], _) => format!("{}; then the time should {}", one.change, fall(one.share)),
+        ([one, two, ..], _) => format!(
+            "{}; if the time does not {}, it is {} ({})",
+            one.change,
+            fall(one.share),
+            two.kind.name(),
+            two.subject
+        ),
+    }
+}
+
+/// By how much a time falls at most without what has this share of it: something always stays.
+fn fall(share: f64) -> String {
+    match share {
+        s if s < NEARLY_ALL => format!("fall by up to {:.0}%", 100.0 * s),
+        _ => "fall to a small part of it".to_owned(),
     }
 }
 
@@ -303,7 +394,14 @@ impl fmt::Display for Verdict {
                 1 => "1 operation is under way, ".to_owned(),
                 n => format!("{n} operations are under way, the oldest "),
             };
-            writeln!(out, "not ended: {of}for {}: {}", ms(g.oldest_s), g.oldest)?;
+            let held = g.holder.as_ref().map(|h| format!("; {h}"));
+            let held = held.unwrap_or_default();
+            writeln!(
+                out,
+                "not ended: {of}for {}: {}{held}",
+                ms(g.oldest_s),
+                g.oldest
+            )?;
         }
         if self.shares.is_empty() {
             return writeln!(out, "next: {}", self.next);
@@ -319,7 +417,7 @@ impl fmt::Display for Verdict {
 #[cfg(test)]
 mod tests {
     use super::super::facts::{Host, OpKind};
-    use super::super::{Trial, trial};
+    use super::super::{Holder, Trial, trial};
     use super::*;
 
     /// One program that reads again and again, near by: 0.8 operations are under way.
@@ -405,12 +503,153 @@ mod tests {
     }
 
     #[test]
+    fn a_handful_in_a_burst_is_no_load() {
+        let of = |count: u64, asked_s: f64| {
+            let op_s = 0.0005 * count as f64;
+            explain(&Facts {
+                window_s: op_s,
+                asked_s,
+                under_way: 1.0,
+                ops: vec![OpKind {
+                    op: "LOOKUP".into(),
+                    count,
+                    seconds: op_s,
+                }],
+                seconds: [((Segment::Network, "fs-MDT0000".to_owned()), op_s)].into(),
+                ..Facts::default()
+            })
+        };
+        let told = |count, asked_s| of(count, asked_s).unknown.unwrap_or_default();
+        assert_eq!(told(2, 10.0), "there is no load: 2 operations in 10.00 s");
+        assert!(told(2, 0.0).starts_with("there is no load"), "of a record");
+        assert!(
+            told(60, 10.0).starts_with("there is no load"),
+            "somebody lists a directory"
+        );
+        assert_eq!(told(400, 1.0), "", "it has just begun");
+    }
+
+    /// Reads of 1 ms have ended until `quiet_s` ago, and one has not.
+    fn still(oldest_s: f64, quiet_s: f64, holder: Option<Holder>) -> Verdict {
+        let seconds = [((Segment::Network, "fs-OST0000".to_owned()), 0.9)];
+        explain(&Facts {
+            window_s: 1.0,
+            under_way: 1.0,
+            ops: vec![OpKind {
+                op: "READ".into(),
+                count: 1000,
+                seconds: 1.0,
+            }],
+            seconds: seconds.into(),
+            going: Some(Going {
+                count: 3,
+                oldest_s,
+                oldest: "READ on c@tcp: its LDLM_ENQUEUE to fs-OST0001 is sent".into(),
+                target: Some("fs-OST0001".into()),
+                client: "c@tcp".into(),
+                seconds: 3.0 * oldest_s,
+                usual_s: 0.002,
+                quiet_s,
+                in_background: false,
+                wants_lock: true,
+                holder,
+            }),
+            ..Facts::default()
+        })
+    }
+
+    #[test]
+    fn a_load_that_stands_still_is_the_verdict() {
+        let v = still(12.0, 11.0, None);
+        assert_eq!(v.causes[0].kind, CauseKind::StandsStill);
+        let text = v.to_string();
+        assert!(
+            text.contains("verdict: stands still (fs-OST0001)\n"),
+            "{text}"
+        );
+        let told = "3 operations are under way, the oldest for 12.00 s, and none has ended for 11.00 s: READ on c@tcp";
+        assert!(text.contains(told), "{text}");
+        assert!(v.next.starts_with("ask fs-OST0001 too"), "{}", v.next);
+        assert_eq!((v.unknown, trial(&still(12.0, 11.0, None))), (None, None));
+        // others end: one of them may take long
+        assert!(still(3.0, 0.01, None).causes.is_empty());
+        let v = still(8.0, 0.01, None);
+        assert!(v.causes[0].figure.contains("and others end: "), "{v}");
+        // it has just begun to
+        assert!(still(0.5, 0.5, None).causes.is_empty());
+    }
+
+    #[test]
+    fn who_has_the_lock_is_named() {
+        let holder = Holder {
+            client: "b@tcp".into(),
+            server: "s@tcp".into(),
+            asked_s: 11.5,
+        };
+        let v = still(12.0, 11.0, Some(holder));
+        assert_eq!(v.causes[0].subject, "b@tcp");
+        let told = "; b@tcp has the lock: s@tcp has asked it for 11.50 s and has no answer";
+        assert!(v.causes[0].figure.ends_with(told), "{v}");
+        assert!(v.next.contains("the client b@tcp"), "{v}");
+    }
+
+    #[test]
+    fn a_change_says_what_it_can_change() {
+        let cause = |kind, share| Cause {
+            kind,
+            subject: "s".into(),
+            fid: None,
+            share,
+            figure: String::new(),
+            ceiling: None,
+            change: "do it".into(),
+        };
+        let shares = [(Segment::Network, 0.9)];
+        let said = |kind, share| next(&[cause(kind, share)], &shares, None);
+        let window = CauseKind::Window;
+        assert_eq!(
+            said(window, 0.5),
+            "do it; then the time should fall by up to 50%"
+        );
+        assert_eq!(
+            said(window, 1.0),
+            "do it; then the time should fall to a small part of it"
+        );
+        assert_eq!(
+            said(CauseKind::FixedConcurrency, 0.9),
+            "do it; then the rate should rise as much"
+        );
+    }
+
+    #[test]
+    fn of_a_record_nobody_is_to_be_asked() {
+        let f = Facts {
+            window_s: 1.0,
+            under_way: 1.0,
+            ops: vec![OpKind {
+                op: "READ".into(),
+                count: 500,
+                seconds: 1.0,
+            }],
+            seconds: [((Segment::Remote, "fs-OST0000".to_owned()), 0.9)].into(),
+            ..Facts::default()
+        };
+        assert_eq!(explain(&f).next, ASK_SERVERS);
+        let next = explain(&f).of_record().next;
+        assert!(
+            next.contains("a file or a run is explained alone"),
+            "{next}"
+        );
+    }
+
+    #[test]
     fn what_has_not_ended_is_told() {
         let going = Going {
             count: 4,
             oldest_s: 2.5,
             oldest: "READ on c@tcp: its OST_READ to fs-OST0001 is sent".to_owned(),
             target: Some("fs-OST0001".to_owned()),
+            ..Going::default()
         };
         let told = "not ended: 4 operations are under way, the oldest for 2.50 s: READ on c@tcp";
         let none_ended = explain(&Facts {

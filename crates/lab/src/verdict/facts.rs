@@ -250,6 +250,10 @@ pub struct Facts {
     pub links: Vec<Link>,
     /// What had not ended.
     pub going: Option<Going>,
+    /// OSTs that the clients know.
+    pub osts: usize,
+    /// Seconds that were looked at, also those without an operation; 0: it is not known.
+    pub asked_s: f64,
     /// Writes that had to be synchronous for want of a grant, and all writes.
     pub grantless: (u64, u64),
     /// Records had left the rings.
@@ -374,7 +378,7 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
         if p.rpcs == 0 {
             (p.rtt_s, p.send_s) = (f64::INFINITY, f64::INFINITY);
         }
-        if p.peer.is_empty() {
+        if p.peer.is_empty() && r.rpc.peer != 0 {
             p.peer = Nid(r.rpc.peer).to_string();
         }
         if in_segment(Segment::Remote) == 0 {

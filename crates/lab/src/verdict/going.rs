@@ -1,7 +1,7 @@
 //! What was under way when it was asked, told by the oldest of it: an operation that hangs is in no record, as records are made at
 //! the end.
 
-use coral_stopwatch::{Begun, Dump};
+use coral_stopwatch::{Begun, Dump, Wait};
 use coral_wire::opc;
 
 use super::rules::ms;
@@ -18,18 +18,73 @@ pub struct Going {
     pub oldest: String,
     /// The target that its RPC went to.
     pub target: Option<String>,
+    /// The client that it is of.
+    pub client: String,
+    /// Seconds since each began, all together.
+    pub seconds: f64,
+    /// The longest of its kind that has ended took so long, seconds; 0: none has.
+    pub usual_s: f64,
+    /// Seconds since an operation ended; infinite: none has.
+    pub quiet_s: f64,
+    /// The oldest is an RPC in the background, for which no program waits.
+    pub in_background: bool,
+    /// It waits for a lock.
+    pub wants_lock: bool,
+    /// Who has that lock and does not answer, as far as servers were asked.
+    pub holder: Option<Holder>,
 }
+
+/// A client that a server has asked for a lock, and that has not answered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Holder {
+    /// Its NID.
+    pub client: String,
+    /// The server's.
+    pub server: String,
+    /// For so many seconds.
+    pub asked_s: f64,
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "{} has the lock: {} has asked it for {} and has no answer",
+            self.client,
+            self.server,
+            ms(self.asked_s)
+        )
+    }
+}
+
+impl Going {
+    /// How many there are.
+    pub(super) fn counted(&self) -> String {
+        match self.count {
+            1 => "1 operation is".to_owned(),
+            n => format!("{n} operations are"),
+        }
+    }
+}
+
+/// What a server asks clients about their locks.
+const CALLBACKS: [u32; 3] = [
+    opc::LDLM_BL_CALLBACK,
+    opc::LDLM_CP_CALLBACK,
+    opc::LDLM_GL_CALLBACK,
+];
 
 /// Of several nodes; None: nothing is under way.
 pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
     // What a server asks of others is within what its client waits for.
     let clients = dumps.iter().filter(|d| !is_server(d));
-    let mut count = 0;
+    let (mut count, mut all_s) = (0, 0.0);
     let mut oldest: Option<(i64, &Dump, &Begun)> = None;
     for d in clients {
         for b in tops(&d.under_way) {
             count += 1;
             let age = d.now - b.begun;
+            all_s += seconds(age);
             if oldest.is_none_or(|(most, ..)| age > most) {
                 oldest = Some((age, d, b));
             }
@@ -42,22 +97,67 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
         Some(_) => Some(b),
         None => d.under_way.iter().filter(mine).min_by_key(|r| r.begun),
     };
+    let wants_lock = match rpc {
+        Some(r) => r.opc == Some(opc::LDLM_ENQUEUE) && r.waits.is_none(),
+        None => b.waits.is_some_and(|(wait, _)| wait == Wait::Lock),
+    };
     Some(Going {
         count,
         oldest_s: seconds(age),
         oldest: text(d, b, rpc),
         target: rpc.map(name),
+        client: primary(d).to_owned(),
+        seconds: all_s,
+        usual_s: usual(dumps, b),
+        quiet_s: quiet(dumps),
+        in_background: b.opc.is_some(),
+        wants_lock,
+        holder: wants_lock.then(|| holder(dumps)).flatten(),
     })
+}
+
+fn primary(d: &Dump) -> &str {
+    d.names.first().map_or("?", String::as_str)
+}
+
+/// Seconds that the longest took which has ended and is of the same name or opcode.
+fn usual(dumps: &[Dump], b: &Begun) -> f64 {
+    let ops = dumps.iter().flat_map(|d| &d.ops);
+    let ops = ops.filter(|o| b.opc.is_none() && o.op == b.name);
+    let rpcs = dumps.iter().flat_map(|d| &d.rpcs);
+    let rpcs = rpcs.filter(|r| r.op == 0 && b.opc == Some(r.opc));
+    let spans = ops.map(|o| o.span).chain(rpcs.map(|r| r.span));
+    seconds(spans.map(|(from, to)| to - from).max().unwrap_or(0))
+}
+
+/// Seconds since an operation ended, on whichever client.
+fn quiet(dumps: &[Dump]) -> f64 {
+    let of = |d: &Dump| {
+        let last = d.ops.iter().map(|o| o.span.1).max();
+        last.map(|at| seconds(d.now - at))
+    };
+    dumps.iter().filter_map(of).fold(f64::INFINITY, f64::min)
+}
+
+/// The client that a server has waited for longest, of those that it has asked for a lock or what they know of a file.
+fn holder(dumps: &[Dump]) -> Option<Holder> {
+    let of = |d| asked(d).map(move |b| (d, b));
+    let all = dumps.iter().flat_map(of);
+    let (d, b) = all.max_by_key(|(d, b)| d.now - b.begun)?;
+    Some(Holder {
+        client: b.target.to_string(),
+        server: primary(d).to_owned(),
+        asked_s: seconds(d.now - b.begun),
+    })
+}
+
+fn asked(d: &Dump) -> impl Iterator<Item = &Begun> {
+    (d.under_way.iter()).filter(|b| b.opc.is_some_and(|o| CALLBACKS.contains(&o)))
 }
 
 /// Clients are asked as well: for their locks.
 pub(super) fn is_server(d: &Dump) -> bool {
-    let callbacks = [
-        opc::LDLM_BL_CALLBACK,
-        opc::LDLM_CP_CALLBACK,
-        opc::LDLM_GL_CALLBACK,
-    ];
-    d.served.iter().any(|s| !callbacks.contains(&s.opc))
+    d.served.iter().any(|s| !CALLBACKS.contains(&s.opc)) || asked(d).next().is_some()
 }
 
 /// Operations, and RPCs of none that is there.
@@ -104,7 +204,7 @@ fn text(d: &Dump, b: &Begun, rpc: Option<&Begun>) -> String {
             }
         }
     };
-    let client = d.names.first().map_or("?", String::as_str);
+    let client = primary(d);
     let what = match b.opc {
         Some(_) => "an RPC in the background",
         None => &b.name,
@@ -115,7 +215,6 @@ fn text(d: &Dump, b: &Begun, rpc: Option<&Begun>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coral_stopwatch::Wait;
 
     const S: i64 = 1_000_000_000;
 
@@ -194,6 +293,46 @@ mod tests {
             "{}",
             g.oldest
         );
+    }
+
+    /// A write wants a lock, for which its server has asked two others; one of them answered.
+    #[test]
+    fn the_client_that_does_not_give_a_lock_back_is_named() {
+        let enqueue = Begun {
+            opc: Some(opc::LDLM_ENQUEUE),
+            ..rpc(1, "fs-OST0001_UUID", 2 * S)
+        };
+        let mut waits = client(vec![begun(1, "WRITE", 2 * S), enqueue]);
+        waits.ops = vec![coral_stopwatch::Op {
+            id: 9,
+            op: "WRITE".into(),
+            fid: (5, 6, 0),
+            span: (S, S + S / 2),
+            run_ns: 0,
+            waits: vec![],
+        }];
+        let callback = Begun {
+            opc: Some(opc::LDLM_BL_CALLBACK),
+            ..rpc(0, "b@tcp", 3 * S)
+        };
+        let server = Dump {
+            names: vec!["s@tcp".into()],
+            ..client(vec![callback])
+        };
+        let g = going(&[waits.clone(), server]).unwrap();
+        let holder = g.holder.clone().unwrap();
+        assert_eq!(
+            (holder.client.as_str(), holder.server.as_str()),
+            ("b@tcp", "s@tcp")
+        );
+        assert_eq!(
+            (holder.asked_s, g.count),
+            (7.0, 1),
+            "a callback is no operation"
+        );
+        assert_eq!((g.usual_s, g.quiet_s, g.seconds), (0.5, 8.5, 8.0));
+        let alone = going(&[waits]).unwrap();
+        assert!(alone.wants_lock && alone.holder.is_none());
     }
 
     #[test]

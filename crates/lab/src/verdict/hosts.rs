@@ -76,7 +76,7 @@ fn busy_core(f: &Facts, h: &Host, share: f64) -> Option<Cause> {
         "its busiest core {:.0}% busy, {} cores {:.0}% in the mean; threads waited {:.2} s for one in a second",
         100.0 * h.busiest_core,
         h.core_count,
-        100.0 * h.cores,
+        100.0 * h.cores.min(1.0),
         h.cpu_wait
     );
     let other = match &h.other {
@@ -90,10 +90,21 @@ fn busy_core(f: &Facts, h: &Host, share: f64) -> Option<Cause> {
         ),
         false => String::new(),
     };
-    let ceiling = format!(
-        "{:.0} operations/s, as long as one core does it",
-        f.count() as f64 / f.window_s.max(1e-12) / h.busiest_core
-    );
+    let rate = f.count() as f64 / f.window_s.max(1e-12);
+    // Where several cores share the work, and not all of them are full, it is not known how much of it the full one has to do.
+    let ceiling = match h.cores >= CORE_BUSY && h.core_count > 1 {
+        true => Some(format!(
+            "{:.0} operations/s, as long as these {} cores do it",
+            rate / h.cores.min(1.0),
+            h.core_count
+        )),
+        false => (h.ours <= 1.0).then(|| {
+            format!(
+                "{:.0} operations/s, as long as one core does it",
+                rate / h.busiest_core
+            )
+        }),
+    };
     Some(Cause {
         kind: CauseKind::BusyCore,
         subject: match by_others {
@@ -103,7 +114,7 @@ fn busy_core(f: &Facts, h: &Host, share: f64) -> Option<Cause> {
         fid: None,
         share,
         figure: busy + &taken,
-        ceiling: (!by_others).then_some(ceiling),
+        ceiling: ceiling.filter(|_| !by_others),
         change: match (by_others, &h.other) {
             (true, Some(name)) => format!("measure again without '{name}' on {}", h.name),
             (true, None) => format!("measure again without other programs on {}", h.name),

@@ -52,7 +52,8 @@ impl Used {
         Host {
             name: "this machine".to_owned(),
             busiest_core: self.busiest_core,
-            cores: busy_cores / count as f64,
+            // Processors and their time are counted one after the other.
+            cores: (busy_cores / count as f64).min(1.0),
             core_count: count as u32,
             swap_in_per_s,
             cpu_wait: self.cpu_wait,

@@ -26,7 +26,7 @@ mod users;
 
 pub use explain::{Little, Transfers, Verdict, explain};
 pub use facts::{Contended, Data, Facts, Host, OpKind, Path, RouterBuffers, SMALL_BYTES, Shared};
-pub use going::Going;
+pub use going::{Going, Holder};
 pub use links::{Answers, Link, Look, Looks, Tcp};
 pub use machine::{Processors, Used, this_host};
 pub use rules::{Cause, CauseKind};

@@ -32,10 +32,14 @@ const WARMS_TIMES: f64 = 3.0;
 
 /// Where requests are too few for the way to servers that are all far.
 pub(super) const FAR: &str = "the OSTs";
+/// Where it is they that have too few operations under way.
+const PROGRAMS: &str = "the programs";
 
 /// What may limit a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CauseKind {
+    /// Operations that do not end.
+    StandsStill,
     /// The storage of one target.
     SlowStorage,
     /// A network that lets no more through.
@@ -64,6 +68,7 @@ impl CauseKind {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
+            CauseKind::StandsStill => "stands still",
             CauseKind::SlowStorage => "slow storage",
             CauseKind::SaturatedNetwork => "saturated network",
             CauseKind::SlowLink => "slow link",
@@ -98,6 +103,13 @@ pub struct Cause {
     pub change: String,
 }
 
+impl Cause {
+    /// More of it at once takes as long, so that the rate rises; all else makes operations shorter.
+    pub(super) fn raises_the_rate(&self) -> bool {
+        self.kind == CauseKind::FixedConcurrency
+    }
+}
+
 /// All causes that break a rule, in no order.
 pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     let mut out = Vec::new();
@@ -108,7 +120,9 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
         out.extend(slow_storage(f, p));
         out.extend(slow_link(f, p).filter(|c| !behind.contains(&c.subject)));
     }
-    let is_queue = |c: &Cause| full.is_some() && (c.subject == FAR || behind.contains(&c.subject));
+    let is_behind = |c: &Cause| c.subject.split(", ").all(|s| behind.iter().any(|b| b == s));
+    let is_far = |c: &Cause| [FAR, PROGRAMS].contains(&c.subject.as_str());
+    let is_queue = |c: &Cause| full.is_some() && (is_far(c) || is_behind(c));
     out.extend(window(f).or_else(|| far_window(f)).filter(|c| !is_queue(c)));
     if full.is_none() {
         out.extend(fixed_concurrency(f));
@@ -195,7 +209,10 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
         share,
         figure: format!("storage takes {} an RPC, {against}{without}", ms(mean)),
         ceiling: None,
-        change: format!("leave {} out, or give it a faster disk", p.target),
+        change: match f.paths.iter().filter(|o| o.is_ost()).count() {
+            2.. if p.is_ost() => format!("leave {} out, or give it a faster disk", p.target),
+            _ => format!("give {} a faster disk", p.target),
+        },
     })
 }
 
@@ -208,13 +225,16 @@ fn unqueued(f: &Facts, p: &Path) -> f64 {
     p.rtt_s.min(least + p.send_s)
 }
 
-fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
+/// Share of the operations' time that is on the way to a target and back: also what is held back before it is sent, as by a delay that
+/// LNet makes.
+fn on_way(f: &Facts, p: &Path) -> f64 {
     let at = |s: Segment| f.share(s, Some(&p.target));
     let held = p.held_s() * p.rpcs as f64 / f.op_s().max(1e-12);
-    let share = at(Segment::Network)
-        + at(Segment::Bulk)
-        + (at(Segment::Send) + at(Segment::ReplyOut)).min(held)
-        + queued_for(f, p, p.way_s() * p.rpcs as f64);
+    at(Segment::Network) + at(Segment::Bulk) + (at(Segment::Send) + at(Segment::ReplyOut)).min(held)
+}
+
+fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
+    let share = on_way(f, p) + queued_for(f, p, p.way_s() * p.rpcs as f64);
     // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
     let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
     let others = f.paths.iter().filter(|o| o.target != p.target);
@@ -251,14 +271,21 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
 
 fn window(f: &Facts) -> Option<Cause> {
     let share = f.share(Segment::ClientQueue, None);
-    // The path whose slots were waited for most.
-    let most = |p: &&Path| p.seconds.get(&Segment::ClientQueue).copied().unwrap_or(0.0);
-    let p = f.paths.iter().max_by(|a, b| most(a).total_cmp(&most(b)))?;
+    let waited = |p: &Path| p.seconds.get(&Segment::ClientQueue).copied().unwrap_or(0.0);
+    // The path whose slots were waited for most, and those whose slots were waited for about as much: which of these is the first is
+    // chance.
+    let too_few = |p: &&Path| slots_are_too_few(p);
+    let most = f.paths.iter().map(waited).fold(0.0, f64::max);
+    let alike = |p: &&Path| waited(p) > 0.0 && waited(p) >= most / TIMES_PEERS;
+    let mut all: Vec<&Path> = f.paths.iter().filter(alike).filter(too_few).collect();
+    all.sort_by(|a, b| a.target.cmp(&b.target));
+    let p = *all.iter().max_by(|a, b| waited(a).total_cmp(&waited(b)))?;
+    let names: Vec<&str> = all.iter().map(|p| p.target.as_str()).collect();
+    let at = match all.len() {
+        1 => String::new(),
+        _ => format!(", most of all at {}", p.target),
+    };
     let mean = p.service_s / p.rpcs.max(1) as f64;
-    // Where the slots are those of Lustre, they are too few only when what fills them is distance.
-    let is_far = p.rtt_s.is_finite() && p.rtt_s > RTT_NEAR_S;
-    let is_few = p.in_flight_max < IN_FLIGHT_DEFAULT || (is_far && distance(p) > mean / 2.0);
-    let is_full = p.in_flight >= 0.7 * f64::from(p.in_flight_max);
     let (ceiling, size) = match p.data.rpcs {
         0 => (
             format!(
@@ -283,13 +310,13 @@ fn window(f: &Facts) -> Option<Cause> {
             )
         }
     };
-    (share >= SHARE_LEAST && is_few && is_full).then(|| Cause {
+    (share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::Window,
-        subject: p.target.clone(),
+        subject: names.join(", "),
         fid: None,
         share,
         figure: format!(
-            "{:.1} RPCs{size} in flight, {} may be; {} waiting for a slot an RPC",
+            "{:.1} RPCs{size} in flight, {} may be; {} waiting for a slot an RPC{at}",
             p.in_flight,
             p.in_flight_max,
             ms(p.mean_s(Segment::ClientQueue))
@@ -302,6 +329,14 @@ fn window(f: &Facts) -> Option<Cause> {
     })
 }
 
+/// Its slots are all in use, and fewer than Lustre has; where they are as many, they are too few only when distance fills them.
+fn slots_are_too_few(p: &Path) -> bool {
+    let mean = p.service_s / p.rpcs.max(1) as f64;
+    let is_far = p.rtt_s.is_finite() && p.rtt_s > RTT_NEAR_S;
+    let is_few = p.in_flight_max < IN_FLIGHT_DEFAULT || (is_far && distance(p) > mean / 2.0);
+    is_few && p.in_flight >= 0.7 * f64::from(p.in_flight_max)
+}
+
 /// Seconds of an RPC, in the mean, that are the way: twice there and back where it has bulk data, for these and for the reply.
 fn distance(p: &Path) -> f64 {
     p.rtt_s * (1.0 + p.bulk_rpcs as f64 / p.rpcs.max(1) as f64)
@@ -310,13 +345,8 @@ fn distance(p: &Path) -> f64 {
 /// All servers are far, and what is on the way at once does not fill it, whoever bounds that: slots, what is read ahead, or the
 /// programs.
 fn far_window(f: &Facts) -> Option<Cause> {
-    let parts = [
-        Segment::ClientQueue,
-        Segment::Send,
-        Segment::Network,
-        Segment::Bulk,
-    ];
-    let share: f64 = parts.iter().map(|s| f.share(*s, None)).sum();
+    let on_way: f64 = f.paths.iter().map(|p| on_way(f, p)).sum();
+    let share = f.share(Segment::ClientQueue, None) + on_way.max(in_flight_share(f));
     let used = f.paths.iter().filter(|p| p.rpcs > 0);
     let nearest = used.map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
     let known = f.paths.iter().filter(|p| p.rtt_s.is_finite());
@@ -331,9 +361,14 @@ fn far_window(f: &Facts) -> Option<Cause> {
     let max = large.iter().map(|p| p.in_flight_max).max()?;
     let is_far = nearest.is_finite() && nearest > RTT_NEAR_S && way > mean / 2.0;
     let is_full = in_flight >= 0.7 * f64::from(places);
+    // Where there are places left it is not their number that limits.
+    let (kind, subject) = match is_full {
+        true => (CauseKind::Window, FAR),
+        false => (CauseKind::FixedConcurrency, PROGRAMS),
+    };
     (share >= 0.5 && is_far && !f.is_small()).then(|| Cause {
-        kind: CauseKind::Window,
-        subject: FAR.to_owned(),
+        kind,
+        subject: subject.to_owned(),
         fid: None,
         share: share.min(1.0),
         figure: format!(
@@ -361,35 +396,42 @@ fn far_window(f: &Facts) -> Option<Cause> {
         )),
         change: match is_full {
             true => format!("lctl set_param osc.*.max_rpcs_in_flight={}", 2 * max),
-            false => format!(
-                "more at once: more programs, or files over more OSTs (lfs setstripe -c {})",
-                2 * large.len()
-            ),
+            false => more_at_once(f, large.len()),
         },
     })
 }
 
+/// What all have on the way, with whatever waits before it is sent.
+fn in_flight_share(f: &Facts) -> f64 {
+    let parts = [Segment::Send, Segment::Network, Segment::Bulk];
+    parts.iter().map(|s| f.share(*s, None)).sum()
+}
+
+/// How to have more on the way than goes to so many OSTs now.
+fn more_at_once(f: &Facts, used: usize) -> String {
+    match f.osts {
+        all if all > used => format!(
+            "more at once: more programs, or files over more OSTs (lfs setstripe -c {})",
+            all.min(2 * used)
+        ),
+        _ => "more at once: more programs".to_owned(),
+    }
+}
+
 fn fixed_concurrency(f: &Facts) -> Option<Cause> {
-    let share = f.share(Segment::Network, None) + f.share(Segment::Bulk, None);
     let used: Vec<&Path> = (f.paths.iter())
         .filter(|p| p.rpcs > 0 && p.rtt_s.is_finite())
         .collect();
-    let of = |s| -> f64 {
-        let of = (f.seconds.iter())
-            .filter(|((seg, at), _)| *seg == s && used.iter().any(|p| p.target == *at));
-        of.map(|(_, v)| *v).sum()
-    };
-    let on_way = of(Segment::Network) + of(Segment::Bulk);
+    let share: f64 = used.iter().map(|p| on_way(f, p)).sum();
     let rpcs: u64 = used.iter().map(|p| p.rpcs).sum();
     let rtt = used.iter().map(|p| p.rtt_s * p.rpcs as f64).sum::<f64>() / rpcs.max(1) as f64;
     // Distance to all of them: else it is one link.
     let nearest = used.iter().map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
     let n = f.op_s() / f.window_s.max(1e-12);
     let r = f.op_s() / f.count().max(1) as f64;
-    let is_far = nearest > RTT_NEAR_S && on_way > 0.0;
-    (share >= 0.5 && is_far && f.is_small()).then(|| Cause {
+    (share >= 0.5 && nearest.is_finite() && nearest > RTT_NEAR_S && f.is_small()).then(|| Cause {
         kind: CauseKind::FixedConcurrency,
-        subject: "the programs".to_owned(),
+        subject: PROGRAMS.to_owned(),
         fid: None,
         share,
         figure: format!(
@@ -398,7 +440,7 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
             ms(rtt)
         ),
         ceiling: Some(format!("{n:.1} / {} = {:.0} operations/s", ms(r), n / r)),
-        change: "more operations at once: twice as many programs give twice as much".to_owned(),
+        change: "more operations at once, as by more programs".to_owned(),
     })
 }
 
@@ -717,6 +759,174 @@ mod tests {
         assert_eq!(with_tcp(vec![mdt(), held], &near), ["fs-OST0000"]);
     }
 
+    /// Small requests to servers that are all 20 ms away each way: LNet holds back what is sent, and the answers are late.
+    fn held_back(out_s: f64, in_s: f64) -> Facts {
+        let way = |target: &str| {
+            let mut p = path(target, 4096, in_s, out_s + in_s);
+            p.service_s += 100.0 * out_s;
+            p.send_s = out_s;
+            p.seconds.insert(Segment::Send, 100.0 * out_s);
+            p
+        };
+        let (a, b) = (way("fs-OST0000"), way("fs-OST0001"));
+        Facts {
+            window_s: 10.0,
+            ops: vec![OpKind {
+                op: "WRITE".into(),
+                count: 200,
+                seconds: 200.0 * (out_s + in_s + 0.0025),
+            }],
+            seconds: seconds_of([&a, &b]),
+            waited: (1.0, 0.0),
+            osts: 2,
+            paths: vec![a, b],
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn what_lnet_holds_back_is_distance_for_small_requests_too() {
+        for (out_s, in_s) in [(0.02, 0.02), (0.004, 0.004), (0.005, 0.0), (0.0, 0.021)] {
+            let named = causes(&held_back(out_s, in_s));
+            let kinds: Vec<_> = named.iter().map(|c| c.kind).collect();
+            assert_eq!(kinds, [CauseKind::FixedConcurrency], "{out_s}, {in_s}");
+            let share = (out_s + in_s) / (out_s + in_s + 0.0025);
+            assert!((named[0].share - share).abs() < 0.01, "{:?}", named[0]);
+            assert!(named[0].raises_the_rate());
+        }
+    }
+
+    #[test]
+    fn all_osts_with_too_few_slots_are_named_together() {
+        let slots = |target: &str, waited: f64| {
+            let mut p = path(target, 1 << 16, 0.002, 0.000_1);
+            (p.in_flight, p.in_flight_max, p.places) = (1.0, 1, 1);
+            p.seconds.insert(Segment::ClientQueue, waited);
+            p
+        };
+        let of = |paths: Vec<Path>| {
+            let seconds = (paths.iter())
+                .flat_map(|p| (p.seconds.iter()).map(|(s, v)| ((*s, p.target.clone()), *v)));
+            let f = Facts {
+                window_s: 1.0,
+                ops: vec![OpKind {
+                    op: "WRITE".into(),
+                    count: 100,
+                    seconds: 4.0,
+                }],
+                seconds: seconds.collect(),
+                paths: paths.clone(),
+                ..Facts::default()
+            };
+            let mut all = causes(&f);
+            all.retain(|c| c.kind == CauseKind::Window);
+            all.pop().map(|c| (c.subject, c.figure))
+        };
+        let (subject, figure) = of(vec![
+            slots("fs-OST0002", 0.9),
+            slots("fs-OST0000", 1.0),
+            slots("fs-OST0001", 0.8),
+        ])
+        .unwrap();
+        assert_eq!(subject, "fs-OST0000, fs-OST0001, fs-OST0002");
+        assert!(
+            figure.ends_with("waiting for a slot an RPC, most of all at fs-OST0000"),
+            "{figure}"
+        );
+        let one = of(vec![slots("fs-OST0000", 1.0), slots("fs-OST0001", 0.1)]);
+        assert_eq!(
+            one.unwrap().0,
+            "fs-OST0000",
+            "hardly anybody waits for the other"
+        );
+    }
+
+    /// Large requests to far OSTs, of which so many are under way at once, with eight places at each.
+    fn far_osts(used: usize, known: usize, in_flight: f64) -> Cause {
+        let far = |i: usize| {
+            let mut p = path(&format!("fs-OST{i:04}"), 1 << 20, 0.05, 0.024);
+            (p.in_flight_max, p.places, p.in_flight) = (8, 8, in_flight);
+            p.data.seconds = p.service_s;
+            p.data.placed_s = in_flight * 10.0;
+            p.data.inside_s = in_flight * 10.0;
+            p.large = p.data;
+            p
+        };
+        let paths: Vec<Path> = (0..used).map(far).collect();
+        let f = Facts {
+            window_s: 10.0,
+            ops: vec![OpKind {
+                op: "READ".into(),
+                count: 100,
+                seconds: paths.iter().map(|p| p.service_s).sum(),
+            }],
+            seconds: (paths.iter())
+                .map(|p| ((Segment::Network, p.target.clone()), p.service_s))
+                .collect(),
+            waited: (1.0, 1.0),
+            osts: known,
+            paths,
+            ..Facts::default()
+        };
+        causes(&f).remove(0)
+    }
+
+    #[test]
+    fn no_more_osts_are_advised_than_there_are() {
+        let c = far_osts(3, 3, 0.6);
+        assert_eq!(
+            (c.kind, c.subject.as_str()),
+            (CauseKind::FixedConcurrency, PROGRAMS)
+        );
+        assert_eq!(c.change, "more at once: more programs");
+        assert!(far_osts(2, 3, 0.6).change.ends_with("(lfs setstripe -c 3)"));
+        assert!(far_osts(2, 9, 0.6).change.ends_with("(lfs setstripe -c 4)"));
+        let full = far_osts(3, 3, 7.9);
+        assert_eq!((full.kind, full.subject.as_str()), (CauseKind::Window, FAR));
+        assert!(full.change.contains("max_rpcs_in_flight=16"), "{full:?}");
+    }
+
+    #[test]
+    fn an_mdt_is_not_to_be_left_out() {
+        let slow = |target: &str| Path {
+            target: target.to_owned(),
+            rpcs: 100,
+            storage_rpcs: 100,
+            service_s: 2.0,
+            seconds: [(Segment::Storage, 2.0)].into(),
+            ..Path::default()
+        };
+        let quick = |target: &str| Path {
+            seconds: [(Segment::Storage, 0.01)].into(),
+            service_s: 0.01,
+            ..slow(target)
+        };
+        let change = |paths: Vec<Path>| {
+            let f = Facts {
+                window_s: 1.0,
+                ops: vec![OpKind {
+                    op: "CREATE".into(),
+                    count: 100,
+                    seconds: 2.0,
+                }],
+                seconds: [((Segment::Storage, paths[0].target.clone()), 2.0)].into(),
+                paths,
+                ..Facts::default()
+            };
+            causes(&f).remove(0).change
+        };
+        assert_eq!(
+            change(vec![slow("fs-MDT0000")]),
+            "give fs-MDT0000 a faster disk"
+        );
+        assert_eq!(
+            change(vec![slow("fs-OST0000")]),
+            "give fs-OST0000 a faster disk"
+        );
+        let beside = change(vec![slow("fs-OST0000"), quick("fs-OST0001")]);
+        assert_eq!(beside, "leave fs-OST0000 out, or give it a faster disk");
+    }
+
     /// The sync at the end of a file, of `mib`, which takes so long.
     fn synced(osts: &[(u64, f64)]) -> Vec<String> {
         let path = |(i, (mib, s)): (usize, &(u64, f64))| Path {
@@ -845,10 +1055,37 @@ mod tests {
         );
         let c = busy(1.6, 0.4, 0.0, None).unwrap();
         assert_eq!(c.subject, "this machine", "a core is full without them");
+        let all = "925 operations/s, as long as these 2 cores do it";
+        assert_eq!(c.ceiling.as_deref(), Some(all));
         // as it was recorded before anybody knew who it was
         let c = busy(0.0, 0.0, 0.0, None).unwrap();
         assert_eq!(c.subject, "this machine");
         assert!(!c.figure.contains("other programs"), "{}", c.figure);
+    }
+
+    /// Of two cores one is full, and Coral has used so many in several processes.
+    #[test]
+    fn what_one_core_can_do_is_said_where_one_core_does_it() {
+        let ceiling = |ours: f64| {
+            let f = Facts {
+                window_s: 1.0,
+                ops: vec![OpKind {
+                    op: "READ".into(),
+                    count: 1000,
+                    seconds: 0.5,
+                }],
+                seconds: [((Segment::ClientCpu, "client".to_owned()), 0.5)].into(),
+                hosts: vec![Host {
+                    cores: 0.7,
+                    ..full(ours, 0.0, 0.0, None)
+                }],
+                ..Facts::default()
+            };
+            causes(&f).remove(0).ceiling
+        };
+        let one = "1000 operations/s, as long as one core does it";
+        assert_eq!(ceiling(0.98).as_deref(), Some(one));
+        assert_eq!(ceiling(1.4), None);
     }
 
     /// As `explain` saw a far server while other programs kept both cores busy.

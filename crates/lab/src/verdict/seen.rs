@@ -200,6 +200,10 @@ impl Seen {
         f.hosts = self.hosts.clone();
         f.links = links(&self.tcp);
         f.going = going(&self.dumps);
+        let of_paths = f.paths.iter().map(|p| p.target.as_str());
+        let known = self.granted.iter().map(|g| g.target.as_str());
+        let osts: BTreeSet<&str> = known.chain(of_paths).filter(|t| is_ost(t)).collect();
+        f.osts = osts.len();
         f.routers = self.routers.clone();
         for r in &mut f.routers {
             let own = self.dumps.iter().find(|d| d.names.contains(&r.name));

@@ -56,6 +56,8 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
         return v.at_once.as_ref().map(|_| Trial::Concurrency);
     };
     Some(match cause.kind {
+        // A trial needs operations that end.
+        CauseKind::StandsStill => return None,
         CauseKind::Window if cause.subject.contains("-OST") => {
             let value = cause.change.rsplit_once('=').map_or("16", |(_, n)| n);
             // of all: operations that wait for this OST now wait for the next one then
