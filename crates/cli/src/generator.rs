@@ -3,18 +3,20 @@
 
 use coral_lab::load::{self, Ending, Mounted};
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Operations that are under way have so long to end, and with them the run; the end of its mounts takes half of it at most.
-const LIMIT: Duration = Duration::from_secs(20);
+/// Operations that are under way have so long to end, and with them the run. Its mounts and processes then have 5 s at most, and a mount
+/// that has an operation of a process which ends takes 5 s to give it up: 20 s are for all of it.
+const LIMIT: Duration = Duration::from_secs(12);
 
 /// Runs the generator of this name.
 pub(crate) fn main(name: &str, args: Vec<OsString>) -> ExitCode {
     let (mounted, ending) = (Mounted::default(), Ending::default());
-    let code = match end_with_signals(&mounted, &ending) {
+    let code = match end_with_signals(name, &mounted, &ending) {
         Ok(code) => code,
         Err(why) => {
             eprintln!("{name}: waiting for signals: {why}");
@@ -30,7 +32,11 @@ pub(crate) fn main(name: &str, args: Vec<OsString>) -> ExitCode {
 
 /// SIGINT and SIGTERM end the run; a second one, or what takes too long, ends the mounts under it. The process then has the code that
 /// a shell gives for the signal.
-fn end_with_signals(mounted: &Mounted, ending: &Ending) -> std::io::Result<Arc<OnceLock<u8>>> {
+fn end_with_signals(
+    tool: &str,
+    mounted: &Mounted,
+    ending: &Ending,
+) -> std::io::Result<Arc<OnceLock<u8>>> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -42,16 +48,27 @@ fn end_with_signals(mounted: &Mounted, ending: &Ending) -> std::io::Result<Arc<O
     ] {
         let _inside = runtime.enter();
         let (mut told, code) = (signal(kind)?, code.clone());
-        let (mounted, ending) = (mounted.clone(), ending.clone());
+        let (mounted, ending, tool) = (mounted.clone(), ending.clone(), tool.to_owned());
         runtime.spawn(async move {
             if told.recv().await.is_some() {
                 let of = 128 + kind.as_raw_value();
                 // the other one may have come before
+                let mut after = format!("at a second signal, {name}");
                 if code.set(of as u8).is_ok() {
                     ending.end(&format!("ended by {name}"));
-                    let _ = tokio::time::timeout(LIMIT, told.recv()).await;
+                    if tokio::time::timeout(LIMIT, told.recv()).await.is_err() {
+                        after = format!("{} s after {name}", LIMIT.as_secs());
+                    }
                 }
+                if let Some(left) = ending.left_over() {
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "{tool}: {after}: {left}; nothing is waited for any longer, and there is no record"
+                    );
+                }
+                ending.give_up();
                 mounted.abandon();
+                ending.wait_for_others();
                 std::process::exit(of);
             }
         });

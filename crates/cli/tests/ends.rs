@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    Place, Running, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, until,
+    Place, Running, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, text,
+    until,
 };
 use std::io::Write;
 use std::path::Path;
@@ -724,6 +725,59 @@ fn a_generator_that_is_ended_at_work_leaves_no_client_behind() {
                 assert_eq!(code, Some(128 + [15, 2][round % 2]), "{line}");
                 assert_eq!(exports(&data), 1, "round {round}: {line}");
             }
+            running.stop();
+        },
+    );
+}
+
+/// Its servers are stopped in the middle of its operations. The record of an earlier run is no record of this one.
+#[test]
+fn a_generator_that_cannot_end_says_what_has_not_ended() {
+    in_namespace(
+        "a_generator_that_cannot_end_says_what_has_not_ended",
+        || {
+            let place = Place::new();
+            let _guard = EndsWithTest(place.dir.path());
+            let running = place.up(&[]);
+            let mnt = place.make("second");
+            let mut client = client(place.port, &mnt);
+            let record = place.path("r.json");
+            std::fs::write(&record, "an earlier run's").unwrap();
+            let mut ior = coral();
+            ior.args("ior --np 2 --processes -F -w -t 4k -b 1g --posix.odirect -o".split(' '))
+                .arg(mnt.join("f"))
+                .arg("--coral-json")
+                .arg(&record);
+            let ior = ior.stdout(Stdio::null()).stderr(Stdio::piped());
+            let ior = ior.spawn().unwrap();
+            until("both write", || {
+                (0..2).all(|i| mnt.join(format!("f.0000000{i}")).exists())
+            });
+            let children = format!("/proc/{0}/task/{0}/children", ior.id());
+            let ranks = std::fs::read_to_string(children).unwrap();
+            signal(running.pid(), "STOP");
+            pause(500);
+            let begun = std::time::SystemTime::now();
+            signal(ior.id(), "INT");
+            let out = ior.wait_with_output().unwrap();
+            let said = text(&out);
+            assert_eq!(out.status.code(), Some(130), "{said}");
+            let took = begun.elapsed().unwrap().as_secs();
+            assert!(took <= 22, "{took} s: {said}");
+            assert!(
+                said.contains("12 s after SIGINT: ranks 0, 1 are in operations"),
+                "{said}"
+            );
+            assert!(!record.exists(), "there is none of this run");
+            for rank in ranks.split_whitespace() {
+                assert!(
+                    !Path::new("/proc").join(rank).exists(),
+                    "{rank} is there still"
+                );
+            }
+            signal(running.pid(), "CONT");
+            ok(Command::new("umount").arg("-l").arg(&mnt));
+            until("the client has ended", || ended(&mut client));
             running.stop();
         },
     );

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{coral, fails, ok, pause, text, until};
+use common::{coral, fails, in_namespace, ok, pause, text, until};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -297,6 +297,63 @@ fn a_signal_ends_a_run_with_its_record() {
             "write and read of a repetition: {record}"
         );
     }
+}
+
+/// The disk has room for the data of two files.
+#[test]
+fn what_was_not_written_is_not_in_the_record() {
+    in_namespace("what_was_not_written_is_not_in_the_record", || {
+        let b = Bench::new();
+        let dir = b.path("full");
+        std::fs::create_dir(&dir).expect("a directory");
+        ok(Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=8k", "tmpfs"])
+            .arg(&dir));
+        let line = "mdtest -n 10 -F -C -w 4096 -d DIR/full --coral-json DIR/r.json";
+        let _ = b.tool(line).output().expect("runs");
+        let record = b.record("r.json");
+        assert_eq!(record["failed_operations"], 8, "{record:#}");
+        let phases = record["phases"].as_array().expect("phases");
+        let made = phases.iter().find(|p| p["name"] == "File creation");
+        let made = made.expect("files were made");
+        assert_eq!(
+            (&made["operations"], &made["bytes"]),
+            (&10.into(), &8192.into())
+        );
+        ok(Command::new("umount").arg(&dir));
+    });
+}
+
+#[test]
+fn a_process_that_is_killed_is_named_once() {
+    let b = Bench::new();
+    std::fs::write(b.path("r.json"), "an earlier run's").expect("written");
+    let line =
+        "ior --np 3 --processes -F -w -t 4k -b 64k -i 1000000 -o DIR/f --coral-json DIR/r.json";
+    let mut tool = b.tool(line);
+    let tool = tool.stdout(Stdio::null()).stderr(Stdio::piped());
+    let run = tool.spawn().expect("starts");
+    until("all write", || {
+        std::path::Path::new(&b.path("f.00000002")).exists()
+    });
+    assert!(
+        !std::path::Path::new(&b.path("r.json")).exists(),
+        "it is no record of this run"
+    );
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = std::fs::read_to_string(children).expect("its processes");
+    let first = children.split_whitespace().next().expect("rank 1");
+    ok(Command::new("kill").args(["-9", first]));
+    let said = text(&run.wait_with_output().expect("ends"));
+    let told: Vec<&str> = said.lines().filter(|l| l.starts_with("ior: ")).collect();
+    assert_eq!(told.len(), 1, "{said}");
+    assert!(
+        told[0].contains("the process of rank 1 ended by signal: 9"),
+        "{said}"
+    );
+    assert!(!said.contains("buffer"), "{said}");
+    let why = b.record("r.json")["why_incomplete"].to_string();
+    assert!(why.contains("ended by signal: 9"), "{why}");
 }
 
 /// Each operation makes a file, so the files tell what the ranks did. They are ended while they work.

@@ -8,9 +8,19 @@
 use super::clock::Clock;
 use super::failed::Failed;
 use super::meet::Meeting;
+use crate::clock::now;
 use parking_lot::Mutex;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Processes that are given up are ended by force after this.
+pub(super) const FORCE_AFTER: Duration = Duration::from_secs(5);
+/// So long at most it is waited until they have ended, and how often it is looked. A process that ends while a mount has an operation
+/// of it is there until the mount gives that up, after 5 s: this one too, beside the others.
+const OTHERS_LIMIT: Duration = Duration::from_secs(3);
+const OTHERS_LOOK: Duration = Duration::from_millis(10);
 
 /// Why a run is ended, for all its ranks in this process.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +37,10 @@ struct Why {
 struct State {
     why: OnceLock<Why>,
     meeting: Mutex<Option<Arc<Meeting>>>,
+    /// Other processes of the run that this one has started, and that have not ended.
+    others: AtomicUsize,
+    /// They are not waited for any more.
+    given_up: OnceLock<Instant>,
 }
 
 impl Ending {
@@ -60,6 +74,43 @@ impl Ending {
             true => format!("{} after {:.3} s", why.text, clock.now() as f64 / 1e9),
             false => why.text.clone(),
         }))
+    }
+
+    /// Who has not ended yet, in a sentence: for whoever waits no longer.
+    /// None: another process tells it.
+    pub fn left_over(&self) -> Option<String> {
+        let left = self.0.meeting.lock().as_ref().map(|m| m.not_left())?;
+        Some(match &left[..] {
+            [] => "the ranks have ended, and their mounts have not".to_owned(),
+            [one] => format!("rank {one} is in an operation that has not ended"),
+            several => format!(
+                "ranks {} are in operations that have not ended",
+                super::text::ranks(several)
+            ),
+        })
+    }
+
+    /// Other processes of the run are not waited for any more: they end, by force after a while.
+    pub fn give_up(&self) {
+        let _ = self.0.given_up.set(now());
+    }
+
+    /// Since when.
+    pub(super) fn given_up(&self) -> Option<Instant> {
+        self.0.given_up.get().copied()
+    }
+
+    /// So many other processes have not ended.
+    pub(super) fn others_are(&self, count: usize) {
+        self.0.others.store(count, Ordering::Relaxed);
+    }
+
+    /// Waits until no other process of the run is there that this one has started, until some seconds after they were given up.
+    pub fn wait_for_others(&self) {
+        let until = self.given_up().unwrap_or_else(now) + OTHERS_LIMIT;
+        while self.0.others.load(Ordering::Relaxed) > 0 && now() < until {
+            super::clock::sleep(OTHERS_LOOK);
+        }
     }
 
     /// Where its ranks meet.

@@ -29,6 +29,10 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_STEP: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 4;
 
+/// What a rank says that has no connection.
+const CANNOT_JOIN: &str = "cannot join the run at";
+const LOST_HUB: &str = "lost the run's hub";
+
 const EXCHANGE: u8 = 1;
 const RECORD: u8 = 2;
 const FAREWELL: u8 = 3;
@@ -80,7 +84,11 @@ fn serve_one(meeting: &Meeting, stream: TcpStream, from: SocketAddr, token: &str
         return;
     };
     if let Err(e) = relay(meeting, rank, &mut stream) {
-        meeting.break_up(&format!("rank {rank} at {} went away: {e}", from.ip()));
+        let why = match e.kind() {
+            io::ErrorKind::UnexpectedEof => "its connection has ended".to_owned(),
+            _ => e.to_string(),
+        };
+        meeting.break_up(&format!("rank {rank} at {} went away: {why}", from.ip()));
     }
 }
 
@@ -163,9 +171,7 @@ impl Connection {
         rank: u32,
         clock: Clock,
     ) -> Result<(Connection, u32, Clock), Failed> {
-        let why = |e: io::Error| {
-            Failed::Apart(format!("rank {rank} cannot join the run at {address}: {e}"))
-        };
+        let why = |e: io::Error| Failed::Apart(format!("rank {rank} {CANNOT_JOIN} {address}: {e}"));
         let mut stream = connect(address).map_err(why)?;
         prepare(&stream).map_err(why)?;
         let mut hello = HELLO.to_vec();
@@ -181,7 +187,12 @@ impl Connection {
     /// Gives and gets as [`Meeting::exchange`].
     pub fn exchange(&mut self, members: u32, mine: &[u8]) -> Result<Shared, String> {
         self.try_exchange(members, mine)
-            .unwrap_or_else(|e| Err(format!("rank {} lost the run's hub: {e}", self.rank)))
+            .unwrap_or_else(|e| Err(format!("rank {} {LOST_HUB}: {e}", self.rank)))
+    }
+
+    /// Whether a rank noticed this itself; all else it was told by the hub.
+    pub(super) fn is_own(why: &str) -> bool {
+        why.contains(CANNOT_JOIN) || why.contains(LOST_HUB)
     }
 
     fn try_exchange(&mut self, members: u32, mine: &[u8]) -> io::Result<Result<Shared, String>> {

@@ -134,6 +134,15 @@ impl Meeting {
         }
     }
 
+    /// Ranks that have not left.
+    pub(crate) fn not_left(&self) -> Vec<u32> {
+        let state = self.state.lock();
+        let done = state.done.iter().enumerate();
+        done.filter(|(_, d)| d.is_none())
+            .map(|(r, _)| r as u32)
+            .collect()
+    }
+
     /// What the ranks had done when they left, in a sentence.
     pub(crate) fn told(&self) -> String {
         let state = self.state.lock();

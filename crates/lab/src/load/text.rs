@@ -38,6 +38,23 @@ pub fn human(bytes: i64) -> String {
     }
 }
 
+/// Numbers of ranks in their order, as in "0 to 3, 7".
+pub fn ranks(all: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for r in all {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *r => *last = *r,
+            _ => runs.push((*r, *r)),
+        }
+    }
+    let text = |(first, last): &(u32, u32)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first} to {last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
 /// A cell of IOR's table: ten wide, to the left, with the digits that its size leaves.
 pub fn cell(number: f64, after: &str) -> String {
     if number < 0.0 {
@@ -83,6 +100,12 @@ fn c_special(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_are_told_in_runs() {
+        assert_eq!(ranks(&[0, 1, 2, 5, 8, 9]), "0 to 2, 5, 8, 9");
+        assert_eq!(ranks(&[]), "");
+    }
 
     #[test]
     fn sizes_cells_and_exponents_are_those_of_the_originals() {

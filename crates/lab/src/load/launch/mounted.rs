@@ -10,8 +10,10 @@ use std::time::Duration;
 
 /// After a failure the mounts have so long to end: servers that are gone would be waited for.
 const FAILED_LIMIT: Duration = Duration::from_secs(10);
+/// Where the process is ended under them.
+const ABANDONED_LIMIT: Duration = Duration::from_secs(5);
 /// Of that, so long at most for operations under way.
-const OPERATIONS_LIMIT: Duration = Duration::from_secs(5);
+const OPERATIONS_LIMIT: Duration = Duration::from_secs(2);
 
 /// Mounts that have not ended.
 #[derive(Clone, Default)]
@@ -37,13 +39,13 @@ impl Mounted {
 
     /// Ends them; what takes longer than some seconds is given up.
     pub(super) fn give_up(&self) {
-        self.within_limit(Mounted::end);
+        self.within(FAILED_LIMIT, Mounted::end);
     }
 
     /// Ends them under ranks that work on them, before the process ends: ranks that went on would connect again to servers that
-    /// were told goodbye. They stand still after the operation that they are in.
+    /// were told goodbye. That takes [`ABANDONED_LIMIT`] at most. They stand still after the operation that they are in.
     pub fn abandon(&self) {
-        self.within_limit(|mounted| {
+        self.within(ABANDONED_LIMIT, |mounted| {
             mounted.stand_still();
             mounted.end();
         });
@@ -56,7 +58,7 @@ impl Mounted {
             .for_each(|m| m.stand_still(until.saturating_duration_since(now())));
     }
 
-    fn within_limit(&self, end: impl FnOnce(&Mounted) + Send + 'static) {
+    fn within(&self, limit: Duration, end: impl FnOnce(&Mounted) + Send + 'static) {
         if self.0.try_lock().is_some_and(|all| all.is_empty()) {
             return;
         }
@@ -67,7 +69,7 @@ impl Mounted {
             let _ = done.send(());
         };
         if spawn("unmount", unmount).is_ok() {
-            let _ = ended.recv_timeout(FAILED_LIMIT);
+            let _ = ended.recv_timeout(limit);
         }
     }
 }

@@ -4,6 +4,7 @@ use super::own::{Own, Ranks};
 use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
 use super::{Ended, Ending, Failed, Local, Mounted, Run, Tool};
+use crate::load::ending::FORCE_AFTER;
 use parking_lot::Mutex;
 use rustix::fs::Access;
 use std::fs;
@@ -34,6 +35,7 @@ pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Fail
     });
     let size = size.min(super::own::MAX_RANKS);
     can_be_written(run, own)?;
+    forget_earlier(run, own)?;
     let meeting = Meeting::new(size);
     run.ending.at(&meeting);
     let done = match own.ranks {
@@ -75,6 +77,26 @@ fn can_be_written(run: &Run, own: &Own) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Files of an earlier run of the same names go: where this one leaves none they would pass for its own.
+fn forget_earlier(run: &Run, own: &Own) -> Result<(), Failed> {
+    let of_run = own.json.as_deref().into_iter().chain(run.env.var(RECORD));
+    for path in of_run.chain(own.stopwatches.as_deref()) {
+        // Where a link leads it leads to the new one too; not those that stand for what is open.
+        let is_open = ["/dev", "/proc"]
+            .iter()
+            .any(|d| Path::new(path).starts_with(d));
+        if !is_open
+            && let Ok(file) = fs::canonicalize(path)
+            && file.is_file()
+        {
+            fs::remove_file(&file)
+                .or_else(|_| fs::File::create(&file).map(drop))
+                .map_err(Failed::file(path))?;
+        }
+    }
+    Ok(())
+}
+
 /// The record is written whatever came of the run. Where that was ended, it has what all ranks had done: they have left.
 fn finish(
     run: &Run,
@@ -102,7 +124,7 @@ fn finish(
             })
         }),
     };
-    if let (Some(record), Err(why), Some(_)) = (&mut record, &done, run.ending.why()) {
+    if let (Some(record), Err(why @ Failed::Apart(_))) = (&mut record, &done) {
         record["why_incomplete"] = why.to_string().into();
     }
     let asked = own.json.as_deref();
@@ -190,13 +212,15 @@ fn processes(run: &Run, own: &Own, tool: &dyn Tool, meeting: &Arc<Meeting>) -> R
         ));
     }
     let children = &Children::start(starts, &token)?;
-    std::thread::scope(|s| {
+    let done = std::thread::scope(|s| {
         let (m, clock, token) = (meeting.clone(), local.clock, token.clone());
         s.spawn(move || hub::serve(s, listener, m, token, clock, 1..size, MEET_LIMIT));
         s.spawn(move || children.wait(meeting, &run.ending));
         let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock);
-        local.end(own, done).map_err(|why| children.why(why))
-    })
+        local.end(own, done)
+    });
+    // All of them have ended now.
+    done.map_err(|why| children.why(why))
 }
 
 /// All ranks are on other hosts, in blocks.
@@ -292,6 +316,8 @@ fn cannot_meet(e: std::io::Error) -> Failed {
 struct Children {
     running: Vec<Running>,
     failed: Mutex<Option<String>>,
+    /// One that was killed: the others heard only that it is gone.
+    killed: Mutex<Option<String>>,
 }
 
 struct Running {
@@ -317,6 +343,7 @@ impl Children {
         let mut children = Children {
             running: Vec::new(),
             failed: Mutex::new(None),
+            killed: Mutex::new(None),
         };
         for (mut command, ranks, what) in starts {
             let started = command.stdin(Stdio::piped()).spawn().map(|mut child| {
@@ -347,6 +374,7 @@ impl Children {
         let mut left: Vec<&Running> = self.running.iter().collect();
         while !left.is_empty() {
             left.retain(|r| {
+                let mut killed = false;
                 let ended = match r.child.lock().try_wait() {
                     Ok(None) => return true,
                     Ok(Some(status)) => match status.code() {
@@ -354,7 +382,10 @@ impl Children {
                             code = code.max(c.clamp(0, 255) as u8);
                             format!("with code {c}")
                         }
-                        None => format!("by {status}"),
+                        None => {
+                            killed = true;
+                            format!("by {status}")
+                        }
                     },
                     Err(e) => format!("unseen: {e}"),
                 };
@@ -363,6 +394,10 @@ impl Children {
                     let why = format!("{} ended {ended} before it took part", r.what);
                     meeting.break_up(&why);
                     self.failed.lock().get_or_insert(why);
+                } else if killed && ending.why().is_none() {
+                    let why = format!("{} ended {ended}", r.what);
+                    meeting.break_up(&why);
+                    self.killed.lock().get_or_insert(why);
                 }
                 false
             });
@@ -379,16 +414,32 @@ impl Children {
                     left.iter().for_each(|r| drop(r.child.lock().stdin.take()));
                 }
             }
+            ending.others_are(left.len());
+            if let Some(since) = ending.given_up() {
+                let is_over = crate::clock::now().duration_since(since) >= FORCE_AFTER;
+                for r in &left {
+                    let mut child = r.child.lock();
+                    drop(child.stdin.take());
+                    if is_over {
+                        let _ = child.kill();
+                    }
+                }
+            }
             crate::load::clock::sleep(CHILD_LOOK);
         }
+        ending.others_are(0);
         code
     }
 
     /// What a process did says more than that the meeting ended.
     fn why(&self, heard: Failed) -> Failed {
-        match (self.failed.lock().take(), heard) {
-            (Some(why), Failed::Apart(_)) => Failed::Apart(why),
-            (_, heard) => heard,
+        let killed = self.killed.lock().take();
+        match (self.failed.lock().take(), killed, heard) {
+            (Some(why), _, Failed::Apart(_)) => Failed::Apart(why),
+            (_, Some(killed), Failed::Apart(heard)) if heard != killed => {
+                Failed::Apart(format!("{heard}; {killed}"))
+            }
+            (_, _, heard) => heard,
         }
     }
 }
@@ -420,7 +471,11 @@ pub(super) fn joined(
             .collect();
         verdict(ranks.into_iter().map(join).collect())
     });
-    local.end(own, done)
+    local.end(own, done).map_err(|why| match why {
+        // Who started this process says it for all.
+        Failed::Apart(why) if !Connection::is_own(&why) => Failed::Said(1),
+        why => why,
+    })
 }
 
 /// Ends the run here for the reason that whoever started it says, and this process when that one has gone or gives it up: nobody would
@@ -437,9 +492,12 @@ fn end_with_standard_input(mounted: Mounted, ending: Ending) {
                 None => ending.end(&why),
             }
         }
-        ending.end("whoever started it is there no more");
-        // Ranks that are about to end by themselves may say why.
-        crate::load::clock::sleep(Duration::from_secs(2));
+        // Those that were told why have had their time.
+        if ending.why().is_none() {
+            ending.end("whoever started it is there no more");
+            // Ranks that are about to end by themselves may say why.
+            crate::load::clock::sleep(Duration::from_secs(2));
+        }
         mounted.abandon();
         std::process::exit(1);
     });
@@ -461,6 +519,7 @@ pub(super) fn foreign(
         return Ok(Ended { code, record: None });
     }
     can_be_written(run, own)?;
+    forget_earlier(run, own)?;
     let meeting = Meeting::new(place.size);
     run.ending.at(&meeting);
     let (listener, token, said) = say_where(place)?;
