@@ -8,7 +8,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -91,8 +91,19 @@ impl Import {
             let (opc, fid) = (rq.opc, rq.fid());
             (self.node.stopwatch()).rpc_begins(watch, opc, self.name, fid, begun)
         });
+        let mut unanswered = watch.as_ref().map(|watch| Unanswered {
+            import: self,
+            watch: watch.clone(),
+            of: (rq.opc, rq.fid()),
+            begun,
+            progress,
+            is_answered: false,
+        });
         let call = std::pin::pin!(self.run_from(begun, watch.as_ref(), rq, progress));
         let done = stopwatch::watched_since(watch.clone(), begun, call).await;
+        if let Some(unanswered) = &mut unanswered {
+            unanswered.is_answered = done.is_ok();
+        }
         if let Some(handled) = handled {
             handled.waited(Wait::Server, begun, Instant::now());
         }
@@ -123,6 +134,7 @@ impl Import {
             let conn = stopwatch::waits(Wait::Connection, full).await?;
             attempts += 1;
             progress.sent.store(true, Ordering::Relaxed);
+            progress.sending(attempts, begun.elapsed());
             let tag = (held.0)
                 .as_ref()
                 .filter(|_| conn.tags)
@@ -461,6 +473,62 @@ struct Progress {
     sent: AtomicBool,
     /// The xid it has now; 0: none yet.
     xid: AtomicU64,
+    /// Times it was sent.
+    attempts: AtomicU32,
+    /// Nanoseconds from its beginning to the last of these.
+    sending_ns: AtomicU64,
+}
+
+impl Progress {
+    fn sending(&self, attempts: u32, after: Duration) {
+        self.attempts.store(attempts, Ordering::Relaxed);
+        let ns = after.as_nanos() as u64;
+        self.sending_ns.store(ns, Ordering::Relaxed);
+    }
+}
+
+/// Tells the stopwatch of a call that ends without an answer, also when it is dropped: the wait was for it.
+struct Unanswered<'a> {
+    import: &'a Import,
+    watch: Arc<stopwatch::Watch>,
+    of: (u32, Fid),
+    begun: Instant,
+    progress: &'a Progress,
+    is_answered: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.is_answered {
+            return;
+        }
+        let ended = Instant::now();
+        let attempts = self.progress.attempts.load(Ordering::Relaxed);
+        let sending = match attempts {
+            0 => ended,
+            _ => {
+                self.begun + Duration::from_nanos(self.progress.sending_ns.load(Ordering::Relaxed))
+            }
+        };
+        let end = RpcEnd {
+            peer: self.import.peer_nid().0,
+            target: self.import.name,
+            xid: self.progress.xid.load(Ordering::Relaxed),
+            reply_mbits: 0,
+            opc: self.of.0,
+            fid: self.of.1,
+            begun: self.begun,
+            sending,
+            sent: sending,
+            reply: ended,
+            ended,
+            attempts,
+            bulk_bytes: 0,
+            inline_bytes: 0,
+            in_flight: (0, self.import.in_flight.limit().into()),
+        };
+        (self.import.node.stopwatch()).rpc_given_up(&self.watch, end);
+    }
 }
 
 /// Bytes of a file's data that travelled within the messages: a small write is the last part of its request, a small read tells in its

@@ -399,6 +399,34 @@ async fn limits_and_no_resend() {
     imp.call(rq(ECHO, 1)).await.unwrap();
 }
 
+/// What a caller gave up, and what could not be sent, is kept with the time it took: whoever waited, waited for that.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_given_up_is_kept_by_the_stopwatch() {
+    let w = world().await;
+    let (_s, imp) = connected(&w).await;
+    let base = Instant::now();
+    let kept = || {
+        let rpcs = w.client.stopwatch().dump("c", base).rpcs;
+        let rpcs = rpcs.into_iter().filter(|r| [SLOW, ECHO].contains(&r.opc));
+        rpcs.map(|r| {
+            (
+                r.opc,
+                r.reply_mbits == 0,
+                (r.span.1 - r.span.0) / 1_000_000_000,
+            )
+        })
+        .collect::<Vec<_>>()
+    };
+    let limited = imp.call(rq(SLOW, 100).limit(Duration::from_secs(3)));
+    assert!(limited.await.is_err());
+    let dropped = imp.call(rq(SLOW, 100));
+    let waited = tokio::time::timeout(Duration::from_secs(2), dropped).await;
+    assert!(waited.is_err());
+    imp.call(rq(ECHO, 1)).await.unwrap();
+    assert_eq!(kept(), [(SLOW, true, 3), (SLOW, true, 2), (ECHO, false, 0)]);
+    assert!(w.client.stopwatch().dump("c", base).under_way.is_empty());
+}
+
 fn bulk_lens(lens: &[u32]) -> Bytes {
     lens.iter()
         .flat_map(|l| l.to_le_bytes())

@@ -290,6 +290,20 @@ impl Stopwatch {
     #[inline]
     pub fn rpc_ended(&self, watch: &Watch, end: RpcEnd) {
         watch.ends(end.ended);
+        self.keep_rpc(watch, &end);
+    }
+
+    /// An RPC was given up before it was answered: its caller waits no longer, or it cannot be sent. What it waits for just then it has
+    /// waited for.
+    pub fn rpc_given_up(&self, watch: &Watch, end: RpcEnd) {
+        if let Some((what, since)) = watch.waiting() {
+            watch.waited(what, since, end.ended);
+        }
+        self.keep_rpc(watch, &end);
+    }
+
+    #[inline]
+    fn keep_rpc(&self, watch: &Watch, end: &RpcEnd) {
         let kept = KeptRpc {
             op: watch.parent(),
             peer: end.peer,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use coral_stopwatch::{Dump, Kind, Op, Passage, Rpc, Served};
+use coral_stopwatch::{Begun, Dump, Kind, Op, Passage, Rpc, Served};
 
 use coral_wire::opc;
 
@@ -12,6 +12,8 @@ use super::segment::Segment;
 
 /// Where so much of an operation's time is placed nowhere, it waited for RPCs in the background on the same file.
 const WAITS_SHARE: f64 = 0.02;
+/// An RPC in the background that is not answered is one that an operation waited for when it is so old.
+const BACKGROUND_NS: i64 = 1_000_000_000;
 
 /// An RPC with its parts.
 #[derive(Clone, Debug)]
@@ -153,8 +155,60 @@ struct Whole<'a> {
     back: Vec<(usize, &'a Passage)>,
 }
 
+/// The RPCs of operations that have ended, or were waited for by one, and that are not answered: as if their answer came when the dump
+/// was made, under no xid.
+fn unanswered(d: &Dump) -> Vec<Rpc> {
+    let waited = |b: &&Begun| {
+        let is_old = d.now - b.begun >= BACKGROUND_NS;
+        let of = |o: &Op| match b.op {
+            0 => is_old && o.fid == b.fid && b.fid.0 != 0,
+            op => o.id == op,
+        };
+        b.opc.is_some() && d.ops.iter().any(|o| of(o) && o.span.1 > b.begun)
+    };
+    let rpc = |b: &Begun| {
+        let same = d.rpcs.iter().find(|r| r.target == b.target);
+        let sending = b.waits.map_or(b.begun, |_| d.now);
+        Rpc {
+            op: b.op,
+            peer: same.map_or(0, |r| r.peer),
+            target: b.target.clone(),
+            xid: 0,
+            reply_mbits: 0,
+            opc: b.opc.unwrap_or(0),
+            fid: b.fid,
+            span: (b.begun, d.now),
+            sending,
+            sent: sending,
+            reply: d.now,
+            attempts: 1,
+            bulk_bytes: 0,
+            inline_bytes: 0,
+            in_flight: 0,
+            in_flight_max: same.map_or(0, |r| r.in_flight_max),
+            waits: (b.waits.iter())
+                .map(|(w, since)| (*w, *since, d.now))
+                .collect(),
+        }
+    };
+    d.under_way.iter().filter(waited).map(rpc).collect()
+}
+
 /// Joins what nodes gave out.
 pub fn join(dumps: &[Dump]) -> Joined {
+    let missing: Vec<Vec<Rpc>> = dumps.iter().map(unanswered).collect();
+    if missing.iter().all(Vec::is_empty) {
+        return join_whole(dumps);
+    }
+    let mut dumps = dumps.to_vec();
+    for (d, missing) in dumps.iter_mut().zip(missing) {
+        d.rpcs.extend(missing);
+        d.rpcs.sort_by_key(|r| (r.span.0, r.xid));
+    }
+    join_whole(&dumps)
+}
+
+fn join_whole(dumps: &[Dump]) -> Joined {
     let index = Index::new(dumps);
     let mut out = Joined {
         lost: dumps.iter().map(|d| d.lost).sum(),
@@ -473,6 +527,45 @@ mod tests {
             parts.map(|p| (p.segment, p.ns())).collect(),
             joined.conflict_ns,
         )
+    }
+
+    /// A write that was given up after 22 s, while its RPC goes on; and one in the background, which it waited for.
+    #[test]
+    fn the_wait_for_what_is_not_answered_is_at_its_target() {
+        const S: i64 = 1_000_000_000;
+        for of in [7, 0] {
+            let op = Op {
+                id: 7,
+                op: "WRITE".into(),
+                fid: (1, 2, 0),
+                span: (S, 23 * S),
+                run_ns: 0,
+                waits: vec![],
+            };
+            let rpc = Begun {
+                op: of,
+                name: "".into(),
+                opc: Some(opc::OST_WRITE),
+                target: "fs-OST0001_UUID".into(),
+                fid: op.fid,
+                begun: S,
+                waits: None,
+            };
+            let joined = join(&[Dump {
+                now: 30 * S,
+                nids: vec![1],
+                names: vec!["c@tcp".into()],
+                ops: vec![op],
+                under_way: vec![rpc],
+                ..Dump::default()
+            }]);
+            let op = &joined.ops[0];
+            assert_eq!(op.in_segment(Segment::Remote), 22 * S, "{op:?}");
+            let text = crate::attribution::operation_text(&joined, op);
+            let told = "  OST_WRITE to fs-OST0001, not answered: 29.00 s from 0 ns on";
+            assert!(text.contains(told), "{text}");
+            assert!(text.contains("100.0%  fs-OST0001"), "{text}");
+        }
     }
 
     #[test]

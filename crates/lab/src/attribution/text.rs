@@ -55,10 +55,15 @@ pub fn operation_text(j: &Joined, op: &JoinedOp) -> String {
         let name = opc::name(r.rpc.opc).unwrap_or("?");
         let from = time(r.rpc.span.0 - op.op.span.0);
         let took = time(r.rpc.span.1 - r.rpc.span.0);
+        let xid = match (r.rpc.xid, r.rpc.reply_mbits) {
+            (0, _) => "not answered".to_owned(),
+            (xid, 0) => format!("xid {xid}, not answered"),
+            (xid, _) => format!("xid {xid}"),
+        };
         let _ = write!(
             out,
-            "  {name} to {}, xid {}: {took} from {from} on",
-            j.names[r.target], r.rpc.xid
+            "  {name} to {}, {xid}: {took} from {from} on",
+            j.names[r.target]
         );
         if r.rpc.attempts > 1 {
             let _ = write!(out, ", sent {} times", r.rpc.attempts);
