@@ -757,12 +757,12 @@ fn a_generator_that_cannot_end_says_what_has_not_ended() {
             let ranks = std::fs::read_to_string(children).unwrap();
             signal(running.pid(), "STOP");
             pause(500);
-            let begun = std::time::SystemTime::now();
+            let begun = tokio::time::Instant::now();
             signal(ior.id(), "INT");
             let out = ior.wait_with_output().unwrap();
             let said = text(&out);
             assert_eq!(out.status.code(), Some(130), "{said}");
-            let took = begun.elapsed().unwrap().as_secs();
+            let took = begun.elapsed().as_secs();
             assert!(took <= 22, "{took} s: {said}");
             assert!(
                 said.contains("12 s after SIGINT: ranks 0, 1 are in operations"),
