@@ -113,6 +113,7 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
         mounts.entry(name.to_owned()).or_default().push(dir.into());
     }
     let stop = Arc::new(AtomicBool::new(false));
+    let given = !mounts.is_empty();
     Ok(Settings {
         coral: std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?,
         mounts,
@@ -121,7 +122,13 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
             control::ask_within(dir, Ask::Status, control::BESIDE_LIMIT)
                 .map_err(|e| find::no_answer(&control::path(dir), &e))
         }),
-        trace: Arc::new(|places| crate::trace::ask_all(places)?.whole()),
+        trace: Arc::new(move |places| {
+            let seen = crate::trace::ask_all(places)?.whole()?;
+            match given {
+                true => crate::trace::with_servers(places, seen),
+                false => Ok(seen),
+            }
+        }),
         tcp: Arc::new(crate::trace::tcp),
         command_line: std::env::args().collect(),
         stop,

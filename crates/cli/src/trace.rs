@@ -11,6 +11,7 @@ use coral_lab::verdict::{Answers, Granted, Seen, Tcp};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -117,6 +118,35 @@ pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Told, String> {
         0 => Err(told.silent.join("; ")),
         _ => Ok(told),
     }
+}
+
+/// With what the servers of these mounts tell, and the routers between, as far as they run here and are this user's: whose NIDs the mounts
+/// have talked to. One that does not answer tells nothing.
+pub(crate) fn with_servers(places: &[PathBuf], mut seen: Seen) -> Result<Seen, String> {
+    let rpcs = seen.dumps.iter().flat_map(|d| &d.rpcs);
+    let peers: BTreeSet<u64> = rpcs.map(|r| r.peer).collect();
+    let own: BTreeSet<u64> = seen.dumps.iter().flat_map(|d| d.nids.clone()).collect();
+    let inode = |socket: &PathBuf| std::fs::metadata(socket).map(|m| (m.dev(), m.ino())).ok();
+    let asked = find::named(places, HOW)?.sockets;
+    let asked: BTreeSet<_> = asked.iter().filter_map(inode).collect();
+    let others = find::named(&[], HOW)?.sockets.into_iter();
+    let others = others.filter(|s| inode(s).is_none_or(|i| !asked.contains(&i)));
+    let what = json!({ "lnet": LnetAsk { node: None, act: Act::Stopwatch } });
+    for socket in others {
+        let Ok(answer) = find::ask_within(&socket, &what, BESIDE_LIMIT) else {
+            continue;
+        };
+        let mut told = Seen::default();
+        let serves = told.take(&answer).is_ok()
+            && told.dumps.iter().any(|d| {
+                d.nids.iter().any(|n| peers.contains(n))
+                    || d.passages.iter().any(|p| own.contains(&p.from))
+            });
+        if serves {
+            seen.take(&answer)?;
+        }
+    }
+    Ok(seen)
 }
 
 /// What TCP knows of the connections of all these processes.
