@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{coral, fails, in_namespace, ok, pause, until};
+use common::{coral, fails, in_namespace, in_network_namespace, ok, pause, until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -824,4 +824,69 @@ fn processes_with(text: &str) -> usize {
     all.filter_map(|e| std::fs::read(e.path().join("cmdline")).ok())
         .filter(|line| String::from_utf8_lossy(line).contains(text))
         .count()
+}
+
+/// A mount that is given, whose servers run here: where the time went in them is in the record without their being named.
+#[test]
+fn the_servers_of_a_given_mount_are_asked_by_themselves() {
+    in_network_namespace(
+        "the_servers_of_a_given_mount_are_asked_by_themselves",
+        || {
+            let place = common::Place::new();
+            let port = place.port.to_string();
+            let text = |name: &str| place.path(name).to_string_lossy().into_owned();
+            let (mds, ost, nid) = (text("mds"), text("ost"), "127.0.0.2@tcp");
+            let format = ["format", "--fsname", "fs"];
+            ok(coral().args(format).args(["--mgs", "--mdt", "0", &mds]));
+            ok(coral()
+                .args(format)
+                .args(["--ost", "0", "--mgsnode", nid, &ost]));
+            let args = ["serve", &mds, &ost, "--nid", nid, "--port", &port];
+            let servers = common::Running::start(&args, &place.path("mds"), &[]);
+            let mnt = place.make("mnt");
+            let m = mnt.to_string_lossy().into_owned();
+            let args = ["mount", "127.0.0.2@tcp:/fs", &m, "--port", &port];
+            let args: Vec<&str> = args.into_iter().chain(["--nid", "127.0.0.4@tcp"]).collect();
+            let client = common::Running::start(&args, &place.path("client"), &[&mnt]);
+            let spec = r#"
+name = "x"
+title = "x"
+[parameters]
+n = [1]
+[run]
+repeats = 1
+[[roles]]
+name = "w"
+parser = "mdtest"
+command = ["coral", "mdtest", "-n", "100", "-F", "-C", "-r", "-w", "4096", "-d", "{fs1}/d"]
+[rig]
+systems = [{ name = "fs1", oss = [1] }]
+"#;
+            let (file, run) = (place.path("x.toml"), place.path("run"));
+            std::fs::write(&file, spec).expect("written");
+            let mut lab = coral();
+            let lab = lab.args(["lab", "run"]).arg(&file);
+            ok(lab
+                .arg("--mount")
+                .arg(format!("fs1={m}"))
+                .arg("--dir")
+                .arg(&run));
+            let kept = std::fs::read_to_string(run.join("stopwatches.json")).expect("a record");
+            let seen: coral_lab::verdict::Seen = serde_json::from_str(&kept).expect("JSON");
+            assert!(
+                seen.dumps.iter().any(|d| d.served.len() > 50),
+                "the servers told"
+            );
+            let said = ok(coral().arg("explain").arg(&run));
+            assert!(!said.contains("network and server together"), "{said}");
+            // it stands alone
+            let (_, said) = fails(coral().arg("explain").arg(&run).arg(&mnt));
+            assert!(
+                said.contains("explained alone: name nothing else"),
+                "{said}"
+            );
+            client.stop();
+            servers.stop();
+        },
+    );
 }
