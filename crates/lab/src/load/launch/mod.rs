@@ -4,6 +4,7 @@
 //! foreign launcher, which says so in the environment ([`place::Foreign`]); or it starts the ranks itself, as threads,
 //! as processes or on other hosts ([`own`]).
 
+mod children;
 mod mounted;
 mod own;
 mod place;

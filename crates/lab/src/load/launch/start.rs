@@ -1,27 +1,23 @@
 //! The ranks are started, meet and are waited for.
 
+use super::children::{BROKEN, Children};
 use super::own::{Own, Ranks};
 use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
 use super::{Ended, Ending, Failed, Local, Mounted, Run, Tool};
-use crate::load::ending::FORCE_AFTER;
-use parking_lot::Mutex;
 use rustix::fs::Access;
 use std::fs;
 use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 /// Ranks of other processes are to be there in so long.
 const MEET_LIMIT: Duration = Duration::from_secs(60);
 /// How often a rank looks whether rank 0 has said where to meet.
 const MEET_LOOK: Duration = Duration::from_millis(20);
-/// Before the reason that other processes are told, where the run cannot go on and nobody has ended it from outside.
-const BROKEN: &str = "broken: ";
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 16;
 /// Longest file that says where to meet, bytes.
@@ -310,138 +306,6 @@ fn address_towards(host: &str) -> Result<String, Failed> {
 
 fn cannot_meet(e: std::io::Error) -> Failed {
     Failed::Apart(format!("the ranks have no place to meet: {e}"))
-}
-
-/// Processes that were started for a run, and what became of them.
-struct Children {
-    running: Vec<Running>,
-    failed: Mutex<Option<String>>,
-    /// One that was killed: the others heard only that it is gone.
-    killed: Mutex<Option<String>>,
-}
-
-struct Running {
-    child: Mutex<Child>,
-    ranks: Range<u32>,
-    what: String,
-}
-
-impl Running {
-    /// Says a line on its standard input. One that has ended already is noticed when it is waited for.
-    fn tell(&self, line: &str) {
-        if let Some(stdin) = &mut self.child.lock().stdin {
-            let _ = writeln!(stdin, "{line}");
-        }
-    }
-}
-
-/// How often it is looked whether a process has ended.
-const CHILD_LOOK: Duration = Duration::from_millis(10);
-
-impl Children {
-    fn start(starts: Vec<(Command, Range<u32>, String)>, token: &str) -> Result<Children, Failed> {
-        let mut children = Children {
-            running: Vec::new(),
-            failed: Mutex::new(None),
-            killed: Mutex::new(None),
-        };
-        for (mut command, ranks, what) in starts {
-            let started = command.stdin(Stdio::piped()).spawn().map(|mut child| {
-                // Kept open: the process ends when this one does.
-                // One that has ended already is noticed when it is waited for.
-                if let Some(stdin) = &mut child.stdin {
-                    let _ = writeln!(stdin, "{token}");
-                }
-                child
-            });
-            match started {
-                Ok(child) => children.running.push(Running {
-                    child: Mutex::new(child),
-                    ranks,
-                    what,
-                }),
-                // The others end with their standard input.
-                Err(e) => return Err(Failed::Apart(format!("cannot start {what}: {e}"))),
-            }
-        }
-        Ok(children)
-    }
-
-    /// Waits until all have ended; the greatest code. One that ends before it took part ends the run. They are told why the run is
-    /// over; where that was ended from outside, they may take as long as this process.
-    fn wait(&self, meeting: &Meeting, ending: &Ending) -> u8 {
-        let (mut code, mut told) = (0, false);
-        let mut left: Vec<&Running> = self.running.iter().collect();
-        while !left.is_empty() {
-            left.retain(|r| {
-                let mut killed = false;
-                let ended = match r.child.lock().try_wait() {
-                    Ok(None) => return true,
-                    Ok(Some(status)) => match status.code() {
-                        Some(c) => {
-                            code = code.max(c.clamp(0, 255) as u8);
-                            format!("with code {c}")
-                        }
-                        None => {
-                            killed = true;
-                            format!("by {status}")
-                        }
-                    },
-                    Err(e) => format!("unseen: {e}"),
-                };
-                // What has joined is missed by the hub when it goes without a farewell.
-                if !meeting.missing(r.ranks.clone()).is_empty() {
-                    let why = format!("{} ended {ended} before it took part", r.what);
-                    meeting.break_up(&why);
-                    self.failed.lock().get_or_insert(why);
-                } else if killed && ending.why().is_none() {
-                    let why = format!("{} ended {ended}", r.what);
-                    meeting.break_up(&why);
-                    self.killed.lock().get_or_insert(why);
-                }
-                false
-            });
-            if let Some(why) = meeting.broken() {
-                let line = match ending.why() {
-                    Some(why) => why.to_owned(),
-                    None => format!("{BROKEN}{why}"),
-                };
-                if !std::mem::replace(&mut told, true) {
-                    left.iter().for_each(|r| r.tell(&line));
-                }
-                if ending.why().is_none() {
-                    // Ranks that wait for a disk are not waited for: they end with their standard input.
-                    left.iter().for_each(|r| drop(r.child.lock().stdin.take()));
-                }
-            }
-            ending.others_are(left.len());
-            if let Some(since) = ending.given_up() {
-                let is_over = crate::clock::now().duration_since(since) >= FORCE_AFTER;
-                for r in &left {
-                    let mut child = r.child.lock();
-                    drop(child.stdin.take());
-                    if is_over {
-                        let _ = child.kill();
-                    }
-                }
-            }
-            crate::load::clock::sleep(CHILD_LOOK);
-        }
-        ending.others_are(0);
-        code
-    }
-
-    /// What a process did says more than that the meeting ended.
-    fn why(&self, heard: Failed) -> Failed {
-        let killed = self.killed.lock().take();
-        match (self.failed.lock().take(), killed, heard) {
-            (Some(why), _, Failed::Apart(_)) => Failed::Apart(why),
-            (_, Some(killed), Failed::Apart(heard)) if heard != killed => {
-                Failed::Apart(format!("{heard}; {killed}"))
-            }
-            (_, _, heard) => heard,
-        }
-    }
 }
 
 /// Another one of ours started this process.
