@@ -1,6 +1,10 @@
 //! Tables and the batches that change them.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
+
+use crate::Seen;
 
 /// Names a table; declared as constants by whoever stores in it. A table exists from its first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -124,4 +128,14 @@ impl From<Vec<Op>> for Batch {
     fn from(ops: Vec<Op>) -> Batch {
         Batch { ops }
     }
+}
+
+/// The changes of these batches, those of each row by the last of them alone: a row that all change is written once.
+pub(crate) fn merged(seen: &[Seen]) -> Batch {
+    let mut rows = HashSet::new();
+    let ops = seen.iter().flat_map(|s| s.batch.ops());
+    let last_first = ops.rev().filter(|op| rows.insert(op.row()));
+    let mut kept: Vec<Op> = last_first.cloned().collect();
+    kept.reverse();
+    Batch::from(kept)
 }

@@ -33,6 +33,21 @@ struct Tables {
     stats: Arc<DeviceStats>,
 }
 
+/// How [`Device::stored_as`] is to wait.
+#[must_use]
+#[derive(Debug)]
+pub enum Storing {
+    /// What was not written is written by who waits.
+    Here,
+    /// One has promised to write for all.
+    ByOne {
+        /// The number of the last that came.
+        upto: u64,
+        /// That of the promise.
+        promise: u64,
+    },
+}
+
 /// Time between two tries to write on a full disk.
 const ROOM_PAUSE: Duration = Duration::from_millis(250);
 
@@ -82,8 +97,8 @@ impl Device {
         }
     }
 
-    /// The device, from here on with batches that are seen at once and written by who waits for [`Device::stored`], several as one:
-    /// who commits keeps his locks for a shorter time. What others read of the tables, by an older clone, may be behind.
+    /// The device, from here on with batches that are seen at once and written when somebody waits for that, several as one: who
+    /// commits keeps his locks for a shorter time. What others read of the tables, by an older clone, may be behind.
     pub fn behind(self) -> Device {
         Device {
             tables: Arc::new(Tables {
@@ -157,10 +172,30 @@ impl Device {
         matches!(self.tables.late.ended(upto), Some(Ok(())))
     }
 
+    /// What is to be waited for until everything that was committed before is stored; `None` if nothing is. Where several commit at the
+    /// same time nothing is written here, but soon, by one for all.
+    pub fn storing(&self) -> Option<Storing> {
+        match self.tables.write_soon() {
+            Some(storing) => Some(storing),
+            None => (!self.stored_now()).then_some(Storing::Here),
+        }
+    }
+
     /// Waits until everything that was committed before, and every sync begun before, has ended. It waits for room, too, where the
     /// disk is full and something was seen that has none.
     pub async fn stored(&self) -> Result<(), OsdError> {
-        self.tables.write_when_there_is_room().await?;
+        self.stored_as(Storing::Here).await
+    }
+
+    /// The same for what was committed before [`Device::storing`] was asked.
+    pub async fn stored_as(&self, storing: Storing) -> Result<(), OsdError> {
+        let written = match (storing, &self.tables.behind) {
+            (Storing::ByOne { upto, promise }, Some(behind)) => behind.written(upto, promise).await,
+            _ => false,
+        };
+        if !written {
+            self.tables.write_when_there_is_room().await?;
+        }
         let late = &self.tables.late;
         let upto = late.made.load(Ordering::Acquire);
         loop {
@@ -237,15 +272,24 @@ impl Tables {
     fn commit_behind(&self, behind: &WriteBehind, batch: Arc<Batch>) -> Result<(), OsdError> {
         if self.kv.may_wait(&batch) {
             let ready = self.kv.ready(&batch);
-            return match behind.push(batch, ready) {
+            let written = match behind.push(batch, ready) {
                 true => self.write(),
-                false => Ok(()),
+                false => return Ok(()),
+            };
+            // it is seen, and will be written when there is room
+            return match written {
+                Err(OsdError::NoSpace) => Ok(()),
+                written => written,
             };
         }
         // whether there is room for it is known when it is written
         let writing = behind.writing();
-        self.write_in(&writing)?;
-        self.commit_now(Batch::clone(&batch))
+        let written = self.write_in(&writing)?;
+        let done = self.commit_now(Batch::clone(&batch));
+        drop(writing);
+        behind.tell();
+        drop(written);
+        done
     }
 
     fn commit_now(&self, batch: Batch) -> Result<(), OsdError> {
@@ -259,18 +303,26 @@ impl Tables {
     /// Writes what was committed before this and is not written. [`OsdError::NoSpace`]: it stays to be written.
     fn write(&self) -> Result<(), OsdError> {
         match self.behind.as_ref().and_then(WriteBehind::turn) {
-            Some(writing) => self.write_in(&writing),
+            Some(writing) => {
+                let written = self.write_in(&writing);
+                drop(writing);
+                if let Some(behind) = &self.behind {
+                    behind.tell();
+                }
+                written.map(drop)
+            }
             None => Ok(()),
         }
     }
 
-    fn write_in(&self, writing: &Writing<'_>) -> Result<(), OsdError> {
+    /// What it gives back is freed when the turn is over.
+    fn write_in(&self, writing: &Writing<'_>) -> Result<Vec<Arc<Batch>>, OsdError> {
         self.late.refuse_broken()?;
         let begun = Instant::now();
         let mut group = writing.group();
-        if !group.batch.is_empty() {
-            let ready = group.ready.take();
-            match self.kv.commit_seen(&group.batch, ready).now() {
+        if !group.batches.is_empty() {
+            let batches = std::mem::take(&mut group.batches);
+            match self.kv.commit_seen(batches).now() {
                 Ok(Ok(())) => {}
                 Ok(Err(OsdError::NoSpace)) => return Err(OsdError::NoSpace),
                 // others have seen it, and built on it
@@ -281,12 +333,28 @@ impl Tables {
         if let Some(number) = group.note {
             self.kv.note(number);
         }
-        writing.written(&group);
+        let written = writing.written(&group);
         self.stats.write.record_time(begun.elapsed());
-        Ok(())
+        Ok(written)
     }
 
-    /// The same; waits for room as long as there is none.
+    /// Has what is here written soon, by one for all, if that is to be.
+    fn write_soon(self: &Arc<Self>) -> Option<Storing> {
+        let behind = self.behind.as_ref()?;
+        let upto = behind.for_all()?;
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let (promise, is_new) = behind.promise();
+        if is_new {
+            let one = ForAll {
+                tables: Arc::downgrade(self),
+                promise,
+            };
+            runtime.spawn(one.write());
+        }
+        Some(Storing::ByOne { upto, promise })
+    }
+
+    /// Writes what is here; waits for room as long as there is none.
     async fn write_when_there_is_room(&self) -> Result<(), OsdError> {
         loop {
             match self.write() {
@@ -410,6 +478,37 @@ impl Late {
         drop(ended);
         self.changed.notify_waiters();
         OsdError::Poisoned(format!("a change did not reach the disk: {error}"))
+    }
+}
+
+/// Who has promised to write for all. When this is dropped the promise has ended; who waits is woken, and writes himself if it was not
+/// kept.
+struct ForAll {
+    tables: Weak<Tables>,
+    promise: u64,
+}
+
+impl ForAll {
+    /// Writes when the thread that it runs on has nothing else to do.
+    async fn write(self) {
+        tokio::task::yield_now().await;
+        if let Some(tables) = self.tables.upgrade() {
+            if let Some(behind) = &tables.behind {
+                behind.begins(self.promise);
+            }
+            // a failure is kept, or met again by who waits
+            let _ = tables.write();
+        }
+    }
+}
+
+impl Drop for ForAll {
+    fn drop(&mut self) {
+        if let Some(tables) = self.tables.upgrade()
+            && let Some(behind) = &tables.behind
+        {
+            behind.ends(self.promise);
+        }
     }
 }
 
@@ -569,6 +668,107 @@ mod tests {
         assert!(device.sync().await.is_err());
         assert!(!device.stored_now(), "and stays so");
         assert_eq!(disk.get(Table("t"), b"a").unwrap(), None);
+    }
+
+    /// Commits one row and says what its reply is to wait for.
+    fn commit_one(device: &Device, key: &'static str) -> Option<Storing> {
+        device.commit(put(key, "1")).unwrap();
+        device.storing()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_many_commit_one_writes_for_all() {
+        let (disk, device) = behind();
+        let t = Table("t");
+        assert!(commit_one(&device, "a").is_none(), "alone: written here");
+        device.commit(put("b", "1")).unwrap();
+        let of_b = commit_one(&device, "c").expect("two are here");
+        let of_c = device.storing().expect("and wait");
+        assert_eq!(disk.get(t, b"b").unwrap(), None);
+        let [b, c] = [of_b, of_c].map(|s| {
+            let device = device.clone();
+            tokio::spawn(async move { device.stored_as(s).await })
+        });
+        b.await.unwrap().unwrap();
+        c.await.unwrap().unwrap();
+        assert_eq!(disk.get(t, b"c").unwrap(), text("1"));
+        assert_eq!(device.stats().write.count(), 2, "one for both");
+        assert!(commit_one(&device, "d").is_none(), "two were not many");
+        assert_eq!(device.stats().write.count(), 3);
+        // where many were written as one the next waits for others, and finds that it is alone
+        for key in ["e", "f", "g", "h"] {
+            device.commit(put(key, "1")).unwrap();
+        }
+        assert!(device.stored_now());
+        let of_i = commit_one(&device, "i").expect("waits for others");
+        device.stored_as(of_i).await.unwrap();
+        assert_eq!(disk.get(t, b"i").unwrap(), text("1"));
+        assert!(commit_one(&device, "j").is_none());
+        assert_eq!(device.stats().write.count(), 6);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_batch_waits_for_no_later_one() {
+        let (disk, device) = behind();
+        device.commit(put("a", "1")).unwrap();
+        let of_b = commit_one(&device, "b").expect("two are here");
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        device.commit(put("c", "1")).unwrap();
+        device.stored_as(of_b).await.unwrap();
+        assert_eq!(disk.get(Table("t"), b"c").unwrap(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn all_who_wait_for_one_are_told_that_it_failed() {
+        let (disk, device) = behind();
+        device.commit(put("a", "1")).unwrap();
+        let of_b = commit_one(&device, "b").expect("two are here");
+        let of_c = commit_one(&device, "c").expect("three");
+        disk.inject(Fault::FailWrite(1));
+        assert!(device.stored_as(of_b).await.is_err());
+        assert!(device.stored_as(of_c).await.is_err());
+        assert!(device.commit(put("d", "1")).is_err());
+    }
+
+    /// A promise that nobody keeps, as its runtime has ended, holds nobody up.
+    #[test]
+    fn who_waits_writes_himself_when_a_promise_is_not_kept() {
+        let (disk, device) = behind();
+        let runtime = || {
+            tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap()
+        };
+        let ends = runtime();
+        let of_b = {
+            let _entered = ends.enter();
+            device.commit(put("a", "1")).unwrap();
+            commit_one(&device, "b").expect("two are here")
+        };
+        drop(ends);
+        runtime().block_on(device.stored_as(of_b)).unwrap();
+        assert_eq!(disk.get(Table("t"), b"b").unwrap(), text("1"));
+        device.commit(put("c", "1")).unwrap();
+        assert!(commit_one(&device, "d").is_none(), "no runtime at all");
+        assert_eq!(disk.get(Table("t"), b"d").unwrap(), text("1"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_one_waits_for_room_too() {
+        let (disk, device) = behind();
+        device.commit(put("a", "1")).unwrap();
+        let of_b = commit_one(&device, "b").expect("two are here");
+        disk.inject(Fault::Full(1));
+        let waiting = tokio::spawn({
+            let device = device.clone();
+            async move { device.stored_as(of_b).await }
+        });
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!waiting.is_finished());
+        disk.inject(Fault::None);
+        waiting.await.unwrap().unwrap();
+        assert_eq!(disk.get(Table("t"), b"b").unwrap(), text("1"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -32,7 +32,7 @@ mod sim;
 mod stats;
 
 pub use batch::{Batch, Op, Table};
-pub use device::{Device, SyncAhead};
+pub use device::{Device, Storing, SyncAhead};
 pub use error::{OpenError, OsdError};
 #[doc(hidden)]
 pub use fs::fuzzing;
@@ -46,10 +46,20 @@ pub use room::Room;
 pub use sim::{DiskModel, OsdSim};
 pub use stats::{DeviceStats, METRICS};
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 /// A batch in the form of a backend ([`Kv::ready`]).
 pub type Ready = Box<dyn std::any::Any + Send>;
+
+/// A batch that others see already, though it has yet to be written.
+pub struct Seen {
+    /// The batch.
+    pub batch: Arc<Batch>,
+    /// What [`Kv::ready`] made of it, if that was asked.
+    pub ready: Option<Ready>,
+}
 
 /// Ordered tables of small records. Keys order as byte strings.
 pub trait Kv: Send + Sync {
@@ -84,10 +94,10 @@ pub trait Kv: Send + Sync {
         None
     }
 
-    /// [`Kv::commit`] of what was seen before it is written, and must not fail for want of room: it may have what is put by.
-    /// `ready` is what [`Kv::ready`] made of `b`, if that was asked.
-    fn commit_seen(&self, b: &Batch, _ready: Option<Ready>) -> Io<()> {
-        self.commit(b.clone())
+    /// [`Kv::commit`] of batches that were seen before they are written, all as one and each after those before it. They must not
+    /// fail for want of room: they may have what is put by.
+    fn commit_seen(&self, seen: Vec<Seen>) -> Io<()> {
+        self.commit(batch::merged(&seen))
     }
 
     /// Makes every batch committed before this call survive power loss. May take milliseconds.

@@ -28,8 +28,13 @@ impl Default for Marks {
     }
 }
 
+/// A row's hash.
+pub(crate) fn hash(t: Table, key: &[u8]) -> u64 {
+    xxh3_64_with_seed(key, xxh3_64(t.0.as_bytes()))
+}
+
 fn place(t: Table, key: &[u8]) -> usize {
-    xxh3_64_with_seed(key, xxh3_64(t.0.as_bytes())) as usize % PLACES
+    hash(t, key) as usize % PLACES
 }
 
 impl Marks {

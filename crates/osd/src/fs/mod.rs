@@ -48,10 +48,10 @@ use self::note::NoteFile;
 use self::objects::FsObjects;
 pub use self::space::Disk;
 use self::space::SpaceGate;
-use self::tables::{Limits, Rows, Tables};
+use self::tables::{Limits, Tables};
 use crate::{
     Batch, FallocMode, Io, Kv, Label, ObjAttr, ObjectId, Objects, OpenError, OsdError, Ready, Room,
-    SeekWhence, SetAttr, StatFs, Table, TargetKind, Visit,
+    SeekWhence, Seen, SetAttr, StatFs, Table, TargetKind, Visit,
 };
 
 /// Blocks of 512 bytes of an object that is removed at once: freeing takes the file system below a while when there are more.
@@ -389,11 +389,10 @@ impl Kv for OsdFs {
         self.tables.may_wait(b)
     }
     fn ready(&self, b: &Batch) -> Option<Ready> {
-        Some(Box::new(Rows::of(b)))
+        Some(Box::new(self.tables.ready(b)?))
     }
-    fn commit_seen(&self, b: &Batch, ready: Option<Ready>) -> Io<()> {
-        let rows = ready.and_then(|r| r.downcast::<Rows>().ok());
-        Io::ready(self.tables.commit_seen(b, rows.map(|r| *r)))
+    fn commit_seen(&self, seen: Vec<Seen>) -> Io<()> {
+        Io::ready(self.tables.commit_seen(seen))
     }
     fn sync(&self) -> Io<()> {
         if self.tables.has_many_removals() {

@@ -11,6 +11,7 @@
 //! ([`super::synced`]) and that the lists of files are whole ([`super::manifest`]). The files
 //! themselves have a checksum for each block, which fjall verifies when it reads one.
 
+mod commits;
 mod compaction;
 mod syncs;
 mod writeout;
@@ -21,25 +22,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, UserKey, UserValue};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::IFlags;
 
+use self::commits::weigh;
 use self::compaction::Removed;
 use self::syncs::Syncs;
 use self::writeout::WriteOut;
 use super::space::{Class, SpaceGate};
 use super::synced::{Acked, Promise, SyncedFile};
 use super::{journal, manifest};
-use crate::{Batch, Op, OsdError, Table};
+use crate::{Batch, OsdError, Table};
 
 /// Bytes of recent changes held in memory for each table before they are sorted to disk.
 const MEMTABLE_BYTES: u64 = 16 << 20;
 /// Bytes of journals kept on disk before tables are flushed to let them go.
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
-/// Journal bytes a change takes beside its key and value.
-const CHANGE_OVERHEAD_BYTES: u64 = 64;
-
 /// Has one row, which is written when much was sorted before the store is closed: of a row that was removed last, the sorted tables
 /// may not keep the number, and numbers must not be given again.
 const CLOSED: Table = Table("closed");
@@ -56,19 +55,6 @@ pub(super) struct Limits {
     pub(super) workers: usize,
     /// Damage is logged: whoever is served does not see what is wrong.
     pub(super) logs_damage: bool,
-}
-
-/// Rows of a batch as the store takes them; without a value where they go.
-pub(super) struct Rows(Vec<(Table, UserKey, Option<UserValue>)>);
-
-impl Rows {
-    pub(super) fn of(b: &Batch) -> Rows {
-        let row = |op: &Op| match op {
-            Op::Put { table, key, val } => (*table, key[..].into(), Some(val[..].into())),
-            Op::Del { table, key } => (*table, key[..].into(), None),
-        };
-        Rows(b.ops().iter().map(row).collect())
-    }
 }
 
 /// The tables of one target.
@@ -104,18 +90,21 @@ struct Revival {
 struct Store {
     /// `None`: it could not be opened again.
     db: Option<Database>,
+    /// How often it was opened again.
+    number: u64,
     dir: PathBuf,
     /// Tables that are there, a bit each ([`manifest::present`]).
     present: Arc<AtomicU64>,
-    /// Few enough that a scan beats hashing.
+    /// Few enough that a scan beats hashing. Each keeps its place.
     open: RwLock<Vec<(Table, Keyspace)>>,
 }
 
 impl Store {
-    fn new(db: Database, dir: &Path, present: &Arc<AtomicU64>) -> Store {
+    fn new(db: Database, number: u64, dir: &Path, present: &Arc<AtomicU64>) -> Store {
         present.fetch_or(manifest::present(dir), Ordering::Relaxed);
         Store {
             db: Some(db),
+            number,
             dir: dir.to_owned(),
             present: present.clone(),
             open: RwLock::default(),
@@ -132,6 +121,17 @@ impl Store {
         if let Some((_, k)) = self.open.read().iter().find(|(name, _)| *name == t) {
             return Ok(k.clone());
         }
+        let place = self.make(t)?;
+        Ok(self.open.read()[place].1.clone())
+    }
+
+    /// The place of a table in [`Store::open`], where it is put when it is not there.
+    fn place(&self, t: Table) -> Result<usize, OsdError> {
+        let place = self.open.read().iter().position(|(name, _)| *name == t);
+        place.map_or_else(|| self.make(t), Ok)
+    }
+
+    fn make(&self, t: Table) -> Result<usize, OsdError> {
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(MEMTABLE_BYTES)
@@ -139,14 +139,14 @@ impl Store {
         };
         // One at a time: a table that is being made is not promised to be there.
         let mut open = self.open.write();
-        if let Some((_, k)) = open.iter().find(|(name, _)| *name == t) {
-            return Ok(k.clone());
+        if let Some(place) = open.iter().position(|(name, _)| *name == t) {
+            return Ok(place);
         }
         let k = self.db()?.keyspace(t.0, options).map_err(from_fjall)?;
         self.present
             .fetch_or(manifest::present(&self.dir), Ordering::Relaxed);
-        open.push((t, k.clone()));
-        Ok(k)
+        open.push((t, k));
+        Ok(open.len() - 1)
     }
 }
 
@@ -213,7 +213,7 @@ impl Tables {
             stuck: AtomicBool::new(false),
         };
         space.set_unsorted(db.write_buffer_size());
-        let store = Store::new(db, &dir, &syncs.tables);
+        let store = Store::new(db, 0, &dir, &syncs.tables);
         syncs.sync().map_err(fail)?;
         Ok(Tables {
             store: RwLock::new(store),
@@ -274,7 +274,8 @@ impl Tables {
         match reopened {
             Ok(db) => {
                 self.space.set_unsorted(db.write_buffer_size());
-                *store = Store::new(db, &self.syncs.dir, &self.syncs.tables);
+                let number = store.number + 1;
+                *store = Store::new(db, number, &self.syncs.dir, &self.syncs.tables);
                 self.syncs.stuck.store(false, Ordering::Release);
                 Ok(())
             }
@@ -371,75 +372,6 @@ impl Tables {
         well && weigh(b).is_ok_and(|(_, bytes)| self.space.may_wait(bytes))
     }
 
-    pub(super) fn commit(&self, b: Batch) -> Result<(), OsdError> {
-        self.commit_as(&b, None, false)
-    }
-
-    /// Others have seen it already, so it gets what is kept for removals.
-    pub(super) fn commit_seen(&self, b: &Batch, rows: Option<Rows>) -> Result<(), OsdError> {
-        self.commit_as(b, rows, true)
-    }
-
-    fn commit_as(&self, b: &Batch, mut rows: Option<Rows>, seen: bool) -> Result<(), OsdError> {
-        if b.is_empty() {
-            return Ok(());
-        }
-        self.syncs.refuse_after_failure()?;
-        let (mut class, bytes) = weigh(b)?;
-        if seen {
-            class = Class::Removal;
-        }
-        // What removes something is tried once more where the kernel had counted room that is none.
-        let mut again = class == Class::Removal;
-        loop {
-            if self.syncs.stuck.load(Ordering::Acquire) {
-                self.revive(class)?;
-            }
-            // Once for the journal and once for the sorted table.
-            self.space.admit(class, 2 * bytes)?;
-            let rows = rows.take().unwrap_or_else(|| Rows::of(b));
-            let Err(e) = self.commit_now(b, rows) else {
-                let (dir, failed) = (&self.syncs.dir, &self.syncs.failed);
-                self.write_out.wrote(bytes, dir, failed);
-                return Ok(());
-            };
-            tracing::error!(dir = %self.syncs.dir.display(), error = %e, "a change of the tables could not be written");
-            if !std::mem::take(&mut again) {
-                if seen {
-                    // whoever waits for it tries again, and the tables are opened again then
-                    return Err(OsdError::NoSpace);
-                }
-                let full = matches!(e, OsdError::Poisoned(_)) && !self.space.may_begin(class);
-                return Err(if full { OsdError::NoSpace } else { e });
-            }
-        }
-    }
-
-    fn commit_now(&self, b: &Batch, rows: Rows) -> Result<(), OsdError> {
-        let store = self.store.read();
-        let db = store.db()?;
-        let mut batch = fjall::OwnedWriteBatch::with_capacity(db.clone(), b.len())
-            .durability(Some(PersistMode::Buffer));
-        for (table, key, val) in rows.0 {
-            let keyspace = store.keyspace(table)?;
-            match val {
-                Some(val) => batch.insert(&keyspace, key, val),
-                None => batch.remove(&keyspace, key),
-            }
-        }
-        let next = db.seqno();
-        if let Err(e) = batch.commit() {
-            // while this store is the one in use: one that was opened since is well
-            self.syncs.stuck.store(true, Ordering::Release);
-            self.space.forget_allowances();
-            return Err(from_fjall(e));
-        }
-        self.syncs.acked.committed(next);
-        self.removed.note(b);
-        self.space.set_unsorted(db.write_buffer_size());
-        Ok(())
-    }
-
     pub(super) fn sync(&self) -> Result<(), OsdError> {
         self.syncs.refuse_after_failure()?;
         {
@@ -520,36 +452,6 @@ fn look_at(dir: &Path, promise: Option<&Promise>) -> Result<journal::Found, Stri
         )),
         None => Ok(found),
     }
-}
-
-/// What a batch needs of the disk. A batch that removes something, or grows no table of names, may use more of it.
-fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
-    let (mut removes, mut grows) = (false, false);
-    let mut bytes = 0;
-    for op in b.ops() {
-        let (key, val) = match op {
-            Op::Put { table, key, val } => {
-                grows |= !table.is_vital();
-                (key, val.len())
-            }
-            Op::Del { key, .. } => {
-                removes = true;
-                (key, 0)
-            }
-        };
-        if key.is_empty() || key.len() > u16::MAX as usize {
-            return Err(OsdError::Invalid("a key of no bytes or more than 65535"));
-        }
-        bytes += key.len() as u64 + val as u64 + CHANGE_OVERHEAD_BYTES;
-    }
-    Ok((
-        if removes || !grows {
-            Class::Removal
-        } else {
-            Class::Table
-        },
-        bytes,
-    ))
 }
 
 fn from_fjall(e: fjall::Error) -> OsdError {

@@ -443,7 +443,8 @@ impl OsdMem {
         let end = end.ok_or(OsdError::TooLarge(off))?;
         self.change(id, (off, end), |o| {
             let mut at = off;
-            for b in bufs {
+            // bytes that are none make the object no longer
+            for b in bufs.iter().filter(|b| !b.is_empty()) {
                 o.write(at, b);
                 at += b.len() as u64;
             }

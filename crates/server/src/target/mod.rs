@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use coral_ldlm::{AstPeer, AstPeers, EvictReason, LdlmServer, PtlrpcAsts};
 use coral_lnet::Node;
-use coral_osd::{Batch, Device, Kv, OsdError};
+use coral_osd::{Batch, Device, Kv, OsdError, Storing};
 use coral_stopwatch::{Wait, waits};
 use coral_wire::ObdConnectData;
 use coral_wire::connect::CLAIMED;
@@ -368,6 +368,16 @@ impl LuTarget {
     /// There is nothing that [`LuTarget::stored`] would wait for or tell.
     pub(crate) fn stored_now(&self) -> bool {
         self.kv.stored_now()
+    }
+
+    /// What [`LuTarget::stored_as`] is to wait for, if anything.
+    pub(crate) fn storing(&self) -> Option<Storing> {
+        self.kv.storing()
+    }
+
+    /// [`LuTarget::stored`], where others may be served first.
+    pub(crate) async fn stored_as(&self, storing: Storing) -> Result<(), OsdError> {
+        waits(Wait::Storage, self.kv.stored_as(storing)).await
     }
 
     /// Waits until what was done before this is on its way to survive the end of the process: clients are told of nothing else.

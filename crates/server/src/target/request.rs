@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use coral_osd::Storing;
 use coral_ptlrpc::ServerRequest;
 use coral_wire::opc;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
@@ -82,14 +83,14 @@ impl TargetRequest {
     /// Sends the final reply when everything it may rest on is stored; transno (if the message's body has one) and last_committed
     /// are filled in. It is sent when this is called, if nothing has to be waited for; the future ends when the LND has taken it.
     pub fn reply(self, status: i32, msg: Message) -> impl Future<Output = ()> + Send + use<> {
-        match self.target.stored_now() {
-            true => Either::Left(self.reply_at_once(status, msg)),
-            false => Either::Right(Box::pin(self.reply_stored(status, msg))),
+        match self.target.storing() {
+            None => Either::Left(self.reply_at_once(status, msg)),
+            Some(storing) => Either::Right(Box::pin(self.reply_stored(storing, status, msg))),
         }
     }
 
-    async fn reply_stored(self, mut status: i32, mut msg: Message) {
-        if let Err(error) = self.target.stored().await {
+    async fn reply_stored(self, storing: Storing, mut status: i32, mut msg: Message) {
+        if let Err(error) = self.target.stored_as(storing).await {
             tracing::error!(target = %self.target.cfg.name, client = %self.exp.uuid, xid = self.rq.xid, %error, "nothing is acknowledged");
             let failed = coral_wire::Errno::from(error);
             (status, msg) = (failed.status(), Message::default());

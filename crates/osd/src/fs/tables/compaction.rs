@@ -11,7 +11,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
 use super::{CLOSED, Store, Tables, from_fjall};
-use crate::{Batch, Op, OsdError, Table};
+use crate::{Batch, OsdError, Table};
 
 /// Removals of a table below which it is left alone.
 const REMOVED_MIN: u64 = 100_000;
@@ -27,16 +27,13 @@ const CLOSE_LOOK: Duration = Duration::from_millis(5);
 pub(super) struct Removed(Mutex<BTreeMap<Table, u64>>);
 
 impl Removed {
-    /// A batch was committed.
-    pub(super) fn note(&self, batch: &Batch) {
-        let table = |op: &Op| match op {
-            Op::Del { table, .. } => Some(*table),
-            Op::Put { .. } => None,
-        };
-        let mut removals = batch.ops().iter().filter_map(table).peekable();
-        if removals.peek().is_some() {
+    /// A row was removed from each of these.
+    pub(super) fn note(&self, tables: &[Table]) {
+        if !tables.is_empty() {
             let mut removed = self.0.lock();
-            removals.for_each(|table| *removed.entry(table).or_default() += 1);
+            for table in tables {
+                *removed.entry(*table).or_default() += 1;
+            }
         }
     }
 
@@ -155,16 +152,10 @@ mod tests {
     fn a_table_is_taken_when_as_much_was_removed_as_is_left() {
         let (some, other) = (Table("some"), Table("other"));
         let removed = Removed::default();
-        let mut b = Batch::new();
-        for _ in 0..REMOVED_MIN - 1 {
-            b.del(some, "k");
-        }
-        b.put(other, "k", "v");
-        removed.note(&b);
+        removed.note(&vec![some; REMOVED_MIN as usize - 1]);
+        removed.note(&[other]);
         assert_eq!(removed.take(&|_, _| true), None, "too few");
-        let mut b = Batch::new();
-        b.del(some, "k");
-        removed.note(&b);
+        removed.note(&[some]);
         assert_eq!(removed.take(&|_, n| n > REMOVED_MIN), None, "more are left");
         assert_eq!(removed.take(&|_, n| n == REMOVED_MIN), Some(some));
         assert_eq!(removed.take(&|_, _| true), None);
