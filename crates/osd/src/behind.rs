@@ -36,7 +36,7 @@ const BATCHES_MIN: usize = 4;
 /// With so many batches here nobody waits for more: more would save little.
 const BATCHES_MAX: usize = 32;
 /// What came so long ago waits for no others.
-const WAIT_MAX: Duration = Duration::from_micros(200);
+const WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// A batch, with the hashes of its rows.
 struct Here {
