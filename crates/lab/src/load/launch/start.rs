@@ -252,7 +252,10 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
         let mut ssh = ssh.split_whitespace();
         let mut command = Command::new(ssh.next().unwrap_or("ssh"));
         command.args(ssh).arg(host).arg(line.join(" "));
-        let what = format!("ranks {first} to {} on {host}", first + count - 1);
+        let what = match count {
+            1 => format!("rank {first} on {host}"),
+            _ => format!("ranks {first} to {} on {host}", first + count - 1),
+        };
         starts.push((command, first..first + count, what));
         first += count;
     }
