@@ -656,7 +656,9 @@ mod tests {
     }
 
     /// What these paths took, all together.
-    fn seconds_of(paths: [&Path; 2]) -> BTreeMap<(Segment, String), f64> {
+    fn seconds_of<'a>(
+        paths: impl IntoIterator<Item = &'a Path>,
+    ) -> BTreeMap<(Segment, String), f64> {
         let of = |p: &Path| {
             let of = p.seconds.iter();
             of.map(|(s, v)| ((*s, p.target.clone()), *v))
@@ -805,8 +807,6 @@ mod tests {
             p
         };
         let of = |paths: Vec<Path>| {
-            let seconds = (paths.iter())
-                .flat_map(|p| (p.seconds.iter()).map(|(s, v)| ((*s, p.target.clone()), *v)));
             let f = Facts {
                 window_s: 1.0,
                 ops: vec![OpKind {
@@ -814,8 +814,8 @@ mod tests {
                     count: 100,
                     seconds: 4.0,
                 }],
-                seconds: seconds.collect(),
-                paths: paths.clone(),
+                seconds: seconds_of(&paths),
+                paths,
                 ..Facts::default()
             };
             let mut all = causes(&f);
