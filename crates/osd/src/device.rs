@@ -175,10 +175,8 @@ impl Device {
     /// What is to be waited for until everything that was committed before is stored; `None` if nothing is. Where several commit at the
     /// same time nothing is written here, but soon, by one for all.
     pub fn storing(&self) -> Option<Storing> {
-        match self.tables.write_soon() {
-            Some(storing) => Some(storing),
-            None => (!self.stored_now()).then_some(Storing::Here),
-        }
+        let soon = self.tables.write_soon();
+        soon.or_else(|| (!self.stored_now()).then_some(Storing::Here))
     }
 
     /// Waits until everything that was committed before, and every sync begun before, has ended. It waits for room, too, where the
