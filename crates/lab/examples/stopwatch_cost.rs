@@ -1,9 +1,10 @@
-//! What the stopwatch costs: the same work with it on and off, in turns of a few hundred operations, in one process.
+//! What the stopwatch costs: the same work with it on and off, in turns of a few hundred operations of one process, and that in several
+//! processes one after the other, as where a process has its memory is worth more than what is measured.
 //!
-//! `stopwatch_cost [TURNS [ROW]]`: creates, and writes and reads of 4 KiB, through the client library and through a mount (which needs
+//! `stopwatch_cost [TURNS [ROW [PROCESSES]]]`: creates, and writes and reads of 4 KiB, through the client library and through a mount (which needs
 //! /dev/fuse), client and servers in memory; with ROW only rows with that in their names. Each row has the CPU time of the whole
-//! process for an operation without the stopwatch, what it adds to that, and in how many of eight parts of the turns it added
-//! anything.
+//! process for an operation without the stopwatch, what it adds to that in the mean of the processes, and the least and the most that
+//! it added in one of them.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -20,11 +21,13 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
-/// Turns of each kind, unless said.
+/// Turns of each kind in a process, and processes, unless said.
 const TURNS: usize = 160;
+const PROCESSES: usize = 8;
+/// Before the arguments of such a process.
+const ONE: &str = "--one";
 /// Operations of a turn.
 const OPERATIONS: usize = 250;
-const PARTS: usize = 8;
 const BLOCK_BYTES: usize = 4096;
 /// Blocks of the file that is written and read.
 const BLOCKS: u64 = 1024;
@@ -49,21 +52,28 @@ fn cpu_s() -> f64 {
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// CPU time of an operation in each part of the turns, without the stopwatch and with it.
-struct Cost([[f64; 2]; PARTS]);
+/// CPU time of an operation without the stopwatch and with it, seconds.
+type Cost = [f64; 2];
 
-impl Cost {
-    fn print(&self, row: &str) {
-        let mean = |on: usize| self.0.iter().map(|p| p[on]).sum::<f64>() / PARTS as f64;
-        let dearer = self.0.iter().filter(|p| p[1] > p[0]).count();
-        let (off, on) = (mean(0), mean(1));
-        println!(
-            "{row:<36} {:>8.2} us  stopwatch {:>6.2} us  {:>5.1} %  ({dearer} of {PARTS} parts)",
-            off * 1e6,
-            (on - off) * 1e6,
-            (on / off - 1.0) * 100.0,
-        );
+fn added(cost: &Cost) -> f64 {
+    (cost[1] / cost[0] - 1.0) * 100.0
+}
+
+/// What the processes have measured.
+fn print(row: &str, all: &[Cost]) {
+    let mean = |on: usize| all.iter().map(|c| c[on]).sum::<f64>() / all.len() as f64;
+    let mean = [mean(0), mean(1)];
+    let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+    for percent in all.iter().map(added) {
+        (least, most) = (least.min(percent), most.max(percent));
     }
+    println!(
+        "{row:<36} {:>8.2} us  stopwatch {:>6.2} us  {:>5.1} %  ({least:.1} to {most:.1} % in {} processes)",
+        mean[0] * 1e6,
+        (mean[1] - mean[0]) * 1e6,
+        added(&mean),
+        all.len(),
+    );
 }
 
 struct Rig {
@@ -83,14 +93,13 @@ impl Rig {
         &self,
         block: impl Fn(u64) -> F,
     ) -> Result<Cost, Failed> {
-        let mut cost = Cost([[0.0; 2]; PARTS]);
-        let each = (self.turns / PARTS).max(1);
-        for number in 0..2 * each * PARTS {
-            let (part, on) = (number / 2 / each, (number + number / 2) % 2);
+        let mut cost = Cost::default();
+        for number in 0..2 * self.turns {
+            let on = (number + number / 2) % 2;
             self.turn(on == 1);
             let before = cpu_s();
             block((number * OPERATIONS) as u64).await?;
-            cost.0[part][on] += (cpu_s() - before) / (each * OPERATIONS) as f64;
+            cost[on] += (cpu_s() - before) / (self.turns * OPERATIONS) as f64;
         }
         Ok(cost)
     }
@@ -140,32 +149,65 @@ fn program(work: Work, dir: &Path, file: &std::fs::File, from: u64) -> Result<()
     Ok(())
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Failed> {
-    let mut args = std::env::args().skip(1);
-    let turns = args.next().map_or(Ok(TURNS), |n| {
-        let turns = n.parse();
-        turns.map_err(|_| {
-            format!("TURNS is '{n}', and has to be a number: stopwatch_cost [TURNS [ROW]]")
-        })
-    })?;
-    let only = args.next().unwrap_or_default();
-    let kinds: &[&str] = match Path::new("/dev/fuse").exists() {
-        true => &["library", "mount"],
-        false => {
-            eprintln!("there is no /dev/fuse: no rows of a mount");
-            &["library"]
-        }
-    };
-    for kind in kinds {
-        for (work, name) in WORKS {
-            let row = format!("{kind}: {name}");
-            if row.contains(&only) {
-                // servers of their own for each row: what others made stays in their memory
-                measured(turns, work, *kind == "mount").await?.print(&row);
-            }
-        }
+fn main() -> Result<(), Failed> {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|a| a == ONE) {
+        return one(&args.split_off(1));
     }
+    let number = |at: usize, name: &str, unless_said: usize| {
+        match args.get(at) {
+        None => Ok(unless_said),
+        Some(n) => n.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
+            format!(
+                "{name} is '{n}', and has to be a number from 1 on: stopwatch_cost [TURNS [ROW [PROCESSES]]]"
+            )
+        }),
+    }
+    };
+    let turns = number(0, "TURNS", TURNS)?.to_string();
+    let processes = number(2, "PROCESSES", PROCESSES)?;
+    let only = args.get(1).map_or("", String::as_str);
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("there is no /dev/fuse: no rows of a mount");
+    }
+    for (row, ..) in rows().filter(|(row, ..)| row.contains(only)) {
+        let all: Result<Vec<Cost>, Failed> =
+            (0..processes).map(|_| in_process(&turns, &row)).collect();
+        print(&row, &all?);
+    }
+    Ok(())
+}
+
+/// All rows that can be here.
+fn rows() -> impl Iterator<Item = (String, Work, bool)> {
+    let kinds = [("library", false), ("mount", true)].into_iter();
+    let kinds = kinds.filter(|(_, mount)| !mount || Path::new("/dev/fuse").exists());
+    kinds.flat_map(|(kind, mount)| {
+        WORKS.map(|(work, name)| (format!("{kind}: {name}"), work, mount))
+    })
+}
+
+/// A row in a process of its own, with servers of its own: what others made stays in their memory.
+fn in_process(turns: &str, row: &str) -> Result<Cost, Failed> {
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    let out = command.args([ONE, turns, row]).output()?;
+    let said = String::from_utf8_lossy(&out.stdout);
+    let numbers: Vec<f64> = said.split_whitespace().flat_map(str::parse).collect();
+    match (out.status.success(), &numbers[..]) {
+        (true, &[off, on]) => Ok([off, on]),
+        _ => Err(format!("{row}: {said}{}", String::from_utf8_lossy(&out.stderr)).into()),
+    }
+}
+
+#[tokio::main]
+async fn one(args: &[String]) -> Result<(), Failed> {
+    let [turns, row] = args else {
+        return Err(format!("{ONE} TURNS ROW").into());
+    };
+    let mut all = rows();
+    let (_, work, mount) = all.find(|(name, ..)| name == row).ok_or("no such row")?;
+    let [off, on] = measured(turns.parse()?, work, mount).await?;
+    println!("{off} {on}");
     Ok(())
 }
 
