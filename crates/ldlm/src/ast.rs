@@ -77,6 +77,10 @@ pub trait AstSender: Send + Sync + 'static {
     fn answers_for_objects(&self, _exp: ExportId) -> bool {
         false
     }
+    /// The client's NID, for whoever looks who is waited for.
+    fn nid(&self, _exp: ExportId) -> Option<Nid> {
+        None
+    }
     /// The client failed its duties: the target must evict it. It then calls [`crate::LdlmServer::export_gone`].
     fn evict(&self, exp: ExportId, why: EvictReason);
 }
@@ -296,6 +300,10 @@ impl<P: AstPeers> AstSender for PtlrpcAsts<P> {
 
     fn answers_for_objects(&self, exp: ExportId) -> bool {
         self.peers.answers_for_objects(exp)
+    }
+
+    fn nid(&self, exp: ExportId) -> Option<Nid> {
+        self.peers.peer(exp).map(|p| p.nid)
     }
 
     fn evict(&self, exp: ExportId, why: EvictReason) {

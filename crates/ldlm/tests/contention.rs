@@ -37,6 +37,38 @@ async fn an_idle_lock_is_given_up_before_the_reply() {
     bed.check_agreement();
 }
 
+/// A client that answers at once, and keeps the lock while it needs it.
+#[tokio::test(start_paused = true)]
+async fn who_keeps_a_lock_that_is_wanted_is_told_by_the_stopwatch() {
+    let bed = Bed::new(2).await;
+    let [a, b] = &bed.clients[..] else {
+        unreachable!()
+    };
+    let base = tokio::time::Instant::now();
+    let told = || {
+        let dump = bed.server.node.stopwatch().dump("s", base);
+        let all = dump.under_way.into_iter();
+        all.map(|u| (u.target.into_owned(), u.fid, u.begun / 1_000_000))
+            .collect::<Vec<_>>()
+    };
+    let held = a.ibits(PR, 3).await.unwrap();
+    let wants = async {
+        sleep(SOON).await;
+        drop(b.ibits(EX, 2).await.unwrap());
+    };
+    let looks = async {
+        sleep(SOON + Duration::from_millis(100)).await;
+        assert_eq!(told(), [], "it has just been asked");
+        sleep(SOON).await;
+        let [seq, rest, ..] = FILE.0;
+        let fid = (seq, rest as u32, (rest >> 32) as u32);
+        assert_eq!(told(), [(a.node.nids()[0].to_string(), fid, 5000)]);
+        drop(held);
+    };
+    tokio::join!(wants, looks);
+    assert_eq!(told(), []);
+}
+
 #[tokio::test(start_paused = true)]
 async fn uncontended_and_contended_work_stays_on_its_stack() {
     let bed = Bed::new(2).await;

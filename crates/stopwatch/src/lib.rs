@@ -22,7 +22,7 @@ mod watch;
 pub use record::{Begun, Dump, Kind, Op, Passage, Rpc, Served, Wait, Waited, Waits};
 pub use ring::KEPT;
 pub use stopwatch::{Name, Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
-pub use under_way::{Entry, UNDER_WAY_MAX};
+pub use under_way::{Asked, Entry, Teller, UNDER_WAY_MAX};
 pub use watch::{
     Ran, WAITS_KEPT, Watch, carried, current, first_poll, handled, poll_and, waits, watched,
     watched_since,

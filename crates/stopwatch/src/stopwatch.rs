@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use coral_wire::fid::Fid;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Waits};
 use crate::ring::{Ring, Span};
-use crate::under_way::{Entry, Going, UnderWay, What};
+use crate::under_way::{Entry, Going, Teller, Tellers, UnderWay, What};
 use crate::watch::{Interval, Operation, Ran, Watch, sends_for};
 
 /// An operation that took longer is kept, whatever it needed.
@@ -164,6 +164,7 @@ pub struct Stopwatch {
     served: Ring<KeptServed>,
     passages: Ring<(Passing, Instant)>,
     pub(crate) under_way: Arc<UnderWay>,
+    tellers: Tellers,
 }
 
 impl Default for Stopwatch {
@@ -179,6 +180,7 @@ impl Default for Stopwatch {
             served: Ring::default(),
             passages: Ring::default(),
             under_way: Arc::default(),
+            tellers: Tellers::default(),
         }
     }
 }
@@ -261,6 +263,11 @@ impl Stopwatch {
             watch: watch.clone(),
         };
         Entry::new(&self.under_way, going)
+    }
+
+    /// `teller` is asked for what is under way whenever a dump is made.
+    pub fn asks(&self, teller: Weak<dyn Teller>) {
+        self.tellers.add(teller);
     }
 
     /// An operation has ended. One that needed no RPC and waited for nothing is counted only: there is nothing to take apart.
@@ -450,6 +457,8 @@ impl Stopwatch {
             .collect();
         let going = self.under_way.all();
         dump.under_way = going.iter().map(|g| g.told(at, name)).collect();
+        let told = self.tellers.told().into_iter();
+        dump.under_way.extend(told.map(|asked| asked.told(at)));
         if self.rpcs.lost() > 0 {
             dump.leave_out_the_torn();
         }

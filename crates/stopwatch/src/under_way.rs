@@ -5,7 +5,8 @@
 //! - At most [`UNDER_WAY_MAX`] are kept at once; what begins beyond is not.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, Weak};
 
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
@@ -90,6 +91,63 @@ impl UnderWay {
 
     pub(crate) fn all(&self) -> Vec<Going> {
         self.0.lock().0.iter().flatten().cloned().collect()
+    }
+}
+
+/// Who knows of more that is under way at a node than what enters itself: it is asked when a dump is made.
+pub trait Teller: Send + Sync {
+    /// All of it.
+    fn under_way(&self) -> Vec<Asked>;
+}
+
+/// What somebody was asked for and has not done, as a [`Teller`] knows it.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Opcode of the request.
+    pub opc: u32,
+    /// Who was asked, as a NID.
+    pub whom: String,
+    /// The file; zeros: unknown.
+    pub fid: Fid,
+    /// Since when.
+    pub since: Instant,
+}
+
+impl Asked {
+    pub(crate) fn told(self, at: impl Fn(Instant) -> i64) -> Begun {
+        Begun {
+            op: 0,
+            name: Cow::Borrowed(""),
+            opc: Some(self.opc),
+            target: Cow::Owned(self.whom),
+            fid: (self.fid.seq, self.fid.oid, self.fid.ver),
+            begun: at(self.since),
+            waits: None,
+        }
+    }
+}
+
+/// Those who are asked.
+#[derive(Default)]
+pub(crate) struct Tellers(Mutex<Vec<Weak<dyn Teller>>>);
+
+impl fmt::Debug for Tellers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tellers", self.0.lock().len())
+    }
+}
+
+impl Tellers {
+    pub(crate) fn add(&self, teller: Weak<dyn Teller>) {
+        let mut all = self.0.lock();
+        all.retain(|t| t.strong_count() > 0);
+        all.push(teller);
+    }
+
+    /// Nothing is locked while they tell.
+    pub(crate) fn told(&self) -> Vec<Asked> {
+        let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        all.iter().flat_map(|t| t.under_way()).collect()
     }
 }
 

@@ -588,7 +588,8 @@ mod tests {
         };
         let v = still(12.0, 11.0, Some(holder));
         assert_eq!(v.causes[0].subject, "b@tcp");
-        let told = "; b@tcp has the lock: s@tcp has asked it for 11.50 s and has no answer";
+        let told =
+            "; b@tcp has the lock, and has not given it back since s@tcp asked for it 11.50 s ago";
         assert!(v.causes[0].figure.ends_with(told), "{v}");
         assert!(v.next.contains("the client b@tcp"), "{v}");
     }

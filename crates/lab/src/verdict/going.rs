@@ -30,11 +30,11 @@ pub struct Going {
     pub in_background: bool,
     /// It waits for a lock.
     pub wants_lock: bool,
-    /// Who has that lock and does not answer, as far as servers were asked.
+    /// Who has that lock and does not give it back, as far as servers were asked.
     pub holder: Option<Holder>,
 }
 
-/// A client that a server has asked for a lock, and that has not answered.
+/// A client that a server has asked for a lock, and that has not given it back, or not answered.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holder {
     /// Its NID.
@@ -49,7 +49,7 @@ impl std::fmt::Display for Holder {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             out,
-            "{} has the lock: {} has asked it for {} and has no answer",
+            "{} has the lock, and has not given it back since {} asked for it {} ago",
             self.client,
             self.server,
             ms(self.asked_s)
@@ -112,7 +112,7 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
         quiet_s: quiet(dumps),
         in_background: b.opc.is_some(),
         wants_lock,
-        holder: wants_lock.then(|| holder(dumps)).flatten(),
+        holder: wants_lock.then(|| holder(dumps, b.fid)).flatten(),
     })
 }
 
@@ -139,11 +139,12 @@ fn quiet(dumps: &[Dump]) -> f64 {
     dumps.iter().filter_map(of).fold(f64::INFINITY, f64::min)
 }
 
-/// The client that a server has waited for longest, of those that it has asked for a lock or what they know of a file.
-fn holder(dumps: &[Dump]) -> Option<Holder> {
+/// The client that a server has waited for longest, of those that it has asked for a lock or what they know of a file; where it is
+/// known that one of them was asked for this file, of those.
+fn holder(dumps: &[Dump], fid: (u64, u32, u32)) -> Option<Holder> {
     let of = |d| asked(d).map(move |b| (d, b));
     let all = dumps.iter().flat_map(of);
-    let (d, b) = all.max_by_key(|(d, b)| d.now - b.begun)?;
+    let (d, b) = all.max_by_key(|(d, b)| (b.fid == fid && fid.0 != 0, d.now - b.begun))?;
     Some(Holder {
         client: b.target.to_string(),
         server: primary(d).to_owned(),

@@ -2,12 +2,16 @@
 
 use bytes::Bytes;
 use coral_lnet::exec::run_inline;
+use coral_stopwatch::{Asked, Teller};
 use coral_wire::Wire;
-use coral_wire::ldlm::{LdlmFlags, LockDesc};
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::{LdlmFlags, LdlmType, LockDesc};
+use coral_wire::ptlrpc::opc;
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -16,13 +20,24 @@ use crate::ExportId;
 use crate::ast::{AstError, EvictReason};
 use crate::core::{Action, Actions, FoldMap, LockInfo};
 
+/// A lock that was asked back so long ago and is not cancelled is told as under way: somebody waits for it.
+const TOLD_AFTER: Duration = Duration::from_millis(500);
+/// Most of them that are told.
+const TOLD_MAX: usize = 4096;
+
 /// Locks asked back and not cancelled yet, by deadline.
 #[derive(Default)]
 pub(super) struct WaitingLocks {
-    by_cookie: FoldMap<u64, Instant>,
+    by_cookie: FoldMap<u64, Owed>,
     by_time: BTreeSet<(Instant, u64)>,
     /// The task that evicts is running.
     watched: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Owed {
+    since: Instant,
+    until: Instant,
 }
 
 impl WaitingLocks {
@@ -31,15 +46,19 @@ impl WaitingLocks {
     }
 
     pub fn add(&mut self, cookie: u64, until: Instant) {
+        self.put(cookie, Instant::now(), until);
+    }
+
+    fn put(&mut self, cookie: u64, since: Instant, until: Instant) {
         self.remove(cookie);
-        self.by_cookie.insert(cookie, until);
+        self.by_cookie.insert(cookie, Owed { since, until });
         self.by_time.insert((until, cookie));
     }
 
     /// Moves the deadline of a waiting lock; does nothing for others.
     pub fn prolong(&mut self, cookie: u64, until: Instant) {
-        if self.by_cookie.contains_key(&cookie) {
-            self.add(cookie, until);
+        if let Some(owed) = self.by_cookie.get(&cookie) {
+            self.put(cookie, owed.since, until);
         }
     }
 
@@ -47,9 +66,18 @@ impl WaitingLocks {
         if self.by_cookie.is_empty() {
             return;
         }
-        if let Some(at) = self.by_cookie.remove(&cookie) {
-            self.by_time.remove(&(at, cookie));
+        if let Some(owed) = self.by_cookie.remove(&cookie) {
+            self.by_time.remove(&(owed.until, cookie));
         }
+    }
+
+    /// Those that were asked back so long ago, of which at most [`TOLD_MAX`] are told.
+    fn older(&self, age: Duration) -> impl Iterator<Item = (u64, Instant)> {
+        let now = Instant::now();
+        let all = self.by_cookie.iter();
+        let all = all.filter(move |(_, owed)| now - owed.since >= age);
+        all.map(|(cookie, owed)| (*cookie, owed.since))
+            .take(TOLD_MAX)
     }
 
     fn first(&self) -> Option<(Instant, u64)> {
@@ -199,6 +227,37 @@ impl LdlmServer {
         let next = st.waiting_locks.first().map(|(at, _)| at);
         st.waiting_locks.watched = next.is_some();
         Err(next)
+    }
+}
+
+/// For the stopwatch: who was asked for a lock and has it still, whether it has answered or not.
+impl Teller for LdlmServer {
+    fn under_way(&self) -> Vec<Asked> {
+        let owed: Vec<_> = {
+            let st = self.state.lock();
+            let old = st.waiting_locks.older(TOLD_AFTER);
+            old.filter_map(|(cookie, since)| Some((st.ns.info(cookie)?, since)))
+                .collect()
+        };
+        let asked = |(lock, since): (LockInfo, Instant)| {
+            // Locks on an OST's objects have these for a name, and not the file.
+            let [seq, rest, ..] = lock.res.0;
+            let fid = match lock.ty {
+                LdlmType::IBITS | LdlmType::FLOCK => Fid {
+                    seq,
+                    oid: rest as u32,
+                    ver: (rest >> 32) as u32,
+                },
+                _ => Fid::ZERO,
+            };
+            Some(Asked {
+                opc: opc::LDLM_BL_CALLBACK,
+                whom: self.asts.nid(lock.export?)?.to_string(),
+                fid,
+                since,
+            })
+        };
+        owed.into_iter().filter_map(asked).collect()
     }
 }
 

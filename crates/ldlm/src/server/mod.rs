@@ -215,6 +215,8 @@ impl LdlmServer {
             state: Mutex::new(state),
         });
         me.show();
+        let weak = Arc::downgrade(&me);
+        me.node.stopwatch().asks(weak);
         me
     }
 

@@ -123,6 +123,9 @@ impl AstSender for Noted {
             .whole
             .load(std::sync::atomic::Ordering::Relaxed)
     }
+    fn nid(&self, exp: ExportId) -> Option<coral_lnet::Nid> {
+        self.real.nid(exp)
+    }
     fn evict(&self, exp: ExportId, why: EvictReason) {
         self.real.evict(exp, why)
     }

@@ -26,8 +26,15 @@ pub(super) fn run(s: &Settings, rank: &mut Rank<'_>) -> Result<u8, Failed> {
     if rank.is_first() || s.debug {
         say(rank, "starting");
     }
+    // As the original does: the way to the directory is not walked again for each file.
+    let dir = s.dir.as_str();
+    let inside = rank
+        .storage
+        .enter(dir)
+        .map_err(Failed::storage("chdir", dir))?;
     let mut work = Work {
         s,
+        is_inside: inside.is_some(),
         random: Rand::new(
             s.seed
                 .unwrap_or(wall_s() as u32 ^ rank.id.wrapping_mul(0x9e37_79b9)),
@@ -38,13 +45,13 @@ pub(super) fn run(s: &Settings, rank: &mut Rank<'_>) -> Result<u8, Failed> {
     };
     let measures = matches!(s.mode, Mode::Create | Mode::Mknod);
     if !measures && !s.ignore && (s.mode != Mode::Unlink || s.recreate) {
-        work.pre_create(rank)?;
+        work.pre_create(rank).map_err(|why| work.named(why))?;
         rank.barrier()?;
     }
     if s.readdir_order && matches!(s.mode, Mode::Lookup | Mode::Open) {
         work.listing = rank
             .storage
-            .list(&s.dir)
+            .list(if work.is_inside { "." } else { dir })
             .map_err(Failed::storage("opendir", &s.dir))?;
         let at = work.random.next() as i64 % s.nfiles;
         if at as usize >= work.listing.len() {
@@ -63,7 +70,7 @@ pub(super) fn run(s: &Settings, rank: &mut Rank<'_>) -> Result<u8, Failed> {
     let interval = seconds(rank.clock.now() - start);
     finish(s, rank, meter, start, interval)?;
     if s.recreate {
-        work.recreate(rank)?;
+        work.recreate(rank).map_err(|why| work.named(why))?;
     }
     if rank.is_first() || s.debug {
         say(rank, "finished");
@@ -126,6 +133,8 @@ fn striped(s: &Settings, rank: &Rank<'_>) -> Result<(), Failed> {
 /// What a rank needs to name its files.
 struct Work<'s> {
     s: &'s Settings,
+    /// Files are named by their names alone.
+    is_inside: bool,
     random: Rand,
     listing: Vec<String>,
     at: usize,
@@ -141,10 +150,24 @@ impl Work<'_> {
     /// The same, in the place of what `path` has: nothing is allocated for each operation.
     fn path_to(&self, path: &mut String, number: i64) -> Result<(), Failed> {
         path.clear();
-        path.push_str(&self.s.dir);
-        path.push('/');
+        if !self.is_inside {
+            path.push_str(&self.s.dir);
+            path.push('/');
+        }
         let done = print_to(path, &self.s.file_format, number, "filefmt");
         done.map_err(|w| Failed::Refused(w.why()))
+    }
+
+    /// With the whole path of the file.
+    fn named(&self, why: Failed) -> Failed {
+        match why {
+            Failed::Storage { what, path, why } if self.is_inside => Failed::Storage {
+                what,
+                path: format!("{}/{path}", self.s.dir),
+                why,
+            },
+            why => why,
+        }
     }
 
     fn how(&self) -> How {
@@ -218,7 +241,7 @@ impl Work<'_> {
                 false => self.path_to(&mut path, number)?,
             }
             number += s.step;
-            match self.one(rank, &path) {
+            match self.one(rank, &path).map_err(|why| self.named(why)) {
                 Ok(()) => now = meter.done(0),
                 Err(Failed::Storage { what, path, why })
                     if why.kind() == io::ErrorKind::NotFound && self.may_miss() =>
@@ -291,7 +314,10 @@ impl Work<'_> {
         }
         let name = &self.listing[self.at];
         self.at = (self.at + 1) % self.listing.len();
-        Ok(format!("{}/{name}", self.s.dir))
+        Ok(match self.is_inside {
+            true => name.clone(),
+            false => format!("{}/{name}", self.s.dir),
+        })
     }
 
     fn progress(

@@ -13,6 +13,7 @@ pub use until::Until;
 use crate::load::failed::Failed;
 use crate::load::memory::fits;
 use std::io;
+use std::os::fd::OwnedFd;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,6 +84,23 @@ pub trait Storage: Send + Sync {
     fn space(&self, path: &str) -> io::Result<Space>;
     /// Has everything on disk (sync(2)).
     fn sync(&self) -> io::Result<()>;
+    /// From now on relative paths of the calling thread begin in this directory. None: they do not, and name nothing here.
+    fn enter(&self, _dir: &str) -> io::Result<Option<Inside>> {
+        Ok(None)
+    }
+}
+
+/// A thread works in a directory, until this is dropped.
+#[derive(Debug)]
+pub struct Inside {
+    before: OwnedFd,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // Where the way back is gone too, it stays.
+        let _ = rustix::process::fchdir(&self.before);
+    }
 }
 
 /// An open file.

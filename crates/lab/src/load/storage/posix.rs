@@ -1,7 +1,7 @@
 //! System calls on a path of this machine.
 
-use super::{How, OpenFile, Space, Storage};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, XattrFlags};
+use super::{How, Inside, OpenFile, Space, Storage};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, XattrFlags};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -86,6 +86,17 @@ impl Storage for Posix {
     fn sync(&self) -> io::Result<()> {
         rustix::fs::sync();
         Ok(())
+    }
+
+    fn enter(&self, dir: &str) -> io::Result<Option<Inside>> {
+        // The directory of the other threads stays theirs. Some containers forbid the call.
+        if nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS).is_err() {
+            return Ok(None);
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let before = rustix::fs::open(".", flags, Mode::empty())?;
+        rustix::process::chdir(dir)?;
+        Ok(Some(Inside { before }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A storage that is worked on until the run is ended.
 
-use super::{How, OpenFile, Space, Storage};
+use super::{How, Inside, OpenFile, Space, Storage};
 use crate::load::ending::Ending;
 use std::io;
 use std::sync::Arc;
@@ -69,6 +69,10 @@ impl Storage for Until {
 
     fn sync(&self) -> io::Result<()> {
         self.now()?.sync()
+    }
+
+    fn enter(&self, dir: &str) -> io::Result<Option<Inside>> {
+        self.now()?.enter(dir)
     }
 }
 
