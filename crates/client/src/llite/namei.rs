@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::ldlm::{LdlmType, ResId};
 use coral_wire::mds::MdtBody;
 
 use super::attributes::Attributes;
@@ -39,6 +40,13 @@ const RENAME_EXCHANGE: u32 = 2;
 
 /// Times a change is tried again that found its name to be another's.
 const STALE_MAX: usize = 3;
+
+/// What is to lose a name, as far as the cache knows.
+struct Victim {
+    fid: Option<Fid>,
+    /// Its objects: {OST index, resource}.
+    objects: Vec<(u32, ResId)>,
+}
 
 /// Changes names.
 pub(super) struct Namespace {
@@ -342,15 +350,14 @@ impl Namespace {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             me.late.sent_of_name(&me.cache, parent, &name).await;
-            let victim = me.cache.name_of(parent, &name);
-            victim.inspect(|fid| me.kept.close(*fid));
+            let victim = me.is_to_lose(parent, &name);
             let _change = me.changes.begin(&[parent]);
             let now = me.servers.now();
             let done = mdc.unlink(&ids, parent, &name, child, dir, now).await;
             let done = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
             me.changes
                 .named(&mdc, parent, done.dir(parent), now, &name, None);
-            me.lost_a_name(&mdc, victim, &done.attrs.body, now);
+            me.lost_a_name(&mdc, &victim, &done.attrs.body, now);
             Ok(())
         })
         .await
@@ -442,11 +449,8 @@ impl Namespace {
             for (dir, name) in [(parent, &name), (new_parent, &new_name)] {
                 me.late.sent_of_name(&me.cache, dir, name).await;
             }
-            let (moved, victim) = (
-                me.cache.name_of(parent, &name),
-                me.cache.name_of(new_parent, &new_name),
-            );
-            victim.inspect(|fid| me.kept.close(*fid));
+            let moved = me.cache.name_of(parent, &name);
+            let victim = me.is_to_lose(new_parent, &new_name);
             let _change = me.changes.begin(&[parent, new_parent]);
             let now = me.servers.now();
             // what is not known may be a directory
@@ -478,17 +482,29 @@ impl Namespace {
             if let Some(fid) = moved {
                 me.changes.forget_attrs(fid);
             }
-            for fid in moved.into_iter().chain(victim) {
+            for fid in moved.into_iter().chain(victim.fid) {
                 me.heritages.moved(fid);
             }
-            me.lost_a_name(&mdc, victim, &done.attrs.body, now);
+            me.lost_a_name(&mdc, &victim, &done.attrs.body, now);
             Ok(())
         })
         .await
     }
 
-    /// An object lost a name: `body` says how it looks now, `cached` which it was as far as the cache knew.
-    fn lost_a_name(&self, mdc: &Mdc, cached: Option<Fid>, body: &MdtBody, now: Timespec) {
+    /// What `name` stands for is to lose it.
+    fn is_to_lose(&self, dir: Fid, name: &[u8]) -> Victim {
+        let fid = self.cache.name_of(dir, name);
+        if let Some(fid) = fid {
+            self.kept.close(fid);
+        }
+        Victim {
+            fid,
+            objects: fid.map_or_else(Vec::new, |fid| self.cache.objects_of(fid)),
+        }
+    }
+
+    /// An object lost a name: `body` says how it looks now, `victim` which it was as far as the cache knew.
+    fn lost_a_name(&self, mdc: &Mdc, victim: &Victim, body: &MdtBody, now: Timespec) {
         if !body.fid1.is_zero() {
             self.changes.object(mdc, body.fid1, body, now);
             if body.nlink == 0 && body.mode & libc::S_IFMT != libc::S_IFREG {
@@ -498,9 +514,16 @@ impl Namespace {
                 self.kept.close(body.fid1);
                 self.cache.gone(body.fid1);
                 mdc.object_gone(body.fid1);
+                if victim.fid == Some(body.fid1) {
+                    for (ost, object) in &victim.objects {
+                        if let Ok(osc) = self.servers.lov.osc(*ost) {
+                            (osc.namespace()).give_back_soon(*object, LdlmType::EXTENT);
+                        }
+                    }
+                }
             }
         }
-        if let Some(fid) = cached.filter(|f| *f != body.fid1) {
+        if let Some(fid) = victim.fid.filter(|f| *f != body.fid1) {
             self.changes.forget_attrs(fid);
         }
     }

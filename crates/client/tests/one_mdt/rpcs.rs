@@ -149,6 +149,54 @@ async fn a_truncation_of_an_empty_file_is_one() {
     c.stop().await;
 }
 
+/// Of what this client removes it gives the locks back itself, many in one message: no OST asks for them.
+#[tokio::test(start_paused = true)]
+async fn a_remove_is_one_also_of_a_file_that_was_read_or_written() {
+    let c = Cluster::start(4, 1, 1 << 20).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (u, o) = (User::root(&fs), User::root(&other));
+    u.mkdir("d").await.unwrap();
+    let name = |i: u32| format!("d/f{i}");
+    for i in 0..200 {
+        o.put(&name(i), b"some data").await.unwrap();
+    }
+    let asked_back = || {
+        let mut snapshot = coral_metrics::Snapshot::default();
+        snapshot.add(fs.node().metrics(), &[]);
+        let all = snapshot.of("coral_ldlm_client_bl_callbacks_total");
+        let osts = all.into_iter().flatten();
+        let osts = osts.filter(|(labels, _)| labels.iter().any(|(_, v)| v.contains("OST")));
+        osts.map(|(_, point)| match point {
+            coral_metrics::Point::Count(n) => *n,
+            coral_metrics::Point::Recorded(r) => r.count(),
+        })
+        .sum::<u64>()
+    };
+    for i in 0..100 {
+        assert_eq!(u.get(&name(i)).await.unwrap(), b"some data");
+        u.stat(&name(i)).await.unwrap();
+    }
+    for i in 100..200 {
+        u.put(&name(i), b"other data").await.unwrap();
+        u.stat(&name(i)).await.unwrap();
+    }
+    let before = asked_back();
+    let (_, n) = rpcs(&fs, async {
+        for i in 0..200 {
+            u.unlink(&name(i)).await.unwrap();
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    })
+    .await;
+    println!("200 removes: {n:?}, asked back {}", asked_back() - before);
+    let of = |name: &str| n.iter().find(|(o, _)| o == name).map_or(0, |(_, c)| *c);
+    assert_eq!(of("MDS_REINT"), 200);
+    assert_eq!(asked_back(), before);
+    let cancels = of("LDLM_CANCEL");
+    assert!((1..=8).contains(&cancels), "{n:?}");
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_covered_is_not_asked_again() {
     let (c, u) = warm().await;

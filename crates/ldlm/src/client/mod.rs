@@ -35,7 +35,7 @@ use tokio::runtime::Handle;
 use crate::core::LockInfo;
 use crate::stats::ClientLockStats;
 use flock::Aftermaths;
-use table::LockTable;
+use table::{Doomed, LockTable};
 
 pub use handle::{LockRef, PendingLock};
 pub use pool::LockPool;
@@ -189,6 +189,7 @@ impl LdlmClient {
             lru_max_age: cfg.lru_max_age,
             hook: RwLock::new(None),
             locks: Mutex::new(LockTable::new(self.node.rng_u64())),
+            soon: Mutex::default(),
             shrinking: AtomicBool::new(false),
             pool: OnceLock::new(),
             pooled: AtomicBool::new(false),
@@ -246,6 +247,8 @@ pub struct ClientNamespace {
     lru_max_age: Duration,
     hook: RwLock<Option<Arc<dyn LockHook>>>,
     locks: Mutex<LockTable>,
+    /// Locks that are given back soon.
+    soon: Mutex<Vec<Doomed>>,
     /// A task serves the LRU.
     shrinking: AtomicBool,
     pool: OnceLock<Arc<LockPool>>,

@@ -313,6 +313,11 @@ impl Cache {
         }
     }
 
+    /// The objects of a file whose attributes are covered: {OST index, resource}.
+    pub fn objects_of(&self, fid: Fid) -> Vec<(u32, ResId)> {
+        self.core.lock().objects_of(fid)
+    }
+
     /// An own change took the object's last name away.
     pub fn gone(&self, fid: Fid) {
         self.core.lock().gone(fid);
