@@ -55,7 +55,10 @@ pub(crate) fn run(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Result
 pub(crate) fn run_in(command: &mut Command) -> Result<(), String> {
     let shown = format!("{command:?}");
     eprintln!("xtask: {shown}");
-    match command.status() {
+    let begun = now();
+    let ended = command.status();
+    eprintln!("xtask: {} s: {shown}", begun.elapsed().as_secs());
+    match ended {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{shown}: {status}")),
         Err(e) => Err(format!("{shown}: {e}")),

@@ -10,7 +10,7 @@
 
 mod kind;
 
-use super::machine::{USER_HZ, drop_caches};
+use super::machine::{USER_HZ, drop_caches, warm_memory};
 use super::work;
 use crate::{conform, setup, step};
 use kind::{KINDS, Kind};
@@ -25,6 +25,8 @@ const TREE_FILES: u64 = 4_000;
 const STREAM_MIB: u64 = 256;
 /// Rounds; medians and ranges are printed.
 const ROUNDS: usize = 3;
+/// Memory that the host gives back before a stream: what the file takes in the caches of a client and its servers, and more.
+const WARM_MIB: usize = 2048;
 
 /// One row: its name, the work, the jobs, the amount of each, and whether the side is mounted anew before.
 struct Row(&'static str, &'static str, u64, u64, bool);
@@ -254,6 +256,9 @@ impl Side {
         let Row(name, what, jobs, amount, cold) = *row;
         if cold {
             self.remount()?;
+        }
+        if matches!(what, "write" | "write4k" | "read") {
+            warm_memory(WARM_MIB);
         }
         let exe = std::env::current_exe().map_err(|e| e.to_string())?;
         let (cpu, started) = (machine_cpu(), step::now());

@@ -18,6 +18,7 @@ use super::identities::Identities;
 use super::inode::MdInode;
 use super::late::LateAttrs;
 use super::layouts::Layouts;
+use super::removers::Removers;
 use super::reopen::Reopen;
 use super::servers::Servers;
 use super::shards;
@@ -47,6 +48,7 @@ pub(super) struct Attributes {
     pub ghosts: Arc<Ghosts>,
     pub reopen: Arc<Reopen>,
     pub late: Arc<LateAttrs>,
+    pub removers: Arc<Removers>,
 }
 
 impl Attributes {
@@ -240,7 +242,26 @@ impl Attributes {
             }
             md => md?,
         };
+        if md.attr.is_file() {
+            self.removers.looked(cred.pid);
+        }
         Ok(self.entry(self.full(&md).await?))
+    }
+
+    /// An answer with a size that is not the file's and is not asked for: the caller asks when it wants to know it. None: it is known, or
+    /// there may be pages of the file, which no other size must reach.
+    pub fn without_size(&self, md: &MdInode) -> Option<Entry> {
+        let fid = md.attr.fid;
+        let is_known = || self.cache.known(fid).is_some_and(|k| k.objects.is_some());
+        let has_pages = || {
+            self.open.of(fid).is_some()
+                || self.covers.cover(fid).is_some()
+                || self.late.objects(fid).is_some()
+        };
+        (md.needs_osts() && !is_known() && !has_pages()).then(|| Entry {
+            attr_ttl: Duration::ZERO,
+            ..self.entry(md.attr)
+        })
     }
 
     /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.

@@ -227,7 +227,7 @@ impl Directories {
     /// With `plus` each entry carries its attributes.
     pub async fn readdir(
         &self,
-        _cred: &Cred,
+        cred: &Cred,
         dh: &DirHandle,
         cookie: u64,
         plus: bool,
@@ -249,6 +249,7 @@ impl Directories {
             // rewinddir: what changed since is to be seen
             *dh.stream.lock() = Stream::default();
         }
+        let sizes = !self.attributes.removers.removes(cred.pid);
         let mut ahead = BTreeMap::new();
         loop {
             let batch = self
@@ -258,7 +259,7 @@ impl Directories {
                 return Ok(());
             }
             let attrs = match plus {
-                true => self.entries_of(dh, &batch, &mut ahead).await,
+                true => self.entries_of(dh, &batch, &mut ahead, sizes).await,
                 false => vec![None; batch.len()],
             };
             // a name may be another's by now, though its file is covered
@@ -325,12 +326,13 @@ impl Directories {
         dir
     }
 
-    /// Attributes for readdirplus of the next entries. `ahead`: what the MDTs said of entries further on.
+    /// Attributes for readdirplus of the next entries. `ahead`: what the MDTs said of entries further on. Without `sizes` no OST is asked.
     async fn entries_of(
         &self,
         dh: &DirHandle,
         next: &[(WireEntry, u64)],
         ahead: &mut BTreeMap<Fid, MdInode>,
+        sizes: bool,
     ) -> Vec<Option<Entry>> {
         let unknown = |f: Fid| !ahead.contains_key(&f) && self.cache.known(f).is_none();
         if next.iter().any(|(e, _)| unknown(e.fid)) {
@@ -340,7 +342,7 @@ impl Directories {
             ahead.extend(found);
         }
         let all_up = self.servers.lov.oscs().iter().all(|o| o.is_connected());
-        let entry = |e: &WireEntry| self.entry_of(e.fid, ahead.remove(&e.fid), all_up);
+        let entry = |e: &WireEntry| self.entry_of(e.fid, ahead.remove(&e.fid), all_up, sizes);
         join_all(next.iter().map(|(e, _)| e).map(entry)).await
     }
 
@@ -351,7 +353,13 @@ impl Directories {
 
     /// The same of one, of which the MDT has said `told` just now. `all_up`: no OST is away. What is on a target that is away is
     /// listed by its name, without attributes.
-    async fn entry_of(&self, fid: Fid, told: Option<MdInode>, all_up: bool) -> Option<Entry> {
+    async fn entry_of(
+        &self,
+        fid: Fid,
+        told: Option<MdInode>,
+        all_up: bool,
+        sizes: bool,
+    ) -> Option<Entry> {
         // what is covered by now counts more
         let md = match told.filter(|_| self.cache.known(fid).is_none()) {
             Some(md) => self.attributes.beside_late(md),
@@ -360,6 +368,9 @@ impl Directories {
         };
         if md.needs_osts() && !all_up {
             return None;
+        }
+        if !sizes && let Some(entry) = self.attributes.without_size(&md) {
+            return Some(entry);
         }
         let shards = md.striped.iter().flat_map(|lmv| &lmv.stripe_fids);
         for shard in shards.filter(|f| !f.is_zero()) {

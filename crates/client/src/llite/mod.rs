@@ -57,6 +57,7 @@ mod pools;
 mod privileges;
 mod quota;
 mod range;
+mod removers;
 mod reopen;
 mod reports;
 mod servers;

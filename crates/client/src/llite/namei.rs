@@ -325,6 +325,7 @@ impl Namespace {
         dir: bool,
     ) -> Result<(), Error> {
         check_name(name)?;
+        self.attributes.removers.removed(cred.pid);
         let (mut missed, mut asked) = (Missed::none(), 0);
         loop {
             let at = self.places.of(parent, name).await?;

@@ -114,6 +114,7 @@ impl Below {
             ghosts: ghosts.clone(),
             reopen: reopen.clone(),
             late: late.clone(),
+            removers: Arc::default(),
         });
         let places = Arc::new(Places::new(servers.clone(), attributes.clone()));
         let flusher = Arc::new(Flusher::new(covers.clone(), open.clone(), runtime.clone()));

@@ -197,6 +197,64 @@ async fn a_remove_is_one_also_of_a_file_that_was_read_or_written() {
     c.stop().await;
 }
 
+/// As `rm -r` does it: from the second directory on no OST is asked for the sizes of what is going to be removed. Who looks at a file is
+/// told the sizes of what it lists, and the right ones.
+#[tokio::test(start_paused = true)]
+async fn who_removes_what_it_lists_is_told_no_sizes() {
+    let c = Cluster::start(4, 1, 1 << 20).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (mut u, o) = (User::root(&fs), User::root(&other));
+    u.cred.pid = 7;
+    for d in 0..4 {
+        o.mkdir(&format!("d{d}")).await.unwrap();
+        for i in 0..20 {
+            o.put(&format!("d{d}/f{i}"), b"some data").await.unwrap();
+        }
+    }
+    let list = async |d: u32| {
+        let dir = u.fid(&format!("d{d}")).await.unwrap();
+        let (all, n) = rpcs(&fs, async {
+            let dh = fs.opendir(&u.cred, dir).await.unwrap();
+            let mut all = Vec::new();
+            fs.readdir(&u.cred, &dh, 2, true, &mut |e| {
+                all.push(e.entry.expect("attributes"));
+                false
+            })
+            .await
+            .unwrap();
+            fs.releasedir(&dh).await.unwrap();
+            all
+        })
+        .await;
+        assert_eq!(all.len(), 20);
+        let asked = n.iter().filter(|(o, _)| o == "LDLM_ENQUEUE");
+        (all, asked.map(|(_, c)| *c).sum::<u64>())
+    };
+    for d in 0..3 {
+        let (all, asked) = list(d).await;
+        let right = all.iter().filter(|e| e.attr.size == 9).count();
+        match d {
+            0 => assert!(asked >= 20 && right == 20, "{asked}, {right}"),
+            // the MDT's sizes, which may be what they are
+            _ => assert!(asked <= 2, "{asked}"),
+        }
+        for i in 0..20 {
+            u.unlink(&format!("d{d}/f{i}")).await.unwrap();
+        }
+    }
+    let grown = o.fid("d3/f5").await.unwrap();
+    let fh = o.open("d3/f5", libc::O_WRONLY).await.unwrap();
+    o.write(&fh, 0, &[7; 3000]).await.unwrap();
+    list(3).await;
+    let told = fs.getattr(&u.cred, grown, None).await.unwrap();
+    assert_eq!(told.attr.size, 3000);
+    let (all, asked) = list(3).await;
+    let size = |fid| all.iter().find(|e| e.attr.fid == fid).unwrap().attr.size;
+    assert_eq!((size(grown), asked >= 19), (3000, true));
+    o.close(&fh).await.unwrap();
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_covered_is_not_asked_again() {
     let (c, u) = warm().await;
