@@ -1,6 +1,7 @@
-//! A run that is ended from outside, as by a signal.
+//! A run that is ended before it is over: from outside, as by a signal, or because a rank of it failed.
 //!
 //! # Invariants
+//! - Where the meeting of its ranks breaks the run is ended, and where the run is ended their meeting breaks.
 //! - Operations that are under way end; the next one of each rank fails, and with it the run, as where a rank fails by itself: phases
 //!   that are over are in the record, which says why it is incomplete.
 //! - Ranks that wait for others hear of it at once.
@@ -12,7 +13,7 @@ use crate::clock::now;
 use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// Processes that are given up are ended by force after this.
@@ -36,7 +37,8 @@ struct Why {
 #[derive(Debug, Default)]
 struct State {
     why: OnceLock<Why>,
-    meeting: Mutex<Option<Arc<Meeting>>>,
+    /// It has this ending, so it is not kept by it.
+    meeting: Mutex<Weak<Meeting>>,
     /// Other processes of the run that this one has started, and that have not ended.
     others: AtomicUsize,
     /// They are not waited for any more.
@@ -57,14 +59,24 @@ impl Ending {
     fn set(&self, why: &str, is_outside: bool) {
         let text = why.to_owned();
         let why = self.0.why.get_or_init(|| Why { text, is_outside });
-        if let Some(meeting) = &*self.0.meeting.lock() {
+        if let Some(meeting) = self.meeting() {
             meeting.break_up(&why.text);
         }
+    }
+
+    fn meeting(&self) -> Option<Arc<Meeting>> {
+        self.0.meeting.lock().upgrade()
     }
 
     /// Why it is ended, if it is.
     pub fn why(&self) -> Option<&str> {
         self.0.why.get().map(|w| w.text.as_str())
+    }
+
+    /// Why, where it was ended from outside.
+    pub(super) fn outside(&self) -> Option<&str> {
+        let why = self.0.why.get().filter(|w| w.is_outside)?;
+        Some(&why.text)
     }
 
     /// How it failed, if it was ended; from outside also when.
@@ -79,7 +91,7 @@ impl Ending {
     /// Who has not ended yet, in a sentence: for whoever waits no longer.
     /// None: another process tells it.
     pub fn left_over(&self) -> Option<String> {
-        let left = self.0.meeting.lock().as_ref().map(|m| m.not_left())?;
+        let left = self.meeting()?.not_left();
         Some(match &left[..] {
             [] => "the ranks have ended, and their mounts have not".to_owned(),
             [one] => format!("rank {one} is in an operation that has not ended"),
@@ -115,7 +127,8 @@ impl Ending {
 
     /// Where its ranks meet.
     pub(super) fn at(&self, meeting: &Arc<Meeting>) {
-        *self.0.meeting.lock() = Some(meeting.clone());
+        *self.0.meeting.lock() = Arc::downgrade(meeting);
+        meeting.ends(self);
         if let Some(why) = self.why() {
             meeting.break_up(why);
         }

@@ -6,9 +6,10 @@
 //! Members are always the ranks below a number, so a part of the ranks can go on while the others wait for the end.
 //! Invariant: when one rank breaks the meeting, every exchange that waits or comes later fails with its reason.
 
+use super::ending::Ending;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What each member gave, by rank.
 pub type Shared = Arc<Vec<Vec<u8>>>;
@@ -19,6 +20,8 @@ pub struct Meeting {
     size: u32,
     state: Mutex<State>,
     changed: Condvar,
+    /// Ends what the ranks of this process do, where the meeting is in a run.
+    ending: OnceLock<Ending>,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +53,7 @@ impl Meeting {
                 ..State::default()
             }),
             changed: Condvar::new(),
+            ending: OnceLock::new(),
         })
     }
 
@@ -98,11 +102,24 @@ impl Meeting {
         }
     }
 
-    /// Ends the meeting for everyone. The first reason stays.
+    /// Ends the meeting for everyone, and what the ranks of this process do. The first reason stays.
     pub fn break_up(&self, why: &str) {
-        let mut state = self.state.lock();
-        state.broken.get_or_insert_with(|| why.to_owned());
-        self.changed.notify_all();
+        {
+            let mut state = self.state.lock();
+            if state.broken.is_some() {
+                return;
+            }
+            state.broken = Some(why.to_owned());
+            self.changed.notify_all();
+        }
+        if let Some(ending) = self.ending.get() {
+            ending.broken(why);
+        }
+    }
+
+    /// Where it breaks, `ending` ends the ranks that work meanwhile.
+    pub(super) fn ends(&self, ending: &Ending) {
+        let _ = self.ending.set(ending.clone());
     }
 
     /// Why it was ended, if it was.
@@ -132,6 +149,11 @@ impl Meeting {
         if let Some(of) = self.state.lock().done.get_mut(rank as usize) {
             *of = Some(done);
         }
+    }
+
+    /// Whether a rank has left, and so said what it did.
+    pub(crate) fn is_told(&self) -> bool {
+        self.state.lock().done.iter().any(Option::is_some)
     }
 
     /// Ranks that have not left.

@@ -1,6 +1,7 @@
 //! Processes that a run has started: they are told why it is over, and waited for.
 
 use super::{Duration, Ending, Failed, Meeting};
+use crate::clock::now;
 use crate::load::ending::FORCE_AFTER;
 use parking_lot::Mutex;
 use std::io::Write;
@@ -33,6 +34,8 @@ impl Running {
     }
 }
 
+/// Processes are told why the run is over, and have so long to say what they did: ranks that wait for a disk are not waited for.
+const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a process has ended.
 const CHILD_LOOK: Duration = Duration::from_millis(10);
 
@@ -71,7 +74,7 @@ impl Children {
     /// Waits until all have ended; the greatest code. One that ends before it took part ends the run. They are told why the run is
     /// over; where that was ended from outside, they may take as long as this process.
     pub(super) fn wait(&self, meeting: &Meeting, ending: &Ending) -> u8 {
-        let (mut code, mut told) = (0, false);
+        let (mut code, mut told) = (0, None);
         let mut left: Vec<&Running> = self.running.iter().collect();
         while !left.is_empty() {
             left.retain(|r| {
@@ -93,9 +96,12 @@ impl Children {
                 // What has joined is missed by the hub when it goes without a farewell.
                 if !meeting.missing(r.ranks.clone()).is_empty() {
                     let why = format!("{} ended {ended} before it took part", r.what);
-                    meeting.break_up(&why);
-                    self.failed.lock().get_or_insert(why);
-                } else if killed && ending.why().is_none() {
+                    // It may have said why.
+                    if meeting.broken().is_none() {
+                        meeting.break_up(&why);
+                        self.failed.lock().get_or_insert(why);
+                    }
+                } else if killed && ending.outside().is_none() {
                     let why = format!("{} ended {ended}", r.what);
                     meeting.break_up(&why);
                     self.killed.lock().get_or_insert(why);
@@ -103,21 +109,23 @@ impl Children {
                 false
             });
             if let Some(why) = meeting.broken() {
-                let line = match ending.why() {
-                    Some(why) => why.to_owned(),
-                    None => format!("{BROKEN}{why}"),
-                };
-                if !std::mem::replace(&mut told, true) {
+                let outside = ending.outside();
+                let since = *told.get_or_insert_with(|| {
+                    let line = match outside {
+                        Some(why) => why.to_owned(),
+                        None => format!("{BROKEN}{why}"),
+                    };
                     left.iter().for_each(|r| r.tell(&line));
-                }
-                if ending.why().is_none() {
-                    // Ranks that wait for a disk are not waited for: they end with their standard input.
+                    now()
+                });
+                if outside.is_none() && now().duration_since(since) >= LEAVE_LIMIT {
+                    // They end with their standard input.
                     left.iter().for_each(|r| drop(r.child.lock().stdin.take()));
                 }
             }
             ending.others_are(left.len());
             if let Some(since) = ending.given_up() {
-                let is_over = crate::clock::now().duration_since(since) >= FORCE_AFTER;
+                let is_over = now().duration_since(since) >= FORCE_AFTER;
                 for r in &left {
                     let mut child = r.child.lock();
                     drop(child.stdin.take());

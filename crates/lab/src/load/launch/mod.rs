@@ -28,6 +28,7 @@ use super::record::{FORMAT, Record};
 use super::storage::{Dummy, Library, Posix, Storage, Until};
 use crate::verdict::Seen;
 use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,6 +148,11 @@ pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted, ending: Ending) -
 pub fn run(run: Run) -> Result<Ended, Failed> {
     let (own, args) = Own::take(&run.args)?;
     let place = Place::of(&run.env, &own)?;
+    if let Place::Launched(p) = &place
+        && let Err(why) = p.enter()
+    {
+        return Err(start::refused(p, &why));
+    }
     let first_here = place.first() == Some(0);
     // The ranks of a run read the same command line; one of them says what is wrong with it.
     let say = if first_here {
@@ -269,14 +275,16 @@ impl<'r> Local<'r> {
             lost = rank.all_lost()?;
             Ok(code)
         });
-        if let (Err(_), Some(why)) = (&done, self.run.ending.why()) {
-            rank.break_up(why);
-            done = self.run.ending.failed(self.clock).map_or(done, Err);
-        }
-        if let Err(why) = &done
-            && !matches!(why, Failed::Apart(_))
-        {
-            rank.break_up(&of_rank(id, why));
+        done = done.map_err(|why| self.why(why));
+        if let Err(why) = &done {
+            let why = match (self.run.ending.why(), why) {
+                (Some(first), _) => first.to_owned(),
+                (None, Failed::Apart(heard)) => heard.clone(),
+                (None, own) => of_rank(id, own),
+            };
+            // The other ranks of this process hear of it at once, those of others through the hub.
+            self.run.ending.broken(&why);
+            rank.break_up(&why);
         }
         let record = rank.record.take().map(|mut record| {
             record.ended_unix_s = wall_s();
@@ -288,6 +296,19 @@ impl<'r> Local<'r> {
         });
         rank.leave(record.as_deref());
         done
+    }
+
+    /// Why a rank failed: because the run was ended, or by itself.
+    fn why(&self, failed: Failed) -> Failed {
+        let ending = &self.run.ending;
+        let is_ended = match &failed {
+            _ if ending.outside().is_some() => true,
+            Failed::Apart(_) => true,
+            Failed::Storage { why, .. } => why.kind() == io::ErrorKind::Interrupted,
+            _ => false,
+        };
+        let ended = is_ended.then(|| ending.failed(self.clock)).flatten();
+        ended.unwrap_or(failed)
     }
 
     fn new_record(&self, rank: &Rank<'_>) -> Record {

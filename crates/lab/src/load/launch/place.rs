@@ -10,6 +10,8 @@ pub(super) const RANKS: &str = "CORAL_LAB_RANKS";
 pub(super) const MEET: &str = "CORAL_LAB_MEET";
 /// The name that the host goes by.
 pub(super) const HOST: &str = "CORAL_LAB_HOST";
+/// The directory that the ranks of a host work in: that of the command.
+pub(super) const DIR: &str = "CORAL_LAB_DIR";
 /// Where the record goes that no option asks for: an experiment of the laboratory sets it.
 pub(crate) const RECORD: &str = "CORAL_LAB_RECORD";
 /// Names a run under a foreign launcher that gives it no id.
@@ -59,6 +61,21 @@ pub struct Launched {
     pub(super) size: u32,
     pub(super) address: String,
     pub(super) host: Option<String>,
+    /// Where they work; elsewhere it is where they were started.
+    pub(super) dir: Option<String>,
+}
+
+impl Launched {
+    /// Goes where the ranks work: paths of the command line are meant from there.
+    pub(super) fn enter(&self) -> Result<(), String> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        let host = self.host.as_deref().unwrap_or("this host");
+        std::env::set_current_dir(dir).map_err(|why| {
+            format!(
+                "{host}: the directory of the command, '{dir}', cannot be worked in there: {why}"
+            )
+        })
+    }
 }
 
 /// One rank of a run that a foreign launcher started.
@@ -135,6 +152,7 @@ fn launched(env: &Environment, ranks: &str) -> Result<Place, Failed> {
                 size,
                 address: address.to_owned(),
                 host: env.var(HOST).map(str::to_owned),
+                dir: env.var(DIR).map(str::to_owned),
             }))
         }
         _ => Err(Failed::Refused(format!(
@@ -216,6 +234,26 @@ mod tests {
             ("SLURM_JOB_ID", "1"),
         ];
         assert_eq!(place(&batch).expect("fine"), Place::Alone);
+    }
+
+    #[test]
+    fn ranks_of_a_host_work_in_the_directory_of_the_command() {
+        let of_host = |dir: &str| {
+            let vars = [(RANKS, "0:1:4"), (MEET, "h:1"), (HOST, "anna"), (DIR, dir)];
+            match place(&vars).expect("fine") {
+                Place::Launched(p) => p,
+                other => panic!("{other:?}"),
+            }
+        };
+        let none = of_host("/nonesuch/it's")
+            .enter()
+            .expect_err("it is not there");
+        assert!(
+            none.starts_with("anna: the directory of the command, '/nonesuch/it's', cannot "),
+            "{none}"
+        );
+        let here = std::env::current_dir().expect("somewhere");
+        assert_eq!(of_host(&here.to_string_lossy()).enter(), Ok(()));
     }
 
     #[test]

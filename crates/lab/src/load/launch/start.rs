@@ -2,7 +2,7 @@
 
 use super::children::{BROKEN, Children};
 use super::own::{Own, Ranks};
-use super::place::{Foreign, HOST, Launched, MEET, RANKS, RECORD};
+use super::place::{DIR, Foreign, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Meeting, hub};
 use super::{Ended, Ending, Failed, Local, Mounted, Run, Tool};
 use rustix::fs::Access;
@@ -100,9 +100,11 @@ fn finish(
     meeting: &Meeting,
     done: Result<u8, Failed>,
 ) -> Result<Ended, Failed> {
+    let is_told = run.ending.outside().is_some() || meeting.is_told();
+    let with_told = |why: &str| format!("{why}; {}", meeting.told());
     let done = done.map_err(|why| match why {
-        Failed::Apart(why) if run.ending.why().is_some() => {
-            Failed::Apart(format!("{why}; {}", meeting.told()))
+        Failed::Apart(why) if run.ending.why().is_some() && is_told => {
+            Failed::Apart(with_told(&why))
         }
         why => why,
     });
@@ -120,8 +122,16 @@ fn finish(
             })
         }),
     };
-    if let (Some(record), Err(why @ Failed::Apart(_))) = (&mut record, &done) {
-        record["why_incomplete"] = why.to_string().into();
+    if let (Some(record), Err(why)) = (&mut record, &done) {
+        let of_record = record["why_incomplete"].as_str().unwrap_or_default();
+        let whole = match why {
+            Failed::Apart(why) => Some(why.clone()),
+            Failed::Storage { .. } | Failed::File { .. } if is_told => Some(with_told(of_record)),
+            _ => None,
+        };
+        if let Some(whole) = whole {
+            record["why_incomplete"] = whole.into();
+        }
     }
     let asked = own.json.as_deref();
     for path in asked.into_iter().chain(run.env.var(RECORD)) {
@@ -225,7 +235,7 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
     let listener = TcpListener::bind("0.0.0.0:0").map_err(cannot_meet)?;
     let port = listener.local_addr().map_err(cannot_meet)?.port();
     let token = token()?;
-    let program = program(own)?;
+    let (program, dir) = (program(own)?, directory(run)?);
     let (each, more) = (size / own.hosts.len() as u32, size % own.hosts.len() as u32);
     let mut first = 0;
     let mut starts = Vec::new();
@@ -243,6 +253,7 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
             format!("{RANKS}={first}:{count}:{size}"),
             format!("{MEET}={meet}"),
             format!("{HOST}={host}"),
+            format!("{DIR}={dir}"),
             program.clone(),
             run.tool.clone(),
         ];
@@ -267,8 +278,8 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
         let code = children.wait(meeting, &run.ending);
         match meeting.broken() {
             Some(why) => Err(match run.ending.failed(clock) {
-                Some(ended) => ended,
-                None => children.why(Failed::Apart(why)),
+                Some(ended) if run.ending.outside().is_some() => ended,
+                _ => children.why(Failed::Apart(why)),
             }),
             None => Ok(code),
         }
@@ -282,6 +293,22 @@ fn program(own: &Own) -> Result<String, Failed> {
         None => std::env::current_exe()
             .map(|p| p.to_string_lossy().into_owned())
             .map_err(Failed::file("this program")),
+    }
+}
+
+/// The directory of the command. By the name that the shell has for it, where that leads to it: behind links other hosts may have
+/// other directories.
+fn directory(run: &Run) -> Result<String, Failed> {
+    let here = std::env::current_dir().map_err(Failed::file("the working directory"))?;
+    let id = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+    let named = (run.env.var("PWD"))
+        .filter(|pwd| Path::new(pwd).is_absolute() && id(Path::new(pwd)) == id(&here));
+    match named.or(here.to_str()) {
+        Some(dir) => Ok(dir.to_owned()),
+        None => Err(Failed::Refused(format!(
+            "the name of the working directory, '{}', is not UTF-8: it cannot be told to hosts",
+            here.display()
+        ))),
     }
 }
 
@@ -311,6 +338,31 @@ fn cannot_meet(e: std::io::Error) -> Failed {
     Failed::Apart(format!("the ranks have no place to meet: {e}"))
 }
 
+/// What whoever started this process says first.
+fn told_token() -> Result<String, Failed> {
+    let mut token = String::new();
+    let stdin = std::io::stdin();
+    let read = stdin.lock().take(MEET_FILE_MAX).read_line(&mut token);
+    read.map_err(Failed::file("standard input"))?;
+    Ok(token.trim().to_owned())
+}
+
+/// The ranks cannot work here: whoever started them hears why.
+pub(super) fn refused(place: &Launched, why: &str) -> Failed {
+    let told = told_token().and_then(|token| {
+        let clock = Clock::start();
+        let (mut c, size, _) = Connection::join(&place.address, &token, place.first, clock)?;
+        c.break_up(why);
+        // It is heard before this process is seen to end.
+        let _ = c.exchange(size, &[]);
+        Ok(())
+    });
+    match told {
+        Ok(()) => Failed::Said(1),
+        Err(_) => Failed::Apart(why.to_owned()),
+    }
+}
+
 /// Another one of ours started this process.
 pub(super) fn joined(
     run: &Run,
@@ -318,17 +370,14 @@ pub(super) fn joined(
     tool: &dyn Tool,
     place: &Launched,
 ) -> Result<u8, Failed> {
-    let mut token = String::new();
-    let stdin = std::io::stdin();
-    let read = stdin.lock().take(MEET_FILE_MAX).read_line(&mut token);
-    read.map_err(Failed::file("standard input"))?;
+    let token = told_token()?;
     end_with_standard_input(run.mounted.clone(), run.ending.clone());
     let ranks = place.first..place.first + place.count;
     let local = Local::new(run, own, tool, ranks.clone(), place.host.as_deref())?;
     let done = std::thread::scope(|s| {
         let ranks: Vec<_> = ranks
             .map(|id| {
-                let (local, token) = (&local, token.trim());
+                let (local, token) = (&local, &token);
                 s.spawn(move || {
                     let (c, size, clock) =
                         Connection::join(&place.address, token, id, local.clock)?;
