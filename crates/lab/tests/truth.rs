@@ -240,10 +240,21 @@ fn mdtest_finds_wrong_data() {
         .expect("a file");
     fs::write(file, [7; 64]).expect("written");
     let (ended, printed) = start(&dir, "mdtest --np 2 -d DIR/md -n 5 -F -E -r -e 64 -X -G 9");
-    assert_eq!(ended.expect("ends").code, 1, "{printed}");
+    let ended = ended.expect("ends");
+    assert_eq!(ended.code, 1, "{printed}");
     assert!(
         printed.contains("verifying the data on read (1 errors)"),
         "{printed}"
+    );
+    let record = ended.record.expect("a record");
+    assert_eq!(phases(&record, "File read")[0]["errors"], 1);
+    assert_eq!(
+        (&record["complete"], &record["failed_operations"]),
+        (&false.into(), &1.into())
+    );
+    assert_eq!(
+        record["why_incomplete"],
+        format!("an operation failed: {file}: its data are wrong")
     );
 }
 
@@ -404,6 +415,34 @@ fn a_rank_that_fails_ends_the_run_and_the_record_says_so() {
         "{why}"
     );
     assert!(!printed.contains("Summary of all tests"), "{printed}");
+}
+
+/// The other rank would go on to its stonewall. What both had done is in the record.
+#[test]
+fn a_rank_that_fails_ends_those_that_work() {
+    let dir = place();
+    fs::create_dir(dir.path().join("f.00000001")).expect("made");
+    let (ended, printed) = start(
+        &dir,
+        "ior --np 3 -F -w -t 4k -b 1g -D 30 -O interIODelay=10000 -o DIR/f --coral-json DIR/r.json",
+    );
+    match ended {
+        Err(Failed::Storage { path, .. }) => assert!(path.ends_with("f.00000001"), "{path}"),
+        other => panic!("{other:?}\n{printed}"),
+    }
+    let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
+    let record: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(record["complete"], false);
+    let why = record["why_incomplete"].as_str().expect("a reason");
+    assert!(why.starts_with("rank 1: Cannot create file "), "{why}");
+    let (_, told) = why.split_once("; ranks 0 to 2 had done ").expect(why);
+    let operations = told.split(' ').next().and_then(|n| n.parse().ok());
+    let bytes: u64 = ["f.00000000", "f.00000002"]
+        .iter()
+        .filter_map(|f| Some(fs::metadata(dir.path().join(f)).ok()?.len()))
+        .sum();
+    assert_eq!(operations, Some(bytes / 4096), "{why}");
+    assert!(bytes / 4096 < 2000, "they went on: {why}");
 }
 
 #[test]

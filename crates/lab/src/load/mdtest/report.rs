@@ -70,6 +70,8 @@ pub(super) struct Measured {
     pub end: i64,
     pub items: u64,
     pub bytes: u64,
+    /// Files whose data were wrong, or could not be read whole.
+    pub errors: u64,
     pub latency: Latency,
     pub stonewall: Option<Stonewall>,
 }
@@ -83,6 +85,7 @@ impl Measured {
             end: 0,
             items: 0,
             bytes: 0,
+            errors: 0,
             latency,
             stonewall: None,
         }
@@ -97,6 +100,7 @@ pub(super) struct Line {
     time_before_barrier: f64,
     items: u64,
     bytes: u64,
+    errors: u64,
 }
 
 /// An iteration: the phases that ran, each with a line for every rank.
@@ -123,6 +127,7 @@ pub(super) fn gather(
             m.before_barrier - m.start,
             m.items as i64,
             m.bytes as i64,
+            m.errors as i64,
         ];
         let lines: Vec<Line> = rank
             .all_of(&mine)?
@@ -133,6 +138,7 @@ pub(super) fn gather(
                 time_before_barrier: seconds(n[2]),
                 items: n[3] as u64,
                 bytes: n[4] as u64,
+                errors: n[5] as u64,
             })
             .collect();
         let mut latency = Latency::new();
@@ -161,6 +167,7 @@ fn phase(iteration: u32, m: &Measured, lines: &[Line], latency: &Latency) -> Pha
     });
     let latency = (!m.kind.is_tree() && m.kind != Kind::DirRead).then_some(latency);
     let mut phase = Phase::of(m.kind.name(), iteration, per_rank.collect(), latency);
+    phase.errors = lines.iter().map(|l| l.errors).sum();
     phase.stonewall.clone_from(&m.stonewall);
     if let Some(wall) = &mut phase.stonewall {
         wall.tail_s = phase.end_s - phase.start_s - wall.seconds;

@@ -326,6 +326,7 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
         }
         let trace = self.trace(kind, start)?;
         let mut meter = Meter::start(self.rank.clock, self.rank.line).with_trace(trace);
+        let errors = self.errors;
         let items = work(self, &mut meter)?;
         let before_barrier = self.rank.clock.now();
         if self.o.is("call_sync") {
@@ -350,6 +351,7 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             end,
             items,
             bytes: meter.bytes(),
+            errors: self.errors - errors,
             latency: meter.finish()?,
             stonewall,
         });

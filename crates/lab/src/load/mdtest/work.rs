@@ -260,7 +260,9 @@ impl Test<'_, '_, '_> {
                 && o.pattern
                     .wrong(number, &self.write_buffer, self.seed, self.rank.id)
                     .is_none();
-            self.errors += u64::from(!right);
+            if !right {
+                self.is_wrong(path)?;
+            }
             // What was read may be wrong; the next file gets what it should have.
             o.pattern
                 .fill(&mut self.write_buffer, self.seed, self.rank.id);
@@ -300,9 +302,9 @@ impl Test<'_, '_, '_> {
                     if !matches!(read, Ok(n) if n == bytes) {
                         self.lose(&format!("unable to read file {path}"))?;
                         self.errors += 1;
-                    } else if self.o.is("verify_read") && self.is_wrong(number, whose as u32) {
+                    } else if self.o.is("verify_read") && !self.is_right(number, whose as u32) {
                         eprintln!("mdtest: {path}: its data are wrong");
-                        self.errors += 1;
+                        self.is_wrong(&path)?;
                     }
                 }
                 let closed = file.close();
@@ -313,10 +315,16 @@ impl Test<'_, '_, '_> {
         Ok(self.items * self.loops)
     }
 
-    fn is_wrong(&self, number: u64, whose: u32) -> bool {
+    /// What was read of a file is not what was written.
+    fn is_wrong(&mut self, path: &str) -> Result<(), Failed> {
+        self.errors += 1;
+        self.rank.lose(&format!("{path}: its data are wrong"))
+    }
+
+    fn is_right(&self, number: u64, whose: u32) -> bool {
         let pattern: Pattern = self.o.pattern;
         pattern
             .wrong(number, &self.read_buffer, self.seed, whose)
-            .is_some()
+            .is_none()
     }
 }
