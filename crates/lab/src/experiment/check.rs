@@ -59,6 +59,7 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
         }
     }
     check_zip(spec, &parameter)?;
+    check_values(spec)?;
     check_hosts(spec)?;
     check_measures(spec)?;
     for f in &spec.figures {
@@ -125,6 +126,39 @@ fn whens(spec: &Spec) -> impl Iterator<Item = (&'static str, &BTreeMap<String, O
                 .map(|p| ("[[published]] when", &p.when)),
         )
         .chain(spec.exclude.iter().map(|e| ("exclude", e)))
+}
+
+/// Each value of a list, or of lists that step together, is there once: twice would be one point, measured as often as any other.
+fn check_values(spec: &Spec) -> Result<(), SpecError> {
+    let zipped = |name: &String| spec.zip.iter().flatten().any(|n| n == name);
+    for (name, values) in spec.parameters.iter().filter(|(n, _)| !zipped(n)) {
+        if let Some(v) = repeated(&values.0) {
+            return wrong(format!(
+                "parameter '{name}' has the value '{v}' twice: `repeats` of [run] measures each value more often"
+            ));
+        }
+    }
+    for group in spec.zip.iter().filter(|g| !g.is_empty()) {
+        let count = spec.parameters[&group[0]].0.len();
+        let at = |i: usize| {
+            let values = group.iter().map(|n| (n, &spec.parameters[n].0[i]));
+            let values: Vec<String> = values.map(|(n, v)| format!("{n}={v}")).collect();
+            values.join(", ")
+        };
+        let together: Vec<String> = (0..count).map(at).collect();
+        if let Some(v) = repeated(&together) {
+            return wrong(format!(
+                "zip: the values {v} are there twice: `repeats` of [run] measures each more often"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The first that was there before.
+fn repeated(values: &[String]) -> Option<&String> {
+    let mut seen = std::collections::BTreeSet::new();
+    values.iter().find(|v| !seen.insert(*v))
 }
 
 fn check_zip(

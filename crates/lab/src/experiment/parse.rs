@@ -259,7 +259,10 @@ const ERROR_LINES: usize = 5;
 /// The last lines of what a program said of its failure. Where it tells at the end how it is called, what was wrong comes before.
 pub(super) fn errors(text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-    let is_usage = |l: &&str| l.trim_start().to_ascii_lowercase().starts_with("usage:");
+    let is_usage = |l: &&str| {
+        let line = l.trim_start().to_ascii_lowercase();
+        line.starts_with("usage:") || line.starts_with("synopsis ")
+    };
     let rest = |from: usize| lines[from + 1..].iter().all(|l| is_of_usage(l));
     let before = match lines.iter().position(is_usage) {
         Some(usage) if usage > 0 && rest(usage) => &lines[..usage],
@@ -269,11 +272,15 @@ pub(super) fn errors(text: &str) -> Vec<String> {
     last.map(|l| one_line(l)).collect()
 }
 
+/// Headings of the options of IOR and mdtest (hpc/ior: `src/option.c`).
+const HEADINGS: [&str; 3] = ["Flags", "Required arguments", "Optional arguments"];
+
 /// An option, a heading of several, or what leads to the manual.
 fn is_of_usage(line: &str) -> bool {
     let begins = |with: &str| line.starts_with(with);
     let is_option = begins(" ") || begins("\t") || begins("-");
-    is_option || line.trim_end().ends_with(':') || begins("For more information") || begins("Try ")
+    let is_heading = line.trim_end().ends_with(':') || HEADINGS.contains(&line.trim_end());
+    is_option || is_heading || begins("For more information") || begins("Try ")
 }
 
 #[cfg(test)]
@@ -413,6 +420,10 @@ write         250.00     150.00     200.00
             (
                 "error: no -z\n\nUsage: x [-y]\n\nOptions:\n  -y  more\n\nFor more information, try '--help'.\n",
                 "error: no -z",
+            ),
+            (
+                "Error invalid argument: --bogus\nInvalid options\nSynopsis ior\n\nFlags\n  -C  more\n\nOptional arguments\n  -a=POSIX  more\n\nOptions of Coral's, before or between the others:\n  --np N  ranks\n",
+                "Error invalid argument: --bogus Invalid options",
             ),
             (
                 "x starts\nusage: x\n  -a\nx: no -z\n",

@@ -605,6 +605,16 @@ mod tests {
             ("budget = \"10m\"", "budget = \"soon\"", "run.budget: "),
             (
                 "budget = \"10m\"",
+                "sample = 200",
+                "run.sample: '200' has no unit: give a text as \"200ms\", \"90s\", \"10m\" or \"2h\"",
+            ),
+            (
+                "budget = \"10m\"",
+                "budget = \"5\"",
+                "run.budget: '5' has no unit: give ",
+            ),
+            (
+                "budget = \"10m\"",
                 "order = \"any\"",
                 "run.order: unknown word 'any'; known: interleaved, blocked",
             ),
@@ -649,6 +659,23 @@ mod tests {
                 .contains("equally long")
         );
         assert!(refused(&SMALL.replace("[1, 2]", "[]")).contains("'n' has no values"));
+        for list in ["[1, 2, 1]", "[1, \"1\"]"] {
+            let said = refused(&SMALL.replace("[1, 2]", list));
+            assert!(
+                said.starts_with("parameter 'n' has the value '1' twice"),
+                "{said}"
+            );
+        }
+        let twice = |n: &str| {
+            let text = zip("[[\"size\", \"n\"]]").replace("[1, 2]", n);
+            text.replace("[\"4k\", \"1m\"]", "[\"4k\", \"1m\", \"4k\"]")
+        };
+        assert!(load(&twice("[1, 2, 2]"), None).is_ok());
+        let said = refused(&twice("[1, 2, 1]"));
+        assert!(
+            said.starts_with("zip: the values size=4k, n=1 are there twice"),
+            "{said}"
+        );
         assert!(refused(&SMALL.replace("\"10m\"", "\"soon\"")).contains("no time"));
         assert!(refused(&SMALL.replace("repeats = 2", "repeats = 0")).contains("1 to 1000"));
         for key in ["timeout", "sample"] {
@@ -673,7 +700,7 @@ mod tests {
     #[test]
     fn times() {
         for (text, ms) in [
-            ("5", 5000),
+            ("5s", 5000),
             ("500ms", 500),
             ("2m", 120_000),
             ("1h", 3_600_000),
@@ -683,6 +710,7 @@ mod tests {
         for text in [
             "",
             "s",
+            "5",
             "5d",
             "-1s",
             "99999999999999999999h",

@@ -32,13 +32,13 @@ pub(super) fn scalar<'de, D: serde::Deserializer<'de>>(d: D) -> Result<String, D
     text(&Value::deserialize(d)?).map_err(serde::de::Error::custom)
 }
 
-/// `90`, `90s`, `500ms`, `10m`, `2h`.
+/// `90s`, `500ms`, `10m`, `2h`: a number alone might be of any of these units.
 pub(crate) fn parse_time(text: &str) -> Option<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let n: u64 = digits.parse().ok()?;
     let ms = match &text[digits.len()..] {
         "ms" => 1,
-        "" | "s" => 1000,
+        "s" => 1000,
         "m" => 60_000,
         "h" => 3_600_000,
         _ => return None,
@@ -58,7 +58,14 @@ pub(super) mod time {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
         let text = super::scalar(d)?;
         parse_time(&text).ok_or_else(|| {
-            serde::de::Error::custom(format!("'{text}' is no time: give 90s, 500ms, 10m or 2h"))
+            let is_bare = text.parse::<f64>().is_ok();
+            let what = match is_bare {
+                true => "has no unit",
+                false => "is no time",
+            };
+            serde::de::Error::custom(format!(
+                "'{text}' {what}: give a text as \"200ms\", \"90s\", \"10m\" or \"2h\""
+            ))
         })
     }
 }
