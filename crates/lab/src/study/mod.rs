@@ -44,7 +44,6 @@ mod tests {
     use crate::experiment::{Plan, load};
 
     /// A program in the place of this one has so many OSTs, and says what it is asked to place.
-    #[expect(clippy::disallowed_methods, reason = "what a study runs is a program")]
     fn placed_by_s3(osts: &str) -> Vec<String> {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
