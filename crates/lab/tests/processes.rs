@@ -49,14 +49,18 @@ fn program() -> &'static Path {
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "what is tested are processes")]
 fn start(dir: &TempDir, line: &str) -> Child {
+    start_with(dir, line, &[])
+}
+
+fn start_with(dir: &TempDir, line: &str, vars: &[(&str, &str)]) -> Child {
     let program = program().to_string_lossy();
     Command::new(&*program)
         .args(line.split_whitespace())
         .args(["--program", &program, "--coral-json", "r.json"])
         .current_dir(dir.path())
         .env(DIR, dir.path())
+        .envs(vars.iter().copied())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -101,7 +105,6 @@ fn with_ssh(dir: &TempDir, change: &str) -> String {
     let path = dir.path().join("ssh");
     // Not written by this process: another thread might start a program meanwhile, with the file open.
     let script = format!("#!/bin/sh\ncd /\ncommand=$2\n{change}\nexec sh -c \"exec $command\"\n");
-    #[expect(clippy::disallowed_methods, reason = "see above")]
     let made = Command::new("sh")
         .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""])
         .arg(&path)
@@ -124,7 +127,6 @@ fn a_process_that_is_killed_ends_the_others_at_once() {
             transfers(&dir, "f.00000000") > 0 && transfers(&dir, "f.00000001") > 0
         });
         let pid = fs::read_to_string(dir.path().join("pid.1:1:2")).expect("rank 1");
-        #[expect(clippy::disallowed_methods, reason = "kill(1)")]
         let killed = Command::new("kill").args(["-9", pid.trim()]).status();
         assert!(killed.expect("kill").success());
         let said = end(run);
@@ -152,6 +154,35 @@ fn processes_end_where_rank_0_fails_and_say_what_they_did() {
     let why = why(&dir);
     let told = format!("; ranks 0 to 1 had done {done} operations with ");
     assert!(why.contains(&told), "{told}: {why}");
+}
+
+/// Nobody of ours has started the ranks, so each is told over the network.
+#[test]
+fn ranks_of_a_foreign_launcher_end_where_another_fails() {
+    for fails in [0, 1] {
+        let dir = place();
+        fs::create_dir(dir.path().join(format!("f.0000000{fails}"))).expect("made");
+        let line = format!("{} -o f", LONG.replace("--np 2 ", ""));
+        let ranks = ["0", "1"].map(|rank| {
+            let job = dir.path().to_string_lossy().into_owned();
+            let vars = [
+                ("PMI_RANK", rank),
+                ("PMI_SIZE", "2"),
+                ("CORAL_LAB_JOB", &job),
+            ];
+            start_with(&dir, &line, &vars)
+        });
+        let said = ranks.map(end).concat();
+        assert!(
+            said.contains(&format!("ior: Cannot create file f.0000000{fails}: ")),
+            "{said}"
+        );
+        let done = transfers(&dir, &format!("f.0000000{}", 1 - fails));
+        assert!(done < FEW, "rank {} went on to {done}", 1 - fails);
+        let why = why(&dir);
+        let told = format!("; ranks 0 to 1 had done {done} operations with ");
+        assert!(why.contains(&told), "{told}: {why}");
+    }
 }
 
 #[test]

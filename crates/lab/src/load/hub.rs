@@ -1,7 +1,8 @@
 //! Ranks of other processes at the [`Meeting`]: one TCP connection each.
 //!
 //! Who connects shows the run's token. It then measures how far its clock is from the hub's, and exchanges frames.
-//! A connection that ends without a farewell ends the run for everyone. Both ends are the same program, so the format
+//! A connection that ends without a farewell ends the run for everyone. A process that nobody of ours has started has another one, on
+//! which it hears in the middle of its work that the run is broken ([`listen`]). Both ends are the same program, so the format
 //! has a version and no other compatibility.
 
 use super::clock::Clock;
@@ -13,7 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens each connection, with the version of the format.
-const HELLO: [u8; 8] = *b"corallb2";
+const HELLO: [u8; 8] = *b"corallb3";
+/// In the place of a rank: a connection that only listens.
+const LISTENER: u32 = u32::MAX;
 /// Longest token, bytes.
 const MAX_TOKEN_BYTES: usize = 64;
 /// Most bytes of one rank in one exchange, and of a record.
@@ -83,6 +86,15 @@ fn serve_one(meeting: &Meeting, stream: TcpStream, from: SocketAddr, token: &str
     let Ok((rank, mut stream)) = greet(meeting, stream, token, clock) else {
         return;
     };
+    if rank == LISTENER {
+        if let Some(why) = meeting.over() {
+            let mut told = vec![];
+            put_bytes(&mut told, why.as_bytes());
+            // Who is gone by now needs to hear nothing.
+            let _ = stream.get_mut().write_all(&told);
+        }
+        return;
+    }
     if let Err(e) = relay(meeting, rank, &mut stream) {
         let why = match e.kind() {
             io::ErrorKind::UnexpectedEof => "its connection has ended".to_owned(),
@@ -106,11 +118,13 @@ fn greet(
     stream.read_exact(&mut hello)?;
     let shown = read_bytes(&mut stream, MAX_TOKEN_BYTES)?;
     let rank = read_u32(&mut stream)?;
-    if hello != HELLO || shown != token.as_bytes() || !meeting.join(rank) {
+    let is_known = hello == HELLO && shown == token.as_bytes();
+    if !is_known || rank != LISTENER && !meeting.join(rank) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     stream.get_mut().write_all(&meeting.size().to_le_bytes())?;
-    for _ in 0..CLOCK_TRIPS {
+    let trips = if rank == LISTENER { 0 } else { CLOCK_TRIPS };
+    for _ in 0..trips {
         stream.read_exact(&mut [0])?;
         stream.get_mut().write_all(&clock.now().to_le_bytes())?;
     }
@@ -156,6 +170,36 @@ fn relay(meeting: &Meeting, rank: u32, stream: &mut BufReader<TcpStream>) -> io:
     }
 }
 
+/// Calls `heard` with the reason when the run at `address` breaks, from a thread of its own.
+pub(super) fn listen(
+    address: &str,
+    token: &str,
+    heard: impl FnOnce(&str) + Send + 'static,
+) -> Result<(), Failed> {
+    let why = |e: io::Error| Failed::Apart(format!("this process {CANNOT_JOIN} {address}: {e}"));
+    let (mut stream, _) = greeted(address, token, LISTENER).map_err(why)?;
+    let listen = move || {
+        // Nothing comes of a run that ends in order.
+        if let Ok(why) = read_bytes(&mut stream, MAX_SHARE_BYTES) {
+            heard(&String::from_utf8_lossy(&why));
+        }
+    };
+    crate::clock::spawn("listen", listen).map(drop).map_err(why)
+}
+
+/// A connection on which the hub knows who this is, and the number of ranks.
+fn greeted(address: &str, token: &str, rank: u32) -> io::Result<(BufReader<TcpStream>, u32)> {
+    let mut stream = connect(address)?;
+    prepare(&stream)?;
+    let mut hello = HELLO.to_vec();
+    put_bytes(&mut hello, token.as_bytes());
+    hello.extend(rank.to_le_bytes());
+    stream.write_all(&hello)?;
+    let mut stream = BufReader::new(stream);
+    let size = read_u32(&mut stream)?;
+    Ok((stream, size))
+}
+
 /// A rank's side of the connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -172,14 +216,7 @@ impl Connection {
         clock: Clock,
     ) -> Result<(Connection, u32, Clock), Failed> {
         let why = |e: io::Error| Failed::Apart(format!("rank {rank} {CANNOT_JOIN} {address}: {e}"));
-        let mut stream = connect(address).map_err(why)?;
-        prepare(&stream).map_err(why)?;
-        let mut hello = HELLO.to_vec();
-        put_bytes(&mut hello, token.as_bytes());
-        hello.extend(rank.to_le_bytes());
-        stream.write_all(&hello).map_err(why)?;
-        let mut stream = BufReader::new(stream);
-        let size = read_u32(&mut stream).map_err(why)?;
+        let (mut stream, size) = greeted(address, token, rank).map_err(why)?;
         let clock = measure(&mut stream, clock).map_err(why)?;
         Ok((Connection { stream, rank }, size, clock))
     }
@@ -370,6 +407,33 @@ mod tests {
             stays.leave((0, 0));
         });
         assert!(broken.is_some());
+    }
+
+    /// The rank that listens is in no exchange; one whose run ends in order hears nothing.
+    #[test]
+    fn a_process_hears_in_the_middle_of_its_work_that_the_run_is_broken() {
+        for is_broken in [true, false] {
+            let (heard, hears) = std::sync::mpsc::channel();
+            let (_, broken) = run(2, Duration::from_secs(60), move |address, clock| {
+                let heard = move |why: &str| heard.send(why.to_owned()).expect("waited for");
+                listen(address, "secret", heard).expect("listens");
+                let [mut one, mut other] = [0, 1].map(|rank| {
+                    let (c, ..) = Connection::join(address, "secret", rank, clock).expect("joins");
+                    c
+                });
+                match is_broken {
+                    true => one.break_up("rank 0: no disk"),
+                    false => one.leave((0, 0)),
+                }
+                if is_broken {
+                    assert_eq!(hears.recv().as_deref(), Ok("rank 0: no disk"));
+                    one.leave((0, 0));
+                }
+                other.leave((0, 0));
+                assert!(hears.recv().is_err(), "it hears no more");
+            });
+            assert_eq!(broken.is_some(), is_broken);
+        }
     }
 
     #[test]

@@ -149,6 +149,16 @@ impl Meeting {
         if let Some(of) = self.state.lock().done.get_mut(rank as usize) {
             *of = Some(done);
         }
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is broken, and why, or all ranks have left.
+    pub(crate) fn over(&self) -> Option<String> {
+        let mut state = self.state.lock();
+        while state.broken.is_none() && state.done.iter().any(Option::is_none) {
+            self.changed.wait(&mut state);
+        }
+        state.broken.clone()
     }
 
     /// Whether a rank has left, and so said what it did.

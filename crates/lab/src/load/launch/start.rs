@@ -429,6 +429,8 @@ pub(super) fn foreign(
     let local = Local::new(run, own, tool, place.rank..place.rank + 1, None)?;
     if place.rank > 0 {
         let (address, token) = find(place)?;
+        let ending = run.ending.clone();
+        hub::listen(&address, &token, move |why| ending.broken(why))?;
         let (c, size, clock) = Connection::join(&address, &token, place.rank, local.clock)?;
         let code = local.rank(place.rank, size, Group::There(c), clock);
         let code = local.end(own, code)?;
