@@ -19,7 +19,7 @@ mod stopwatch;
 mod under_way;
 mod watch;
 
-pub use record::{Begun, Dump, Kind, Op, Passage, Rpc, Served, Wait, Waited, Waits};
+pub use record::{Begun, Dump, Kind, Machine, Op, Passage, Rpc, Served, Wait, Waited, Waits};
 pub use ring::KEPT;
 pub use stopwatch::{Name, Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
 pub use under_way::{Asked, Entry, Teller, UNDER_WAY_MAX};

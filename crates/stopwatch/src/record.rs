@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 /// Part of an operation's time that may be before its first RPC where older ones have gone.
 const UNTOLD: i64 = 20;
@@ -175,11 +176,44 @@ pub struct Begun {
     pub waits: Option<(Wait, i64)>,
 }
 
+/// A kernel with the clock that all of its processes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its boot and the time namespace: where they are the same, so is the monotonic clock.
+    pub name: String,
+    /// What that clock showed at moment 0 of the dump, nanoseconds.
+    pub base_ns: i64,
+}
+
+impl Machine {
+    /// This one, with `base` as moment 0; None where the system does not tell.
+    pub(crate) fn here(base: Instant) -> Option<Machine> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let namespace = std::fs::read_link("/proc/self/ns/time").ok()?;
+        Some(Machine {
+            name: format!("{} {}", boot.trim(), namespace.display()),
+            base_ns: monotonic_ns(&format!("{base:?}"))?,
+        })
+    }
+}
+
+/// Nanoseconds of an `Instant` as it prints itself, `Instant { tv_sec: 5, tv_nsec: 6 }`: it has no other way to say them. Should it
+/// print them otherwise one day, they are unknown.
+fn monotonic_ns(printed: &str) -> Option<i64> {
+    let rest = printed.strip_prefix("Instant { tv_sec: ")?;
+    let (seconds, ns) = rest.strip_suffix(" }")?.split_once(", tv_nsec: ")?;
+    let seconds = seconds.parse::<i64>().ok()?.checked_mul(1_000_000_000)?;
+    seconds.checked_add(ns.parse().ok()?)
+}
+
 /// What a node gives out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Dump {
     /// Dumps with the same name here have the same clock; others are to be compared by what they tell.
     pub clock: String,
+    /// The kernel whose monotonic clock it is; None: it is not known.
+    #[serde(default)]
+    pub machine: Option<Machine>,
     /// NIDs of the node, primary first.
     pub nids: Vec<u64>,
     /// Their names.
@@ -292,6 +326,30 @@ impl Dump {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clock_of_the_machine_is_read() {
+        let now = Machine::here(Instant::now()).unwrap();
+        let later = Machine::here(Instant::now()).unwrap();
+        assert!(later.name == now.name && later.base_ns >= now.base_ns);
+        assert!(later.base_ns - now.base_ns < 60_000_000_000);
+        assert_eq!(
+            monotonic_ns("Instant { tv_sec: 5, tv_nsec: 6 }"),
+            Some(5_000_000_006)
+        );
+        for odd in ["Instant(5)", "Instant { tv_sec: x, tv_nsec: 6 }"] {
+            assert_eq!(monotonic_ns(odd), None);
+        }
+        let old = serde_json::to_value(Dump::default()).unwrap();
+        let old = old
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter(|(k, _)| *k != "machine");
+        let old: serde_json::Map<_, _> = old.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let read: Dump = serde_json::from_value(old.into()).unwrap();
+        assert_eq!(read.machine, None);
+    }
 
     #[test]
     fn what_two_dumps_have_is_there_once() {

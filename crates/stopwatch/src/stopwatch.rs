@@ -10,7 +10,7 @@ use coral_wire::nid::Nid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::record::{Dump, Kind, Op, Passage, Rpc, Served, Waits};
+use crate::record::{Dump, Kind, Machine, Op, Passage, Rpc, Served, Waits};
 use crate::ring::{Ring, Span};
 use crate::under_way::{Entry, Going, Teller, Tellers, UnderWay, What};
 use crate::watch::{Interval, Operation, Ran, Watch, sends_for};
@@ -470,12 +470,16 @@ impl Stopwatch {
 /// What the stopwatches of this process's nodes keep, each with the NIDs of its node, all on the one clock of the process:
 /// dumps made one after the other have it too.
 pub fn dumps<'a>(nodes: impl IntoIterator<Item = (&'a Stopwatch, &'a [Nid])>) -> Vec<Dump> {
-    static BASE: OnceLock<Instant> = OnceLock::new();
-    let base = BASE.get_or_init(Instant::now);
+    static BASE: OnceLock<(Instant, Option<Machine>)> = OnceLock::new();
+    let (base, machine) = BASE.get_or_init(|| {
+        let base = Instant::now();
+        (base, Machine::here(base))
+    });
     // A pid alone may be another process's in another namespace.
     let clock = format!("{}-{base:?}", std::process::id());
     let dump = |(watch, nids): (&Stopwatch, &[Nid])| {
         let mut dump = watch.dump(&clock, *base);
+        dump.machine = machine.clone();
         dump.nids = nids.iter().map(|n| n.0).collect();
         dump.names = nids.iter().map(Nid::to_string).collect();
         dump
