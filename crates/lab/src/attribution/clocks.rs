@@ -1,5 +1,5 @@
 //! How far clocks are apart, from the RPCs themselves: a request arrives after it was sent, a reply likewise. Of all messages
-//! the fastest ones bound it best, as in NTP. Nothing is sent for it.
+//! the fastest ones bound it best, as in NTP. Nothing is sent for it. Processes of one machine have one clock, and need none of it.
 
 /// What is known of another node's clock: it shows `offset_ns` more than the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,8 @@ pub struct JoinedRpc {
     pub target: usize,
     /// The client: a place in [`Joined::names`].
     pub client: usize,
+    /// How long after it was ready its reply was sent, by the server's own clock, nanoseconds; the server may hear of it late.
+    pub reply_late_ns: i64,
     /// Its parts on the clock of the client; they fill its span.
     pub parts: Vec<Part>,
 }
@@ -331,13 +333,24 @@ fn clocks(index: &Index, c: usize, wholes: &[Whole]) -> Vec<Option<Clock>> {
             bounds[*d].back(p.whole, w.rpc.reply);
         }
     }
-    let same = |d: usize| index.dumps[d].clock == index.dumps[c].clock;
-    (0..index.dumps.len())
-        .map(|d| match same(d) {
-            true => Some(Clock::SAME),
-            false => seen[d].then(|| bounds[d].clock()),
-        })
-        .collect()
+    let mine = &index.dumps[c];
+    let of = |d: usize| match known(mine, &index.dumps[d]) {
+        Some(clock) => Some(clock),
+        None => seen[d].then(|| bounds[d].clock()),
+    };
+    (0..index.dumps.len()).map(of).collect()
+}
+
+/// The clock of another node where it needs no message to be known: both are of one process, or of one machine.
+fn known(mine: &Dump, other: &Dump) -> Option<Clock> {
+    if mine.clock == other.clock {
+        return Some(Clock::SAME);
+    }
+    let (here, there) = (mine.machine.as_ref()?, other.machine.as_ref()?);
+    (here.name == there.name).then(|| Clock {
+        offset_ns: here.base_ns - there.base_ns,
+        ..Clock::SAME
+    })
 }
 
 fn taken_apart(
@@ -412,6 +425,7 @@ fn taken_apart(
         service,
         target,
         client,
+        reply_late_ns: w.served.map_or(0, |(_, s)| s.replied - s.replying),
         parts: line.parts,
     }
 }
@@ -504,6 +518,8 @@ pub(crate) fn rpc_of(opc: u32, xid: u64, span: (i64, i64)) -> Rpc {
 
 #[cfg(test)]
 mod tests {
+    use coral_stopwatch::Machine;
+
     use super::*;
 
     /// A client whose server was not asked; its sender heard at `sent` that the request was taken.
@@ -566,6 +582,52 @@ mod tests {
             assert!(text.contains(told), "{text}");
             assert!(text.contains("100.0%  fs-OST0001"), "{text}");
         }
+    }
+
+    /// Replies that are held back for 1 s, between two processes: by the messages alone the clocks may be half a second apart.
+    #[test]
+    fn the_clocks_of_one_machine_are_known() {
+        const S: i64 = 1_000_000_000;
+        let reply_out = |name: &str| {
+            let machine = |name: &str, base_ns| {
+                Some(Machine {
+                    name: name.to_owned(),
+                    base_ns,
+                })
+            };
+            let client = Dump {
+                clock: "c".into(),
+                machine: machine("here", 20 * S),
+                nids: vec![1],
+                rpcs: vec![rpc_of(opc::OST_READ, 7, (0, 2 * S))],
+                ..Dump::default()
+            };
+            let server = Dump {
+                clock: "s".into(),
+                machine: machine(name, 5 * S),
+                nids: vec![2],
+                served: vec![Served {
+                    client: 1,
+                    xid: 7,
+                    opc: opc::OST_READ,
+                    service: "ost_io".into(),
+                    arrived: 15 * S,
+                    begun: 15 * S,
+                    replying: 16 * S,
+                    replied: 17 * S,
+                    run_ns: S as u64,
+                    waits: vec![],
+                }],
+                ..Dump::default()
+            };
+            let joined = join(&[client, server]);
+            let rpc = &joined.rpcs[0];
+            let parts = rpc.parts.iter().filter(|p| p.segment == Segment::ReplyOut);
+            assert_eq!(rpc.reply_late_ns, S);
+            (parts.map(Part::ns).sum::<i64>(), joined.conflict_ns)
+        };
+        assert_eq!(reply_out("here"), (S, 0));
+        assert_eq!(reply_out("there"), (S / 2, 0), "as far as messages tell");
     }
 
     #[test]

@@ -32,6 +32,11 @@ const STILL_S: f64 = 5.0;
 const NEARLY_ALL: f64 = 0.95;
 /// What tells more where the servers have not told their part.
 const ASK_SERVERS: &str = "ask the servers and routers too: name their directories";
+/// What is to do where they were asked, and have forgotten.
+const FORGOTTEN: &str = "the servers were asked, and their records of these requests have made room for later ones: ask while the other load on them rests, or sooner after this one";
+/// Why nothing is said where programs only wait for each other.
+const ONLY_LOCKS: &str =
+    "programs wait for locks that programs have (fcntl, flock), and do nothing else";
 /// Share of the time not placed, or in network and server together, from which on the verdict is 'unknown'.
 const UNKNOWN_SHARE: f64 = 0.4;
 
@@ -109,6 +114,8 @@ pub struct Verdict {
     pub at_once: Option<String>,
     /// RPCs with data: of what size they were, and how many at once.
     pub transfers: Option<Transfers>,
+    /// Operations that are left out because programs waited in them for locks that programs have, and their seconds.
+    pub program_locks: (u64, f64),
     /// Operations that have been under way for long when it was asked.
     pub going: Option<Going>,
     /// The one thing to do next.
@@ -150,6 +157,8 @@ pub fn explain(f: &Facts) -> Verdict {
         None
     } else if count == 0 {
         Some(match &going {
+            None if f.program_locks.0 > 0 => ONLY_LOCKS.to_owned(),
+            Some(g) if g.of_programs => ONLY_LOCKS.to_owned(),
             None => "no operation was seen".to_owned(),
             Some(_) => "no operation has ended".to_owned(),
         })
@@ -192,6 +201,10 @@ pub fn explain(f: &Facts) -> Verdict {
     {
         next = what_next;
     }
+    let forgotten = f.forgotten_s / f.op_s().max(1e-12);
+    if next == ASK_SERVERS && forgotten > 0.0 && 2.0 * forgotten >= missing {
+        next = FORGOTTEN.to_owned();
+    }
     if at_once.is_some() {
         next = format!("more programs at once, or more operations at once by each; {next}");
     }
@@ -202,6 +215,7 @@ pub fn explain(f: &Facts) -> Verdict {
         unknown,
         at_once,
         transfers: Transfers::of(f),
+        program_locks: f.program_locks,
         going,
         next,
     }
@@ -225,7 +239,7 @@ fn stands_still(f: &Facts, g: &Going) -> Option<Cause> {
         true => "others end".to_owned(),
         false => "none has ended".to_owned(),
     };
-    (is_long && (all || some)).then(|| Cause {
+    (is_long && (all || some) && !g.of_programs).then(|| Cause {
         kind: CauseKind::StandsStill,
         subject: match (&g.holder, &g.target) {
             (Some(h), _) => h.client.clone(),
@@ -252,6 +266,7 @@ fn stands_still(f: &Facts, g: &Going) -> Option<Cause> {
 /// What to look at where operations do not end.
 fn what_holds(g: &Going) -> String {
     match (&g.holder, &g.target) {
+        _ if g.of_programs => "see which program has the lock that is waited for: it is the programs' own affair how long it keeps it".to_owned(),
         (Some(h), _) => format!(
             "see what the client {} does: it has a lock that is wanted back",
             h.client
@@ -298,7 +313,8 @@ fn at_once(f: &Facts, little: &Little) -> Option<String> {
             "{:.2} operations are under way at once, {} each; the busiest core is {:.0}% busy",
             little.expected(),
             ms(little.time_s),
-            100.0 * busiest
+            // Not rounded up to what would be full.
+            (100.0 * busiest + 1e-9).floor()
         )
     })
 }
@@ -389,13 +405,28 @@ impl fmt::Display for Verdict {
                 ms(t.mean_s)
             )?;
         }
+        if let (count @ 1.., seconds) = self.program_locks {
+            let times = if count == 1 {
+                "operation"
+            } else {
+                "operations"
+            };
+            writeln!(
+                out,
+                "left out: {count} {times}, {} in all, in which programs waited for locks that programs have",
+                ms(seconds)
+            )?;
+        }
         if let Some(g) = &self.going {
             let of = match g.count {
                 1 => "1 operation is under way, ".to_owned(),
                 n => format!("{n} operations are under way, the oldest "),
             };
             let held = g.holder.as_ref().map(|h| format!("; {h}"));
-            let held = held.unwrap_or_default();
+            let held = match g.of_programs {
+                true => "; a program has that lock, so it is no stall".to_owned(),
+                false => held.unwrap_or_default(),
+            };
             writeln!(
                 out,
                 "not ended: {of}for {}: {}{held}",
@@ -552,6 +583,7 @@ mod tests {
                 quiet_s,
                 in_background: false,
                 wants_lock: true,
+                of_programs: false,
                 holder,
             }),
             ..Facts::default()
@@ -577,6 +609,38 @@ mod tests {
         assert!(v.causes[0].figure.contains("and others end: "), "{v}");
         // it has just begun to
         assert!(still(0.5, 0.5, None).causes.is_empty());
+    }
+
+    #[test]
+    fn a_program_that_waits_for_a_program_is_no_stall() {
+        let going = Going {
+            count: 1,
+            oldest_s: 10.0,
+            oldest: "SETLKW on c@tcp: in 'lock wait' for 10.00 s".into(),
+            client: "c@tcp".into(),
+            seconds: 10.0,
+            quiet_s: 10.0,
+            wants_lock: true,
+            of_programs: true,
+            ..Going::default()
+        };
+        let v = explain(&Facts {
+            going: Some(going.clone()),
+            ..Facts::default()
+        });
+        assert!(v.causes.is_empty(), "{v}");
+        let told = "for 10.00 s: SETLKW on c@tcp: in 'lock wait' for 10.00 s; a program has that lock, so it is no stall\n";
+        assert!(v.to_string().contains(told), "{v}");
+        assert_eq!(v.unknown.as_deref(), Some(ONLY_LOCKS));
+        assert!(v.next.starts_with("see which program"), "{v}");
+        let v = explain(&Facts {
+            going: Some(Going {
+                of_programs: false,
+                ..going
+            }),
+            ..Facts::default()
+        });
+        assert_eq!(v.causes[0].kind, CauseKind::StandsStill);
     }
 
     #[test]
@@ -734,6 +798,8 @@ mod tests {
         assert!(v.to_string().contains(told), "{v}");
         assert!(v.causes.is_empty() && v.next.starts_with("more programs at once"));
         assert_eq!(trial(&v), Some(Trial::Concurrency));
+        let nearly = one_reader(0.9496).to_string();
+        assert!(nearly.contains("core is 94% busy\n"), "{nearly}");
         let full = one_reader(0.97);
         assert!(
             full.to_string().contains("verdict: nothing stands out\n"),

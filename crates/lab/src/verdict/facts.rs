@@ -6,7 +6,8 @@ use coral_wire::nid::Nid;
 use coral_wire::opc;
 use serde::{Deserialize, Serialize};
 
-use super::going::Going;
+use super::clients::{Clients, clients};
+use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
 use super::stored::stored;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
@@ -56,7 +57,7 @@ impl Data {
     }
 }
 
-/// RPCs of all clients to one target.
+/// RPCs to one target, of all clients or of those that are told apart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Path {
     /// The target.
@@ -69,6 +70,8 @@ pub struct Path {
     pub service_s: f64,
     /// Seconds by segment, all RPCs together.
     pub seconds: BTreeMap<Segment, f64>,
+    /// Seconds of operations by segment, where clients are told apart.
+    pub op_seconds: BTreeMap<Segment, f64>,
     /// Least time on the way there and back, seconds; infinite where no server has said when it had a request and sent the reply.
     pub rtt_s: f64,
     /// Least time until request and reply were sent, seconds.
@@ -232,6 +235,12 @@ pub struct Facts {
     pub seconds: BTreeMap<(Segment, String), f64>,
     /// By target.
     pub paths: Vec<Path>,
+    /// The same for each client; none where there is one only, or all have few RPCs.
+    pub clients: Vec<Clients>,
+    /// Operations that waited for a lock of programs, which nothing else counts, and their seconds.
+    pub program_locks: (u64, f64),
+    /// Seconds of operations at servers that were asked, and had forgotten their requests.
+    pub forgotten_s: f64,
     /// Files whose locks were waited for, the worst first.
     pub contended: Vec<Contended>,
     /// Files that several clients write, past their caches, the worst first.
@@ -262,7 +271,7 @@ pub struct Facts {
     pub conflict_s: f64,
 }
 
-fn seconds(ns: i64) -> f64 {
+pub(super) fn seconds(ns: i64) -> f64 {
     ns as f64 / 1e9
 }
 
@@ -274,11 +283,15 @@ impl Facts {
             conflict_s: seconds(j.conflict_ns),
             ..Facts::default()
         };
-        let from = j.ops.iter().map(|o| o.op.span.0).min().unwrap_or(0);
-        let to = j.ops.iter().map(|o| o.op.span.1).max().unwrap_or(0);
+        let (left_out, ops): (Vec<&JoinedOp>, Vec<&JoinedOp>) =
+            j.ops.iter().partition(|o| waits_for_a_program(o));
+        let left_out_s = left_out.iter().map(|o| seconds(o.ns())).sum::<f64>() + 0.0;
+        f.program_locks = (left_out.len() as u64, left_out_s);
+        let from = ops.iter().map(|o| o.op.span.0).min().unwrap_or(0);
+        let to = ops.iter().map(|o| o.op.span.1).max().unwrap_or(0);
         f.window_s = seconds(to - from);
         let mut kinds: BTreeMap<&str, OpKind> = BTreeMap::new();
-        for o in &j.ops {
+        for o in &ops {
             let k = kinds.entry(&o.op.op).or_default();
             k.op = o.op.op.to_string();
             k.count += 1;
@@ -293,7 +306,7 @@ impl Facts {
         let part = |i: i64| i128::from(to - from) * i128::from(2 * i + 1) / i128::from(2 * SAMPLES);
         let moments = (0..SAMPLES).map(|i| from + part(i) as i64);
         let sorted = |end: fn(&JoinedOp) -> i64| {
-            let mut all: Vec<i64> = j.ops.iter().map(end).collect();
+            let mut all: Vec<i64> = ops.iter().map(|o| end(o)).collect();
             all.sort_unstable();
             all
         };
@@ -301,15 +314,19 @@ impl Facts {
         let by = |all: &[i64], t: i64| all.partition_point(|at| *at <= t);
         let is_on = |t: i64| by(&begun, t) - by(&ended, t);
         f.under_way = moments.map(is_on).sum::<usize>() as f64 / SAMPLES as f64;
-        f.paths = paths(j, (from, to));
-        f.contended = contended(j);
-        f.shared = shared(j);
-        let clients: BTreeSet<usize> = j.ops.iter().map(|o| o.client).collect();
-        let counts = |(c, at): &&(usize, i64)| clients.contains(c) && (from..to).contains(at);
+        // A server's own RPCs to others are no way of a client.
+        let own: BTreeSet<usize> = ops.iter().map(|o| o.client).collect();
+        let stored = stored(j);
+        let together = paths(j, (from, to), &stored, |c| own.contains(&c).then_some(0));
+        f.paths = together.into_values().collect();
+        f.clients = clients(j, &ops, (from, to), &stored);
+        f.contended = contended(&ops);
+        f.shared = shared(j, &ops);
+        let counts = |(c, at): &&(usize, i64)| own.contains(c) && (from..to).contains(at);
         let asked = j.callbacks.iter().filter(counts);
         let who: BTreeSet<usize> = asked.clone().map(|(c, _)| *c).collect();
         f.callbacks = (asked.count() as u64, who.len() as u32);
-        f.waited = waited(j);
+        f.waited = waited(j, &ops);
         for r in j
             .rpcs
             .iter()
@@ -353,19 +370,29 @@ pub(super) fn bytes(r: &coral_stopwatch::Rpc) -> u64 {
     r.bulk_bytes + u64::from(r.inline_bytes)
 }
 
-/// What went on in the window; RPCs of before it, such as those of the mount, say nothing of the load.
-fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
+/// Whether most of its time is a wait for a lock that programs take from each other: how long one keeps it is its own affair.
+fn waits_for_a_program(o: &JoinedOp) -> bool {
+    o.op.op == PROGRAM_LOCK && 2 * o.in_segment(Segment::LockWait) > o.ns()
+}
+
+/// What went on in the window, by group of clients and target; RPCs of before it, such as those of the mount, say nothing of the load.
+pub(super) fn paths(
+    j: &Joined,
+    (from, to): (i64, i64),
+    stored: &[Option<u64>],
+    group: impl Fn(usize) -> Option<usize>,
+) -> BTreeMap<(usize, usize), Path> {
     let half = from + (to - from) / 2;
-    let mut all: BTreeMap<usize, Gathered> = BTreeMap::new();
-    // A server's own RPCs to others are no way of a client.
-    let clients: BTreeSet<usize> = j.ops.iter().map(|o| o.client).collect();
-    let inside = |(_, r): &(usize, &JoinedRpc)| {
+    let mut all: BTreeMap<(usize, usize), Gathered> = BTreeMap::new();
+    let inside = |r: &JoinedRpc| {
         let (begun, ended) = r.rpc.span;
-        clients.contains(&r.client) && ended > begun && (from..to).contains(&begun)
+        ended > begun && (from..to).contains(&begun)
     };
-    let stored = stored(j);
-    for (i, r) in j.rpcs.iter().enumerate().filter(inside) {
-        let (p, halves, slotted, limits) = all.entry(r.target).or_default();
+    for (i, r) in j.rpcs.iter().enumerate().filter(|(_, r)| inside(r)) {
+        let Some(group) = group(r.client) else {
+            continue;
+        };
+        let (p, halves, slotted, limits) = all.entry((group, r.target)).or_default();
         let in_segment = |s| -> i64 {
             let of = r.parts.iter().filter(|p| p.segment == s);
             of.map(Part::ns).sum()
@@ -384,9 +411,8 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
         if in_segment(Segment::Remote) == 0 {
             p.rtt_s = p.rtt_s.min(rtt(r));
         }
-        p.send_s = p.send_s.min(seconds(
-            sent_late_ns(&r.rpc) + in_segment(Segment::ReplyOut),
-        ));
+        let late = seconds(sent_late_ns(&r.rpc) + r.reply_late_ns);
+        p.send_s = p.send_s.min(late.min(rtt(r)));
         p.rpcs += 1;
         p.service_s += served;
         slotted.0 += u64::from(r.rpc.in_flight);
@@ -429,20 +455,20 @@ fn paths(j: &Joined, (from, to): (i64, i64)) -> Vec<Path> {
     }
     let done = all
         .into_iter()
-        .map(|(target, (mut p, halves, slotted, limits))| {
+        .map(|((group, target), (mut p, halves, slotted, limits))| {
             p.target = j.names[target].clone();
             p.places = limits.into_values().sum();
             p.in_flight = slotted.0 as f64 / slotted.1.max(1) as f64;
             let mean = |(s, n): (f64, u64)| s / n.max(1) as f64;
             p.storage_halves_s = (mean(halves[0]), mean(halves[1]));
-            p
+            ((group, target), p)
         });
     done.collect()
 }
 
 /// Of those that are large apart.
-fn waited(j: &Joined) -> (f64, f64) {
-    let of: BTreeSet<usize> = j.ops.iter().flat_map(|o| &o.rpcs).copied().collect();
+fn waited(j: &Joined, ops: &[&JoinedOp]) -> (f64, f64) {
+    let of: BTreeSet<usize> = ops.iter().flat_map(|o| &o.rpcs).copied().collect();
     let (mut all, mut large) = (0.0, 0.0);
     for r in of.into_iter().map(|i| &j.rpcs[i].rpc) {
         let took = seconds(r.span.1 - r.span.0);
@@ -456,7 +482,8 @@ fn waited(j: &Joined) -> (f64, f64) {
 const WAY: [Segment; 3] = [Segment::Send, Segment::Network, Segment::ReplyOut];
 
 /// How long after its client wanted to send it a request was sent. Only the client's clock counts: where one direction takes longer,
-/// matching the clocks of both ends shares that out to both directions, and half of it would be missing here.
+/// matching the clocks of both ends shares that out to both directions, and half of it would be missing here. Of a reply it is the
+/// server's clock that counts, for the same reason.
 fn sent_late_ns(r: &coral_stopwatch::Rpc) -> i64 {
     (r.sent.min(r.reply) - r.sending).max(0)
 }
@@ -467,9 +494,9 @@ fn rtt(r: &JoinedRpc) -> f64 {
     seconds(on_it.map(Part::ns).sum())
 }
 
-fn contended(j: &Joined) -> Vec<Contended> {
+fn contended(ops: &[&JoinedOp]) -> Vec<Contended> {
     let mut all: BTreeMap<(u64, u32, u32), (Contended, BTreeSet<usize>)> = BTreeMap::new();
-    for o in j.ops.iter().filter(|o| o.op.fid.0 != 0) {
+    for o in ops.iter().filter(|o| o.op.fid.0 != 0) {
         let waited = o.in_segment(Segment::LockWait);
         if waited > 0 {
             let (c, clients) = all.entry(o.op.fid).or_default();
@@ -490,9 +517,9 @@ fn contended(j: &Joined) -> Vec<Contended> {
 }
 
 /// Files that more than one client wrote with an RPC within the operation.
-fn shared(j: &Joined) -> Vec<Shared> {
+fn shared(j: &Joined, ops: &[&JoinedOp]) -> Vec<Shared> {
     let mut all: BTreeMap<(u64, u32, u32), (Shared, BTreeSet<usize>)> = BTreeMap::new();
-    for o in j.ops.iter().filter(|o| o.op.fid.0 != 0) {
+    for o in ops.iter().filter(|o| o.op.fid.0 != 0) {
         let own = o.rpcs.iter().map(|i| &j.rpcs[*i].rpc);
         let sent: Vec<u32> = own.filter(|r| r.op == o.op.id).map(|r| r.opc).collect();
         if sent
@@ -562,6 +589,7 @@ mod tests {
                 service: String::new(),
                 target: 1,
                 client: 0,
+                reply_late_ns: 0,
                 parts,
             }],
             ..Joined::default()
@@ -569,5 +597,14 @@ mod tests {
         let f = Facts::of(&j);
         assert_eq!((f.paths[0].send_s, f.paths[0].rtt_s), (0.04, 0.041));
         assert_eq!(f.paths[0].way_s(), 0.041);
+        // a reply that is held back for 1 s, half of which its client takes for the network
+        let mut late = j;
+        let r = &mut late.rpcs[0];
+        (r.rpc.sent, r.rpc.span, r.reply_late_ns) = (0, (0, 1000 * MS), 1000 * MS);
+        let half = [(Segment::ReplyOut, 0, 500), (Segment::Network, 500, 1000)];
+        r.parts = half.map(|(s, from, to)| part(s, from, to)).to_vec();
+        late.ops[0].op.span = r.rpc.span;
+        let f = Facts::of(&late);
+        assert_eq!((f.paths[0].send_s, f.paths[0].rtt_s), (1.0, 1.0));
     }
 }

@@ -7,6 +7,9 @@ use coral_wire::opc;
 use super::rules::ms;
 use crate::attribution::Segment;
 
+/// The operation in which a program waits for a lock of programs, fcntl(2) or flock(2).
+pub(super) const PROGRAM_LOCK: &str = "SETLKW";
+
 /// Operations that are under way, and where the oldest of them waits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Going {
@@ -30,6 +33,8 @@ pub struct Going {
     pub in_background: bool,
     /// It waits for a lock.
     pub wants_lock: bool,
+    /// All of it are programs that wait for locks which programs have: how long these keep them is their own affair.
+    pub of_programs: bool,
     /// Who has that lock and does not give it back, as far as servers were asked.
     pub holder: Option<Holder>,
 }
@@ -78,19 +83,13 @@ const CALLBACKS: [u32; 3] = [
 pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
     // What a server asks of others is within what its client waits for.
     let clients = dumps.iter().filter(|d| !is_server(d));
-    let (mut count, mut all_s) = (0, 0.0);
-    let mut oldest: Option<(i64, &Dump, &Begun)> = None;
-    for d in clients {
-        for b in tops(&d.under_way) {
-            count += 1;
-            let age = d.now - b.begun;
-            all_s += seconds(age);
-            if oldest.is_none_or(|(most, ..)| age > most) {
-                oldest = Some((age, d, b));
-            }
-        }
-    }
-    let (age, d, b) = oldest?;
+    let all = clients.flat_map(|d| tops(&d.under_way).map(move |b| (d.now - b.begun, d, b)));
+    let (of_programs, others): (Vec<_>, Vec<_>) = all.partition(|(.., b)| is_program_lock(b));
+    let is_of_programs = others.is_empty();
+    let all = if is_of_programs { of_programs } else { others };
+    // Of several that are as old, the first.
+    let oldest = all.iter().rev().max_by_key(|(age, ..)| *age);
+    let (age, d, b) = *oldest?;
     // Of its RPCs the oldest: the others may have begun when it had waited already.
     let mine = |r: &&Begun| r.opc.is_some() && b.op != 0 && r.op == b.op;
     let rpc = match b.opc {
@@ -102,18 +101,26 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
         None => b.waits.is_some_and(|(wait, _)| wait == Wait::Lock),
     };
     Some(Going {
-        count,
+        count: all.len() as u64,
         oldest_s: seconds(age),
         oldest: text(d, b, rpc),
         target: rpc.map(name),
         client: primary(d).to_owned(),
-        seconds: all_s,
+        seconds: all.iter().map(|(age, ..)| seconds(*age)).sum(),
         usual_s: usual(dumps, b),
         quiet_s: quiet(dumps),
         in_background: b.opc.is_some(),
         wants_lock,
-        holder: wants_lock.then(|| holder(dumps, b.fid)).flatten(),
+        of_programs: is_of_programs,
+        holder: (wants_lock && !is_of_programs)
+            .then(|| holder(dumps, b.fid))
+            .flatten(),
     })
+}
+
+/// Its server has answered that others have the lock.
+fn is_program_lock(b: &Begun) -> bool {
+    b.name == PROGRAM_LOCK && b.waits.is_some_and(|(wait, _)| wait == Wait::Lock)
 }
 
 fn primary(d: &Dump) -> &str {
@@ -334,6 +341,24 @@ mod tests {
         assert_eq!((g.usual_s, g.quiet_s, g.seconds), (0.5, 8.5, 8.0));
         let alone = going(&[waits]).unwrap();
         assert!(alone.wants_lock && alone.holder.is_none());
+    }
+
+    #[test]
+    fn a_lock_of_programs_is_told_where_nothing_else_goes_on() {
+        let lock = |waits| Begun {
+            waits,
+            ..begun(1, "SETLKW", 0)
+        };
+        let waits = lock(Some((Wait::Lock, 0)));
+        let alone = going(&[client(vec![waits.clone()])]).unwrap();
+        assert!(alone.of_programs, "{alone:?}");
+        let read = begun(2, "READ", 9 * S);
+        let g = going(&[client(vec![waits, read])]).unwrap();
+        assert_eq!((g.of_programs, g.count, g.seconds), (false, 1, 1.0));
+        assert!(g.oldest.starts_with("READ "), "{}", g.oldest);
+        let asks = client(vec![lock(None), rpc(1, "fs-MDT0000_UUID", 0)]);
+        let g = going(&[asks]).unwrap();
+        assert!(!g.of_programs, "its server does not answer");
     }
 
     #[test]

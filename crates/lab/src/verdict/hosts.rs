@@ -26,7 +26,9 @@ fn of_processors(f: &Facts) -> f64 {
     ];
     let all: f64 = all.iter().map(|s| f.share(*s, None)).sum();
     // Where even the quickest is sent late, that is the way, not a processor.
-    let delayed = f.paths.iter().map(|p| p.send_s * p.rpcs as f64);
+    let views = f.views();
+    let ways = views.iter().flat_map(|v| v.paths);
+    let delayed = ways.map(|p| p.send_s * p.rpcs as f64);
     let sending = f.share(Segment::Send, None) + f.share(Segment::ReplyOut, None);
     all - sending.min(delayed.sum::<f64>() / f.op_s().max(1e-12))
 }
@@ -35,7 +37,9 @@ fn of_processors(f: &Facts) -> f64 {
 /// slow, it is that which takes the time.
 fn unread(f: &Facts, slow_links: &[String]) -> f64 {
     let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
-    let paths = f.paths.iter().filter(|p| !slow_links.contains(&p.target));
+    let views = f.views();
+    let ways = views.iter().flat_map(|v| v.paths);
+    let paths = ways.filter(|p| !slow_links.contains(&p.target));
     paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12)
 }
 

@@ -12,6 +12,7 @@
 /// The file of a run that has the records of its last step.
 pub const STOPWATCHES: &str = "stopwatches.json";
 
+mod clients;
 mod explain;
 mod facts;
 mod going;
@@ -24,6 +25,7 @@ mod stored;
 mod trial;
 mod users;
 
+pub use clients::Clients;
 pub use explain::{Little, Transfers, Verdict, explain};
 pub use facts::{Contended, Data, Facts, Host, OpKind, Path, RouterBuffers, SMALL_BYTES, Shared};
 pub use going::{Going, Holder};

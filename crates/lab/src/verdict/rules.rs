@@ -3,11 +3,14 @@
 //! A target is slow when its peers are not, or, where it has none, when it is slower than solid-state storage or a network within
 //! a building is. The limits stand at the top, each with its reason.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::attribution::Segment;
 
+use super::clients::View;
 use super::facts::{Data, Facts, Path};
 use super::hosts::hosts;
-use super::links::{Link, saturated};
+use super::links::saturated;
 
 /// Share of the operations' time below which nobody is accused.
 pub(super) const SHARE_LEAST: f64 = 0.2;
@@ -20,7 +23,7 @@ const STORAGE_ALONE_S: f64 = 0.005;
 /// Bytes that storage stores in a second beside that: what a solid-state disk does, by five.
 const STORAGE_BYTES_PER_S: f64 = 200e6;
 /// Seconds there and back within a building; more is distance.
-const RTT_NEAR_S: f64 = 0.002;
+pub(super) const RTT_NEAR_S: f64 = 0.002;
 /// RPCs in flight that Lustre has by default.
 const IN_FLIGHT_DEFAULT: u32 = 8;
 /// Locks given back in an operation, from which on clients take them from each other.
@@ -118,8 +121,9 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     let behind = behind.unwrap_or_default();
     for p in &f.paths {
         out.extend(slow_storage(f, p));
-        out.extend(slow_link(f, p).filter(|c| !behind.contains(&c.subject)));
     }
+    let links = slow_links(f).into_iter();
+    out.extend(links.filter(|c| !behind.contains(&c.subject)));
     let is_behind = |c: &Cause| c.subject.split(", ").all(|s| behind.iter().any(|b| b == s));
     let is_far = |c: &Cause| [FAR, PROGRAMS].contains(&c.subject.as_str());
     let is_queue = |c: &Cause| full.is_some() && (is_far(c) || is_behind(c));
@@ -154,14 +158,14 @@ fn median(mut all: Vec<f64>) -> Option<f64> {
     all.get(all.len().checked_sub(1)? / 2).copied()
 }
 
-/// The median of what other targets of the same kind have that did something `alike`.
+/// The median of what other targets of the same kind have that did something `alike`, of these paths.
 fn peers(
-    f: &Facts,
+    paths: &[Path],
     of: &Path,
     alike: impl Fn(&Path) -> bool,
     what: impl Fn(&Path) -> f64,
 ) -> Option<f64> {
-    let others = f.paths.iter().filter(|p| p.target != of.target);
+    let others = paths.iter().filter(|p| p.target != of.target);
     let alike = others.filter(|p| p.is_ost() == of.is_ost() && p.rpcs > 0 && alike(p));
     median(alike.map(what).collect())
 }
@@ -189,7 +193,7 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     let usual = usual_storage_s(p);
     // What they would take with as many bytes.
     let times = |o: &Path| o.storage_s() / usual_storage_s(o);
-    let peers = peers(f, p, |o| o.storage_rpcs > 0, times).map(|t| t * usual);
+    let peers = peers(&f.paths, p, |o| o.storage_rpcs > 0, times).map(|t| t * usual);
     let (is_slow, against) = match peers {
         Some(m) => (
             mean > TIMES_PEERS * m && mean - m > MORE_LEAST_S,
@@ -216,29 +220,21 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
     })
 }
 
-/// Least time there and back to a server. Of a busy way even the quickest RPC may have stood in a queue: where TCP has measured the
-/// way, that counts, with what was held back before it was sent.
-fn unqueued(f: &Facts, p: &Path) -> f64 {
-    let of = |l: &&Link| (l.from == p.peer || l.to == p.peer) && l.least_rtt_s > 0.0;
-    let least = f.links.iter().filter(of).map(|l| l.least_rtt_s);
-    let least = least.fold(f64::INFINITY, f64::min);
-    p.rtt_s.min(least + p.send_s)
+/// A way that is slow as its client sees it.
+struct SlowWay {
+    /// Share of all operations' time.
+    share: f64,
+    figure: String,
+    /// The client, where it is not all.
+    from: Option<String>,
 }
 
-/// Share of the operations' time that is on the way to a target and back: also what is held back before it is sent, as by a delay that
-/// LNet makes.
-fn on_way(f: &Facts, p: &Path) -> f64 {
-    let at = |s: Segment| f.share(s, Some(&p.target));
-    let held = p.held_s() * p.rpcs as f64 / f.op_s().max(1e-12);
-    at(Segment::Network) + at(Segment::Bulk) + (at(Segment::Send) + at(Segment::ReplyOut)).min(held)
-}
-
-fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
-    let share = on_way(f, p) + queued_for(f, p, p.way_s() * p.rpcs as f64);
+fn slow_way(v: &View, p: &Path) -> Option<SlowWay> {
+    let share = v.on_way(p) + v.queued_for(p, p.way_s() * p.rpcs as f64);
     // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
     let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
-    let others = f.paths.iter().filter(|o| o.target != p.target);
-    let there = |o: &Path| unqueued(f, o);
+    let others = v.paths.iter().filter(|o| o.target != p.target);
+    let there = |o: &Path| v.unqueued(o);
     let nearest = others.min_by(|a, b| there(a).total_cmp(&there(b)));
     let more_least = match nearest.is_some_and(alike) {
         true => MORE_LEAST_S,
@@ -247,13 +243,10 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
     let (nearest, own_way) = (nearest.map_or(f64::INFINITY, there), there(p));
     let known = nearest.is_finite() && own_way.is_finite();
     let far = known && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
-    let (way, peers) = (p.way_s(), peers(f, p, alike, Path::way_s));
+    let (way, peers) = (p.way_s(), peers(v.paths, p, alike, Path::way_s));
     let is_slow = |m: f64| way > TIMES_PEERS * m && way - m > MORE_LEAST_S;
     let slow = own_way.is_finite() && peers.is_some_and(is_slow);
-    ((far || slow) && share >= SHARE_LEAST).then(|| Cause {
-        kind: CauseKind::SlowLink,
-        subject: p.target.clone(),
-        fid: None,
+    (far || slow).then(|| SlowWay {
         share,
         figure: format!(
             "{} on the way an RPC, {} at least there and back; {}",
@@ -264,9 +257,38 @@ fn slow_link(f: &Facts, p: &Path) -> Option<Cause> {
                 _ => format!("the nearest server {}", ms(nearest)),
             }
         ),
-        ceiling: None,
-        change: format!("measure the way to {} alone with `lst`", p.target),
+        from: v.who(),
     })
+}
+
+/// Targets to which the way is slow from all clients that use it, or from some.
+fn slow_links(f: &Facts) -> Vec<Cause> {
+    let views = f.views();
+    let mut all: BTreeMap<&str, Vec<SlowWay>> = BTreeMap::new();
+    for v in &views {
+        for p in v.paths {
+            all.entry(&p.target).or_default().extend(slow_way(v, p));
+        }
+    }
+    let cause = |(target, ways): (&str, Vec<SlowWay>)| {
+        let share = ways.iter().map(|w| w.share).sum::<f64>();
+        let users = views.iter().flat_map(|v| v.paths);
+        let users = users.filter(|p| p.target == target && p.rpcs > 0).count();
+        let worst = (ways.iter()).max_by(|a, b| a.share.total_cmp(&b.share))?;
+        (share >= SHARE_LEAST).then(|| Cause {
+            kind: CauseKind::SlowLink,
+            subject: target.to_owned(),
+            fid: None,
+            share,
+            figure: match &worst.from {
+                Some(from) if ways.len() < users => format!("{}; from {from}", worst.figure),
+                _ => worst.figure.clone(),
+            },
+            ceiling: None,
+            change: format!("measure the way to {target} alone with `lst`"),
+        })
+    };
+    all.into_iter().filter_map(cause).collect()
 }
 
 fn window(f: &Facts) -> Option<Cause> {
@@ -274,7 +296,13 @@ fn window(f: &Facts) -> Option<Cause> {
     let waited = |p: &Path| p.seconds.get(&Segment::ClientQueue).copied().unwrap_or(0.0);
     // The path whose slots were waited for most, and those whose slots were waited for about as much: which of these is the first is
     // chance.
-    let too_few = |p: &&Path| slots_are_too_few(p);
+    let views = f.views();
+    let too_few = |p: &&Path| {
+        let mut own = views.iter().flat_map(|v| v.paths);
+        own.any(|o| {
+            o.target == p.target && waited(o) >= waited(p) / TIMES_PEERS && slots_are_too_few(o)
+        })
+    };
     let most = f.paths.iter().map(waited).fold(0.0, f64::max);
     let alike = |p: &&Path| waited(p) > 0.0 && waited(p) >= most / TIMES_PEERS;
     let mut all: Vec<&Path> = f.paths.iter().filter(alike).filter(too_few).collect();
@@ -342,15 +370,16 @@ fn distance(p: &Path) -> f64 {
     p.rtt_s * (1.0 + p.bulk_rpcs as f64 / p.rpcs.max(1) as f64)
 }
 
-/// All servers are far, and what is on the way at once does not fill it, whoever bounds that: slots, what is read ahead, or the
-/// programs.
+/// All servers are far from the clients that have most of the time, and what is on the way at once does not fill it, whoever bounds
+/// that: slots, what is read ahead, or the programs.
 fn far_window(f: &Facts) -> Option<Cause> {
-    let on_way: f64 = f.paths.iter().map(|p| on_way(f, p)).sum();
-    let share = f.share(Segment::ClientQueue, None) + on_way.max(in_flight_share(f));
-    let used = f.paths.iter().filter(|p| p.rpcs > 0);
-    let nearest = used.map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
-    let known = f.paths.iter().filter(|p| p.rtt_s.is_finite());
+    let views = f.far_views();
+    let share = (views.iter()).map(|v| v.share(Segment::ClientQueue) + in_flight_share(v));
+    let share = share.sum::<f64>();
+    let used = views.iter().flat_map(|v| v.paths);
+    let known = used.filter(|p| p.rtt_s.is_finite());
     let large: Vec<&Path> = known.filter(|p| p.large.rpcs > 0).collect();
+    let targets: BTreeSet<&str> = large.iter().map(|p| p.target.as_str()).collect();
     let all = large.iter().fold(Data::default(), |d, p| d.with(p.large));
     let (size, mean) = (all.mean_bytes(), all.mean_s());
     let way = large.iter().map(|p| 2.0 * p.rtt_s * p.large.rpcs as f64);
@@ -359,7 +388,7 @@ fn far_window(f: &Facts) -> Option<Cause> {
     let in_flight = all.placed_s / f.window_s.max(1e-12);
     let places: u32 = large.iter().map(|p| p.places).sum();
     let max = large.iter().map(|p| p.in_flight_max).max()?;
-    let is_far = nearest.is_finite() && nearest > RTT_NEAR_S && way > mean / 2.0;
+    let is_far = way > mean / 2.0;
     let is_full = in_flight >= 0.7 * f64::from(places);
     // Where there are places left it is not their number that limits.
     let (kind, subject) = match is_full {
@@ -372,14 +401,15 @@ fn far_window(f: &Facts) -> Option<Cause> {
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "{under_way:.1} RPCs of {:.0} KiB under way to {}, with {in_flight:.1} of {places} places; {} an RPC, of which twice there and back {}",
+            "{under_way:.1} RPCs of {:.0} KiB under way to {}, with {in_flight:.1} of {places} places; {} an RPC, of which twice there and back {}{}",
             size / 1024.0,
-            match large.len() {
+            match targets.len() {
                 1 => "one OST".to_owned(),
                 n => format!("{n} OSTs"),
             },
             ms(mean),
-            ms(way)
+            ms(way),
+            who_is_far(f, &views)
         ),
         ceiling: Some(format!(
             "{under_way:.1} under way x {:.0} KiB / {} = {}{}",
@@ -396,15 +426,25 @@ fn far_window(f: &Facts) -> Option<Cause> {
         )),
         change: match is_full {
             true => format!("lctl set_param osc.*.max_rpcs_in_flight={}", 2 * max),
-            false => more_at_once(f, large.len()),
+            false => more_at_once(f, targets.len()),
         },
     })
 }
 
-/// What all have on the way, with whatever waits before it is sent.
-fn in_flight_share(f: &Facts) -> f64 {
+/// What clients have on the way, with whatever waits before it is sent.
+fn in_flight_share(v: &View) -> f64 {
     let parts = [Segment::Send, Segment::Network, Segment::Bulk];
-    parts.iter().map(|s| f.share(*s, None)).sum()
+    let sent: f64 = parts.iter().map(|s| v.share(*s)).sum();
+    sent.max(v.paths.iter().map(|p| v.on_way(p)).sum())
+}
+
+/// Names the clients that are far, where others are not.
+fn who_is_far(f: &Facts, far: &[View]) -> String {
+    let who: Vec<String> = far.iter().filter_map(View::who).collect();
+    match (&who[..], f.views().len() > far.len()) {
+        ([_, ..], true) => format!("; that is {}, and others are near", who.join(", ")),
+        _ => String::new(),
+    }
 }
 
 /// How to have more on the way than goes to so many OSTs now.
@@ -419,25 +459,29 @@ fn more_at_once(f: &Facts, used: usize) -> String {
 }
 
 fn fixed_concurrency(f: &Facts) -> Option<Cause> {
-    let used: Vec<&Path> = (f.paths.iter())
-        .filter(|p| p.rpcs > 0 && p.rtt_s.is_finite())
-        .collect();
-    let share: f64 = used.iter().map(|p| on_way(f, p)).sum();
-    let rpcs: u64 = used.iter().map(|p| p.rpcs).sum();
-    let rtt = used.iter().map(|p| p.rtt_s * p.rpcs as f64).sum::<f64>() / rpcs.max(1) as f64;
     // Distance to all of them: else it is one link.
-    let nearest = used.iter().map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
-    let n = f.op_s() / f.window_s.max(1e-12);
-    let r = f.op_s() / f.count().max(1) as f64;
-    (share >= 0.5 && nearest.is_finite() && nearest > RTT_NEAR_S && f.is_small()).then(|| Cause {
+    let views = f.far_views();
+    let on_way = |v: &View| v.paths.iter().map(|p| v.on_way(p)).sum::<f64>();
+    let share: f64 = views.iter().map(on_way).sum();
+    let used = || {
+        let all = views.iter().flat_map(|v| v.paths);
+        all.filter(|p| p.rpcs > 0 && p.rtt_s.is_finite())
+    };
+    let rpcs: u64 = used().map(|p| p.rpcs).sum();
+    let rtt = used().map(|p| p.rtt_s * p.rpcs as f64).sum::<f64>() / rpcs.max(1) as f64;
+    let op_s: f64 = views.iter().map(|v| v.seconds).sum();
+    let n = op_s / f.window_s.max(1e-12);
+    let r = op_s / views.iter().map(|v| v.count).sum::<u64>().max(1) as f64;
+    (share >= 0.5 && f.is_small()).then(|| Cause {
         kind: CauseKind::FixedConcurrency,
         subject: PROGRAMS.to_owned(),
         fid: None,
         share,
         figure: format!(
-            "{n:.1} operations under way, {} each, of which there and back {}",
+            "{n:.1} operations under way, {} each, of which there and back {}{}",
             ms(r),
-            ms(rtt)
+            ms(rtt),
+            who_is_far(f, &views)
         ),
         ceiling: Some(format!("{n:.1} / {} = {:.0} operations/s", ms(r), n / r)),
         change: "more operations at once, as by more programs".to_owned(),
@@ -574,9 +618,8 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::super::facts::{Host, OpKind};
+    use super::super::links::Link;
     use super::*;
 
     /// RPCs of so many bytes to a target, each so long on the way.

@@ -12,7 +12,7 @@ use super::facts::{Facts, Host, RouterBuffers, is_ost};
 use super::going::{going, is_server};
 use super::links::{Look, links};
 use super::trial::LEAST_COUNT;
-use crate::attribution::{Joined, join, to_one_clock};
+use crate::attribution::{Joined, Segment, join, to_one_clock};
 
 /// A grant below which an OST gives hardly any: one RPC of Lustre's.
 const GRANT_LEAST_BYTES: u64 = 4 << 20;
@@ -81,8 +81,17 @@ impl Seen {
 
     /// Operations of the last `seconds` before the last dump was made, with what belongs to them: see [`Self::recent`].
     pub fn last(&self, seconds: f64) -> Seen {
+        self.until_now(seconds).0
+    }
+
+    /// The same, with how many seconds that are, and how long ago the last of these operations ended.
+    pub fn until_now(&self, seconds: f64) -> (Seen, f64, f64) {
         let seen = self.on_one_clock();
-        seen.before(seen.now(), seen.until(), seconds).0
+        let (last, seconds) = seen.before(seen.now(), seen.until(), seconds);
+        let ops = last.dumps.iter().flat_map(|d| &d.ops);
+        let ended = ops.map(|o| o.span.1).max();
+        let ago = ended.map_or(seconds, |at| (seen.now() - at) as f64 / 1e9);
+        (last, seconds, ago)
     }
 
     /// Operations of the last `seconds` of the load: before the last of them ended, whenever that was. Also how many seconds that are,
@@ -200,6 +209,7 @@ impl Seen {
         f.hosts = self.hosts.clone();
         f.links = links(&self.tcp);
         f.going = going(&self.dumps);
+        f.forgotten_s = self.forgotten_s(joined, &f);
         let of_paths = f.paths.iter().map(|p| p.target.as_str());
         let known = self.granted.iter().map(|g| g.target.as_str());
         let osts: BTreeSet<&str> = known.chain(of_paths).filter(|t| is_ost(t)).collect();
@@ -228,6 +238,20 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// Seconds of operations at targets whose servers were asked, and had no record of requests that they have answered.
+    fn forgotten_s(&self, joined: &Joined, f: &Facts) -> f64 {
+        let lossy = self.dumps.iter().filter(|d| d.lost > d.lost_ops);
+        let nids: BTreeSet<u64> = lossy.flat_map(|d| d.nids.clone()).collect();
+        let rpcs = joined.rpcs.iter();
+        let missing = rpcs.filter(|r| !r.is_served && r.rpc.xid != 0 && nids.contains(&r.rpc.peer));
+        let targets: BTreeSet<&str> = missing.map(|r| joined.names[r.target].as_str()).collect();
+        let all = f.seconds.iter();
+        let at = all.filter(|((s, at), _)| *s == Segment::Remote && targets.contains(at.as_str()));
+        at.map(|(_, s)| s).sum::<f64>() + 0.0
+    }
+}
+
 /// Sets the clock of a dump forward.
 fn shift(d: &mut Dump, by: i64) {
     if by == 0 {
@@ -239,6 +263,9 @@ fn shift(d: &mut Dump, by: i64) {
         }
     };
     d.now += by;
+    if let Some(machine) = &mut d.machine {
+        machine.base_ns -= by;
+    }
     for o in &mut d.ops {
         (o.span.0, o.span.1) = (o.span.0 + by, o.span.1 + by);
         waits(&mut o.waits);
@@ -467,6 +494,157 @@ mod tests {
             "{share}, {count}"
         );
         assert!(untold(&seen).0 > 0.5, "all of it");
+    }
+
+    /// Its server was asked, and the requests of others have taken the places of its own.
+    #[test]
+    fn a_server_that_has_forgotten_is_not_to_be_asked() {
+        let next = |seen: &Seen| super::super::explain(&seen.facts(&seen.joined())).next;
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let server = &mut seen.dumps[1];
+        for (n, s) in server.served.iter_mut().enumerate() {
+            (s.client, s.xid) = (9, n as u64);
+        }
+        assert!(next(&seen).starts_with("ask the servers"), "it lost none");
+        seen.dumps[1].lost = 300;
+        let told = next(&seen);
+        assert!(told.starts_with("the servers were asked"), "{told}");
+        seen.dumps.pop();
+        assert!(next(&seen).starts_with("ask the servers"));
+    }
+
+    /// A program waits for another's lock for most of the time, between its reads.
+    #[test]
+    fn waits_for_locks_of_programs_are_left_out() {
+        let facts = |seen: &Seen| seen.facts(&seen.joined());
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let without = facts(&seen);
+        let lock = |id: u64, from: i64| coral_stopwatch::Op {
+            id,
+            op: "SETLKW".into(),
+            fid: (1, 1, 0),
+            span: (from, from + 1000 * MS),
+            run_ns: 0,
+            waits: vec![(coral_stopwatch::Wait::Lock, from + MS, from + 999 * MS)],
+        };
+        let own = [lock(1001, 100 * MS), lock(1002, 1200 * MS)];
+        seen.dumps[0].ops.extend(own);
+        let f = facts(&seen);
+        assert_eq!(f.program_locks, (2, 2.0));
+        let same = Facts {
+            program_locks: (0, 0.0),
+            ..f.clone()
+        };
+        assert_eq!(same, without);
+        let text = super::super::explain(&f).to_string();
+        let told = "left out: 2 operations, 2.00 s in all, in which programs waited";
+        assert!(text.contains(told), "{text}");
+        // one that is answered at once counts
+        seen.dumps[0].ops.push(coral_stopwatch::Op {
+            waits: vec![],
+            ..lock(1003, 2000 * MS)
+        });
+        assert_eq!(facts(&seen).count(), without.count() + 1);
+    }
+
+    /// A client that is so far from all, and another that is near and reads little.
+    #[test]
+    fn each_client_has_its_own_way() {
+        let op = |client: u64, id: u64, took: i64, way: i64, at: i64| {
+            let target = if id.is_multiple_of(2) {
+                "fs-OST0000_UUID"
+            } else {
+                "fs-OST0001_UUID"
+            };
+            let rpc = coral_stopwatch::Rpc {
+                op: id,
+                peer: 10 + id % 2,
+                target: target.into(),
+                bulk_bytes: 4096,
+                ..rpc_of(opc::OST_READ, 1000 * client + id, (at, at + took))
+            };
+            let op = coral_stopwatch::Op {
+                id,
+                op: "READ".into(),
+                fid: (client, 1, 0),
+                span: rpc.span,
+                run_ns: 0,
+                waits: vec![],
+            };
+            let served = coral_stopwatch::Served {
+                client,
+                xid: rpc.xid,
+                opc: opc::OST_READ,
+                service: "ost_io".into(),
+                arrived: at + way / 2,
+                begun: at + way / 2,
+                replying: at + took - way / 2,
+                replied: at + took - way / 2,
+                run_ns: (took - way) as u64,
+                waits: vec![],
+            };
+            (op, rpc, served)
+        };
+        // of each operation to each server, its time and the part of that which is the way
+        let seen = |far: [i64; 2], near: i64| {
+            let mut seen = Seen::default();
+            let node = |nid: u64| Dump {
+                clock: "one".into(),
+                nids: vec![nid],
+                names: vec![format!("{nid}@tcp")],
+                ..Dump::default()
+            };
+            let mut servers = [node(10), node(11)];
+            for (client, count) in [(1, 100), (2, near)] {
+                let mut own = node(client);
+                let mut at = 0;
+                for id in 1..=count as u64 {
+                    let way = if client == 1 {
+                        far[(id % 2) as usize]
+                    } else {
+                        MS / 20
+                    };
+                    let (op, rpc, served) = op(client, id, way + MS / 2, way, at);
+                    at += way + MS;
+                    servers[(id % 2) as usize].served.push(served);
+                    own.ops.push(op);
+                    own.rpcs.push(rpc);
+                }
+                seen.dumps.push(own);
+            }
+            seen.dumps.extend(servers);
+            seen
+        };
+        let causes = |far, near| {
+            let seen = seen(far, near);
+            let v = super::super::explain(&seen.facts(&seen.joined()));
+            assert_eq!(v.unknown, None, "{v}");
+            let all = v.causes.iter().map(|c| (c.kind, c.subject.clone()));
+            let figures: Vec<_> = v.causes.iter().map(|c| c.figure.as_str()).collect();
+            (all.collect::<Vec<_>>(), figures.join("\n"))
+        };
+        let programs = vec![(CauseKind::FixedConcurrency, "the programs".to_owned())];
+        let far = [20 * MS; 2];
+        assert_eq!(causes(far, 0).0, programs);
+        for near in [9, 1000] {
+            let (named, figure) = causes(far, near);
+            assert_eq!(named, programs, "{near}: {figure}");
+            let told = ", 20.50 ms each, of which there and back 20.00 ms; that is 1@tcp, and others are near";
+            assert!(figure.ends_with(told), "{figure}");
+        }
+        // far from one server only
+        let link = vec![(CauseKind::SlowLink, "fs-OST0001".to_owned())];
+        for near in [0, 9, 1000] {
+            assert_eq!(causes([MS / 20, 20 * MS], near).0, link, "{near}");
+        }
+        let (named, figure) = causes([4 * MS, 40 * MS], 9);
+        assert!(named.contains(&link[0]), "{named:?}");
+        assert!(
+            figure.contains(
+                "40.00 ms at least there and back; the nearest server 4.00 ms; from 1@tcp"
+            ),
+            "{figure}"
+        );
     }
 
     /// A client whose records of RPCs reach back half a second, beside one that did little for three: no rate is of the time of which

@@ -67,6 +67,7 @@ mod tests {
             service: String::new(),
             target,
             client: 0,
+            reply_late_ns: 0,
             parts: vec![],
         }
     }
