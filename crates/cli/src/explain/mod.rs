@@ -78,11 +78,7 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
         None => judge(&facts).of_record(),
     };
     if e.json {
-        let mut all = as_json(&verdict);
-        if let Some((seconds, ago)) = of {
-            all["of"] = json!({ "seconds": seconds, "ended_s_ago": ago });
-        }
-        all["left_out"] = json!(silent);
+        let all = with_source(&verdict, of, &silent);
         print(&format!("{all:#}\n"))?;
         return Ok(left_out(&silent));
     }
@@ -174,6 +170,16 @@ fn read(file: &Path) -> Result<Seen, String> {
         .map_err(|e| format!("'{}' is none of `coral trace --json`: {e}", file.display()))
 }
 
+/// The verdict, with the seconds it is of and how long ago the last operation ended, and why processes did not answer.
+fn with_source(v: &Verdict, of: Option<(f64, f64)>, silent: &[String]) -> Value {
+    let mut all = as_json(v);
+    if let Some((seconds, ago)) = of {
+        all["of"] = json!({ "seconds": seconds, "ended_s_ago": ago });
+    }
+    all["left_out"] = json!(silent);
+    all
+}
+
 fn as_json(v: &Verdict) -> Value {
     let causes = v.causes.iter().map(|c| {
         json!({
@@ -193,8 +199,10 @@ fn as_json(v: &Verdict) -> Value {
             "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "under_way": t.under_way,
             "in_flight": t.in_flight, "places": t.places, "targets": t.targets,
         })),
+        "program_locks": { "operations": v.program_locks.0, "seconds": v.program_locks.1 },
         "not_ended": v.going.as_ref().map(|g| json!({
             "operations": g.count, "oldest_s": g.oldest_s, "oldest": g.oldest,
+            "of_programs": g.of_programs,
             "held_by": g.holder.as_ref().map(|h| json!({
                 "client": h.client, "server": h.server, "asked_s": h.asked_s,
             })),

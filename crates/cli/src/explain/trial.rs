@@ -3,7 +3,7 @@
 
 use super::guard::{Guard, Undo, buffers};
 use super::probe::Probe;
-use super::{as_json, judge, wait, watched};
+use super::{judge, wait, watched, with_source};
 use crate::args::Explain;
 use crate::control::Ask;
 use crate::lnetctl::find;
@@ -38,7 +38,11 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         ));
     }
     let find::Named { sockets, .. } = find::named(&e.places, HOW)?;
-    let (seen, before) = looked(e)?;
+    let Looked {
+        seen,
+        window: before,
+        of,
+    } = looked(e)?;
     let facts = seen.facts(&seen.joined());
     let verdict = judge(&facts);
     if facts.count() < LEAST_COUNT {
@@ -52,7 +56,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         print(&verdict.to_string())?;
     }
     let Some(trial) = trial(&verdict).filter(|_| verdict.unknown.is_none()) else {
-        return tell(e, &verdict, None);
+        return tell(e, &verdict, of, None);
     };
     let mut maker = Maker {
         e,
@@ -65,29 +69,44 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         put_back.iter().flatten().for_each(|l| eprintln!("{l}"));
     }
     let outcome = made?;
-    tell(e, &verdict, Some(&outcome))?;
+    tell(e, &verdict, of, Some(&outcome))?;
     put_back.map(|_| ())
 }
 
 /// Waits for a window, and what was seen in it.
-fn looked(e: &Explain) -> Result<(Seen, Window), String> {
+fn looked(e: &Explain) -> Result<Looked, String> {
     let watched = watched(&e.places, e.window);
     let all = ask_all(&e.places)?.whole()?;
-    let mut seen = all.last(e.window);
+    let (mut seen, seconds, ago) = all.until_now(e.window);
     watched.into(&mut seen);
-    Ok((seen, Window::of(&all, e.window)))
+    Ok(Looked {
+        seen,
+        window: Window::of(&all, e.window),
+        of: (seconds, ago),
+    })
 }
 
-fn tell(e: &Explain, v: &Verdict, outcome: Option<&Outcome>) -> Result<(), String> {
+/// What was seen in a window.
+struct Looked {
+    seen: Seen,
+    window: Window,
+    /// The seconds that it is of, and how long ago the last operation ended.
+    of: (f64, f64),
+}
+
+fn tell(e: &Explain, v: &Verdict, of: (f64, f64), outcome: Option<&Outcome>) -> Result<(), String> {
     match (e.json, outcome) {
-        (true, outcome) => {
-            let mut all = as_json(v);
-            all["trial"] = outcome.map_or(Value::Null, |o| o.json(v));
-            print(&format!("{all:#}\n"))
-        }
+        (true, outcome) => print(&format!("{:#}\n", told(v, of, outcome))),
         (false, Some(o)) => print(&format!("trial:\n{}", o.text(v))),
         (false, None) => print("trial: there is nothing to try\n"),
     }
+}
+
+/// All processes have answered: else no trial is made.
+fn told(v: &Verdict, of: (f64, f64), outcome: Option<&Outcome>) -> Value {
+    let mut all = with_source(v, Some(of), &[]);
+    all["trial"] = outcome.map_or(Value::Null, |o| o.json(v));
+    all
 }
 
 impl Maker<'_> {
@@ -129,7 +148,7 @@ impl Maker<'_> {
                     "trying: nothing is changed; it is looked at again for {} s",
                     self.e.window
                 ));
-                let (seen, _) = looked(self.e)?;
+                let seen = looked(self.e)?.seen;
                 Ok(again(&judge(&seen.facts(&seen.joined())), first()?))
             }
         }
@@ -137,11 +156,11 @@ impl Maker<'_> {
 
     /// The window with the change; then it is put back, and the window after that.
     fn windows(&mut self, before: &Window) -> Result<Windows, String> {
-        let with = looked(self.e)?.1;
+        let with = looked(self.e)?.window;
         let guard = std::mem::replace(&mut self.guard, Guard::start()?);
         let said = guard.put_back()?;
         said.iter().for_each(|l| self.say(l));
-        let after = looked(self.e)?.1;
+        let after = looked(self.e)?.window;
         Ok(Windows {
             before: before.clone(),
             with,
@@ -268,7 +287,7 @@ impl Maker<'_> {
             "trying: nothing is changed; locks are counted for {} s",
             self.e.window
         ));
-        let (seen, _) = looked(self.e)?;
+        let seen = looked(self.e)?.seen;
         let joined = seen.joined();
         let facts: Facts = seen.facts(&joined);
         let named = v.causes.first().and_then(|c| c.fid);
@@ -340,6 +359,19 @@ mod tests {
             Some("fs-OST0001")
         );
         assert_eq!(target_of("llite.fs-12ab.x", "osc."), None);
+    }
+
+    #[test]
+    fn a_trial_tells_what_a_verdict_alone_tells() {
+        let v = judge(&Facts::default());
+        let with = told(&v, (5.0, 0.5), None);
+        assert_eq!(with["of"], json!({ "seconds": 5.0, "ended_s_ago": 0.5 }));
+        assert_eq!(with["left_out"], json!([]));
+        assert!(with["trial"].is_null());
+        let alone = with_source(&v, Some((5.0, 0.5)), &[]);
+        for key in alone.as_object().unwrap().keys() {
+            assert_eq!(with[key], alone[key], "{key}");
+        }
     }
 
     #[test]
