@@ -74,9 +74,9 @@ impl WaitingLocks {
     /// Those that were asked back so long ago, of which at most [`TOLD_MAX`] are told.
     fn older(&self, age: Duration) -> impl Iterator<Item = (u64, Instant)> {
         let now = Instant::now();
-        let all = self.by_cookie.iter();
-        let all = all.filter(move |(_, owed)| now - owed.since >= age);
-        all.map(|(cookie, owed)| (*cookie, owed.since))
+        let all = self.by_time.iter();
+        let all = all.filter_map(|(_, cookie)| Some((*cookie, self.by_cookie.get(cookie)?.since)));
+        all.filter(move |(_, since)| now - *since >= age)
             .take(TOLD_MAX)
     }
 
