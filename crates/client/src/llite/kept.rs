@@ -25,9 +25,9 @@ use parking_lot::Mutex;
 
 use super::mdt_open::MdtOpen;
 
-/// Opens kept of one mount; the oldest goes first. Each costs some 1 KiB here and 200 bytes at the MDT, which has room for those of
-/// 4,096 mounts.
-const MOST: usize = 1024;
+/// Opens kept of one mount; the oldest goes first, so of more files that are read again and again in one order none is. Each costs some
+/// 1 KiB here and 200 bytes at the MDT, which has room for those of 1,024 mounts.
+const MOST: usize = 4096;
 /// A lock is given back after so long, though the MDT has not answered the close: what it does may be waiting for the lock.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
