@@ -21,6 +21,7 @@ mod links;
 mod machine;
 mod rules;
 mod seen;
+mod slow_links;
 mod stored;
 mod trial;
 mod users;

@@ -3,7 +3,7 @@
 //! A target is slow when its peers are not, or, where it has none, when it is slower than solid-state storage or a network within
 //! a building is. The limits stand at the top, each with its reason.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::attribution::Segment;
 
@@ -11,13 +11,14 @@ use super::clients::View;
 use super::facts::{Data, Facts, Path};
 use super::hosts::hosts;
 use super::links::saturated;
+use super::slow_links::slow_links;
 
 /// Share of the operations' time below which nobody is accused.
 pub(super) const SHARE_LEAST: f64 = 0.2;
 /// A target is slow that takes so many times the median of its peers.
-const TIMES_PEERS: f64 = 3.0;
+pub(super) const TIMES_PEERS: f64 = 3.0;
 /// Seconds more than its peers below which it does not matter.
-const MORE_LEAST_S: f64 = 0.000_5;
+pub(super) const MORE_LEAST_S: f64 = 0.000_5;
 /// Seconds of storage an RPC may take where there are no peers: what a solid-state disk's sync takes, five times over.
 const STORAGE_ALONE_S: f64 = 0.005;
 /// Bytes that storage stores in a second beside that: what a solid-state disk does, by five.
@@ -159,7 +160,7 @@ fn median(mut all: Vec<f64>) -> Option<f64> {
 }
 
 /// The median of what other targets of the same kind have that did something `alike`, of these paths.
-fn peers(
+pub(super) fn peers(
     paths: &[Path],
     of: &Path,
     alike: impl Fn(&Path) -> bool,
@@ -171,7 +172,7 @@ fn peers(
 }
 
 /// Bytes of an RPC, in the mean.
-fn mean_bytes(p: &Path) -> f64 {
+pub(super) fn mean_bytes(p: &Path) -> f64 {
     p.data.bytes as f64 / p.rpcs.max(1) as f64
 }
 
@@ -218,77 +219,6 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
             _ => format!("give {} a faster disk", p.target),
         },
     })
-}
-
-/// A way that is slow as its client sees it.
-struct SlowWay {
-    /// Share of all operations' time.
-    share: f64,
-    figure: String,
-    /// The client, where it is not all.
-    from: Option<String>,
-}
-
-fn slow_way(v: &View, p: &Path) -> Option<SlowWay> {
-    let share = v.on_way(p) + v.queued_for(p, p.way_s() * p.rpcs as f64);
-    // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
-    let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
-    let others = v.paths.iter().filter(|o| o.target != p.target);
-    let there = |o: &Path| v.unqueued(o);
-    let nearest = others.min_by(|a, b| there(a).total_cmp(&there(b)));
-    let more_least = match nearest.is_some_and(alike) {
-        true => MORE_LEAST_S,
-        false => RTT_NEAR_S,
-    };
-    let (nearest, own_way) = (nearest.map_or(f64::INFINITY, there), there(p));
-    let known = nearest.is_finite() && own_way.is_finite();
-    let far = known && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
-    let (way, peers) = (p.way_s(), peers(v.paths, p, alike, Path::way_s));
-    let is_slow = |m: f64| way > TIMES_PEERS * m && way - m > MORE_LEAST_S;
-    let slow = own_way.is_finite() && peers.is_some_and(is_slow);
-    (far || slow).then(|| SlowWay {
-        share,
-        figure: format!(
-            "{} on the way an RPC, {} at least there and back; {}",
-            ms(way),
-            ms(own_way),
-            match (far, peers) {
-                (false, Some(m)) => format!("its peers {}", ms(m)),
-                _ => format!("the nearest server {}", ms(nearest)),
-            }
-        ),
-        from: v.who(),
-    })
-}
-
-/// Targets to which the way is slow from all clients that use it, or from some.
-fn slow_links(f: &Facts) -> Vec<Cause> {
-    let views = f.views();
-    let mut all: BTreeMap<&str, Vec<SlowWay>> = BTreeMap::new();
-    for v in &views {
-        for p in v.paths {
-            all.entry(&p.target).or_default().extend(slow_way(v, p));
-        }
-    }
-    let cause = |(target, ways): (&str, Vec<SlowWay>)| {
-        let share = ways.iter().map(|w| w.share).sum::<f64>();
-        let users = views.iter().flat_map(|v| v.paths);
-        let users = users.filter(|p| p.target == target && p.rpcs > 0).count();
-        let worst = (ways.iter()).max_by(|a, b| a.share.total_cmp(&b.share))?;
-        (share >= SHARE_LEAST).then(|| Cause {
-            kind: CauseKind::SlowLink,
-            subject: target.to_owned(),
-            fid: None,
-            share,
-            figure: match &worst.from {
-                Some(from) if ways.len() < users => format!("{}; from {from}", worst.figure),
-                _ => worst.figure.clone(),
-            },
-            ceiling: None,
-            change: format!("measure the way to {target} alone with `lst`"),
-        })
-    };
-    all.into_iter().filter_map(cause).collect()
 }
 
 fn window(f: &Facts) -> Option<Cause> {
@@ -618,6 +548,8 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::facts::{Host, OpKind};
     use super::super::links::Link;
     use super::*;
