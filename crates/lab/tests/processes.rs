@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::place;
+use common::{place, why_incomplete};
 use coral_lab::load::{Ending, Mounted, main};
-use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -89,14 +88,6 @@ fn transfers(dir: &TempDir, file: &str) -> u64 {
     fs::metadata(dir.path().join(file)).map_or(0, |m| m.len() / 4096)
 }
 
-/// Why the record is incomplete.
-fn why(dir: &TempDir) -> String {
-    let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
-    let record: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(record["complete"], false);
-    record["why_incomplete"].as_str().expect("why").to_owned()
-}
-
 /// A program in the place of ssh, with which commands begin in another directory.
 const SSH: &str = "--meet 127.0.0.1 --ssh DIR/ssh --hosts anna,bert";
 
@@ -133,7 +124,7 @@ fn a_process_that_is_killed_ends_the_others_at_once() {
         assert!(said.contains("rank 1"), "{said}");
         let done = transfers(&dir, "f.00000000");
         assert!(done < FEW, "rank 0 went on to {done}");
-        let why = why(&dir);
+        let why = why_incomplete(&dir);
         let told = format!("; 1 of 2 ranks had done {done} operations with ");
         assert!(why.contains(&told), "{told}: {why}");
         assert!(said.contains(&why), "{why}: {said}");
@@ -151,7 +142,7 @@ fn processes_end_where_rank_0_fails_and_say_what_they_did() {
     );
     let done = transfers(&dir, "f.00000001");
     assert!(done < FEW, "rank 1 went on to {done}");
-    let why = why(&dir);
+    let why = why_incomplete(&dir);
     let told = format!("; ranks 0 to 1 had done {done} operations with ");
     assert!(why.contains(&told), "{told}: {why}");
 }
@@ -179,7 +170,7 @@ fn ranks_of_a_foreign_launcher_end_where_another_fails() {
         );
         let done = transfers(&dir, &format!("f.0000000{}", 1 - fails));
         assert!(done < FEW, "rank {} went on to {done}", 1 - fails);
-        let why = why(&dir);
+        let why = why_incomplete(&dir);
         let told = format!("; ranks 0 to 1 had done {done} operations with ");
         assert!(why.contains(&told), "{told}: {why}");
     }
@@ -210,5 +201,9 @@ fn ranks_on_hosts_work_in_the_directory_of_the_command() {
         "bert: the directory of the command, '/none{at}', cannot be worked in there: No such file or directory"
     );
     assert!(said.contains(&format!("ior: {told}")), "{said}");
-    assert!(why(&dir).starts_with(&told), "{}", why(&dir));
+    assert!(
+        why_incomplete(&dir).starts_with(&told),
+        "{}",
+        why_incomplete(&dir)
+    );
 }

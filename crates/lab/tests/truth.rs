@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{good, place, start};
+use common::{good, place, record, start, why_incomplete};
 use coral_lab::load::Failed;
 use serde_json::Value;
 use std::fs;
@@ -406,10 +406,7 @@ fn a_rank_that_fails_ends_the_run_and_the_record_says_so() {
         Err(Failed::Storage { path, .. }) => assert!(path.ends_with("f.00000002"), "{path}"),
         other => panic!("{other:?}\n{printed}"),
     }
-    let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
-    let record: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(record["complete"], false);
-    let why = record["why_incomplete"].as_str().expect("a reason");
+    let why = why_incomplete(&dir);
     assert!(
         why.contains("rank 2") && why.contains("f.00000002"),
         "{why}"
@@ -430,12 +427,9 @@ fn a_rank_that_fails_ends_those_that_work() {
         Err(Failed::Storage { path, .. }) => assert!(path.ends_with("f.00000001"), "{path}"),
         other => panic!("{other:?}\n{printed}"),
     }
-    let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
-    let record: Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(record["complete"], false);
-    let why = record["why_incomplete"].as_str().expect("a reason");
+    let why = why_incomplete(&dir);
     assert!(why.starts_with("rank 1: Cannot create file "), "{why}");
-    let (_, told) = why.split_once("; ranks 0 to 2 had done ").expect(why);
+    let (_, told) = why.split_once("; ranks 0 to 2 had done ").expect(&why);
     let operations = told.split(' ').next().and_then(|n| n.parse().ok());
     let bytes: u64 = ["f.00000000", "f.00000002"]
         .iter()
@@ -483,8 +477,7 @@ fn operations_that_fail_are_counted_and_the_record_is_incomplete() {
     ] {
         let (ended, printed) = start(&dir, &format!("{line} --coral-json DIR/r.json"));
         assert_eq!(ended.expect("it ends well").code, 0, "{printed}");
-        let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
-        let record: Value = serde_json::from_str(&text).expect("JSON");
+        let record = record(&dir);
         assert_eq!(record["failed_operations"], count, "{line}: {record}");
         assert_eq!(record["complete"], count == 0, "{line}");
         let first = first.replace("DIR", &dir.path().to_string_lossy());
@@ -502,8 +495,7 @@ fn operations_that_fail_are_counted_and_the_record_is_incomplete() {
         "mdsrate --np 1 --unlink --nfiles 3 --dir DIR --filefmt g%%d --coral-json DIR/r.json";
     let (ended, printed) = start(&dir, line);
     ended.expect("it ends well");
-    let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
-    let record: Value = serde_json::from_str(&text).expect("JSON");
+    let record = record(&dir);
     assert_eq!(record["failed_operations"], 1, "{printed}");
     let why = record["why_incomplete"].as_str().expect("a reason");
     assert!(
@@ -558,8 +550,7 @@ fn a_run_that_is_ended_from_outside_has_a_record() {
         }));
         let why = run(start).expect_err("it is ended").to_string();
         assert!(why.starts_with("ended by a test after "), "{line}: {why}");
-        let text = fs::read_to_string(dir.path().join("r.json")).expect("a record");
-        let record: Value = serde_json::from_str(&text).expect("JSON");
+        let record = record(&dir);
         assert_eq!(
             (&record["complete"], &record["failed_operations"]),
             (&false.into(), &0.into())

@@ -60,8 +60,8 @@ async fn who_keeps_a_lock_that_is_wanted_is_told_by_the_stopwatch() {
         sleep(SOON + Duration::from_millis(100)).await;
         assert_eq!(told(), [], "it has just been asked");
         sleep(SOON).await;
-        let [seq, rest, ..] = FILE.0;
-        let fid = (seq, rest as u32, (rest >> 32) as u32);
+        let fid = coral_wire::fid::Fid::from_res_id(&FILE);
+        let fid = (fid.seq, fid.oid, fid.ver);
         assert_eq!(told(), [(a.node.nids()[0].to_string(), fid, 5000)]);
         drop(held);
     };

@@ -1,6 +1,7 @@
 //! How many RPCs each operation costs. These counts are promises: a test fails when one is broken.
 
 use crate::common::*;
+use crate::shared::counted;
 use coral_client::{SetAttr, SetTime, Timespec};
 use coral_wire::Errno;
 
@@ -160,18 +161,7 @@ async fn a_remove_is_one_also_of_a_file_that_was_read_or_written() {
     for i in 0..200 {
         o.put(&name(i), b"some data").await.unwrap();
     }
-    let asked_back = || {
-        let mut snapshot = coral_metrics::Snapshot::default();
-        snapshot.add(fs.node().metrics(), &[]);
-        let all = snapshot.of("coral_ldlm_client_bl_callbacks_total");
-        let osts = all.into_iter().flatten();
-        let osts = osts.filter(|(labels, _)| labels.iter().any(|(_, v)| v.contains("OST")));
-        osts.map(|(_, point)| match point {
-            coral_metrics::Point::Count(n) => *n,
-            coral_metrics::Point::Recorded(r) => r.count(),
-        })
-        .sum::<u64>()
-    };
+    let asked_back = || counted(&fs, "coral_ldlm_client_bl_callbacks_total");
     for i in 0..100 {
         assert_eq!(u.get(&name(i)).await.unwrap(), b"some data");
         u.stat(&name(i)).await.unwrap();
@@ -212,27 +202,17 @@ async fn who_removes_what_it_lists_is_told_no_sizes() {
         }
     }
     let list = async |d: u32| {
-        let dir = u.fid(&format!("d{d}")).await.unwrap();
-        let (all, n) = rpcs(&fs, async {
-            let dh = fs.opendir(&u.cred, dir).await.unwrap();
-            let mut all = Vec::new();
-            fs.readdir(&u.cred, &dh, 2, true, &mut |e| {
-                all.push(e.entry.expect("attributes"));
-                false
-            })
-            .await
-            .unwrap();
-            fs.releasedir(&dh).await.unwrap();
-            all
-        })
-        .await;
+        let dir = format!("d{d}");
+        u.fid(&dir).await.unwrap();
+        let (all, n) = rpcs(&fs, u.ls_l(&dir)).await;
+        let all: Vec<_> = all.unwrap().into_values().flatten().collect();
         assert_eq!(all.len(), 20);
         let asked = n.iter().filter(|(o, _)| o == "LDLM_ENQUEUE");
         (all, asked.map(|(_, c)| *c).sum::<u64>())
     };
     for d in 0..3 {
         let (all, asked) = list(d).await;
-        let right = all.iter().filter(|e| e.attr.size == 9).count();
+        let right = all.iter().filter(|a| a.size == 9).count();
         match d {
             0 => assert!(asked >= 20 && right == 20, "{asked}, {right}"),
             // the MDT's sizes, which may be what they are
@@ -249,7 +229,7 @@ async fn who_removes_what_it_lists_is_told_no_sizes() {
     let told = fs.getattr(&u.cred, grown, None).await.unwrap();
     assert_eq!(told.attr.size, 3000);
     let (all, asked) = list(3).await;
-    let size = |fid| all.iter().find(|e| e.attr.fid == fid).unwrap().attr.size;
+    let size = |fid| all.iter().find(|a| a.fid == fid).unwrap().size;
     assert_eq!((size(grown), asked >= 19), (3000, true));
     o.close(&fh).await.unwrap();
     c.stop().await;

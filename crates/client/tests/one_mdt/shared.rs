@@ -15,7 +15,7 @@ const STRIPE: u32 = 65536;
 const HANGS: Duration = Duration::from_secs(240);
 
 /// What the lock clients of a mount's node counted.
-fn counted(fs: &Llite, name: &str) -> u64 {
+pub(crate) fn counted(fs: &Llite, name: &str) -> u64 {
     let mut s = Snapshot::default();
     s.add(fs.node().metrics(), &[]);
     let osts = s.of(name).into_iter().flatten();

@@ -13,6 +13,22 @@ pub fn place() -> TempDir {
         .expect("a directory")
 }
 
+/// The record that a run left there, as `r.json`.
+pub fn record(dir: &TempDir) -> serde_json::Value {
+    let text = std::fs::read_to_string(dir.path().join("r.json")).expect("a record");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Why that is incomplete.
+pub fn why_incomplete(dir: &TempDir) -> String {
+    let record = record(dir);
+    assert_eq!(record["complete"], false);
+    record["why_incomplete"]
+        .as_str()
+        .expect("a reason")
+        .to_owned()
+}
+
 /// Runs a command line, of which `DIR` is the directory; what it printed.
 pub fn start(dir: &TempDir, line: &str) -> (Result<Ended, Failed>, String) {
     let line = line.replace("DIR", &dir.path().to_string_lossy());

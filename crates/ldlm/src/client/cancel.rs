@@ -191,11 +191,7 @@ impl ClientNamespace {
 
     /// Gives back the idle locks on an object that nobody has a use for any more, in one message with those of others.
     pub fn give_back_soon(self: &Arc<Self>, res: ResId, ty: LdlmType) {
-        let mut idle = self.locks.lock().idle_of(res, ty);
-        if let Some(hook) = self.hook() {
-            idle.retain(|i| hook.may_cancel_early(i));
-        }
-        let doomed = self.locks.lock().doom_if_idle(&idle);
+        let doomed = self.locks.lock().doom_idle(res, ty);
         if doomed.is_empty() {
             return;
         }
@@ -203,14 +199,14 @@ impl ClientNamespace {
         let mut soon = self.soon.lock();
         let is_first = soon.is_empty();
         soon.extend(doomed);
-        let is_full = soon.len() >= CANCEL_BATCH;
+        let full = (soon.len() >= CANCEL_BATCH).then(|| std::mem::take(&mut *soon));
         drop(soon);
-        if is_first || is_full {
-            let me = self.clone();
+        let me = self.clone();
+        if let Some(doomed) = full {
+            self.spawn(Box::pin(me.give_back(doomed)));
+        } else if is_first {
             self.spawn(Box::pin(async move {
-                if !is_full {
-                    tokio::time::sleep(SOON).await;
-                }
+                tokio::time::sleep(SOON).await;
                 let doomed = std::mem::take(&mut *me.soon.lock());
                 me.give_back(doomed).await;
             }));

@@ -375,14 +375,6 @@ impl LockTable {
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
 
-    /// The idle locks of a resource.
-    pub fn idle_of(&self, res: ResId, ty: LdlmType) -> Vec<LockInfo> {
-        let list = self.by_res.get(&(res, ty)).into_iter().flatten();
-        let locks = list.map(|i| self.slab.at(*i));
-        let idle = locks.filter(|h| h.idle_since.is_some());
-        idle.map(ClientLock::info).collect()
-    }
-
     /// The idle locks of a resource are to go.
     pub fn doom_idle(&mut self, res: ResId, ty: LdlmType) -> Vec<Doomed> {
         let Some(list) = self.by_res.get(&(res, ty)) else {

@@ -240,14 +240,9 @@ impl Teller for LdlmServer {
                 .collect()
         };
         let asked = |(lock, since): (LockInfo, Instant)| {
-            // Locks on an OST's objects have these for a name, and not the file.
-            let [seq, rest, ..] = lock.res.0;
+            // Locks on an OST's objects are named by these, and not by the file.
             let fid = match lock.ty {
-                LdlmType::IBITS | LdlmType::FLOCK => Fid {
-                    seq,
-                    oid: rest as u32,
-                    ver: (rest >> 32) as u32,
-                },
+                LdlmType::IBITS | LdlmType::FLOCK => Fid::from_res_id(&lock.res),
                 _ => Fid::ZERO,
             };
             Some(Asked {

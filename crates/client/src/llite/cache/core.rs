@@ -336,15 +336,6 @@ impl Core {
         learned
     }
 
-    /// The objects of a file whose attributes are covered: {OST index, resource}.
-    pub fn objects_of(&self, fid: Fid) -> Vec<(u32, ResId)> {
-        let covered = self.nodes.get(&fid).and_then(|n| n.covered());
-        let stripes = covered.iter().flat_map(|md| md.layout.stripes());
-        stripes
-            .map(|s| (s.ost(), s.object(fid).oi.res_id()))
-            .collect()
-    }
-
     /// The same of a small file with all its data, for the next who reads it.
     pub fn learn_data(
         &mut self,
@@ -485,6 +476,15 @@ impl Core {
     /// An own change of the object's attributes whose outcome the reply did not tell.
     pub fn forget_attrs(&mut self, fid: Fid) {
         self.forget(fid);
+    }
+
+    /// The objects of a file whose attributes are covered: {OST index, resource}.
+    pub fn objects_of(&self, fid: Fid) -> Vec<(u32, ResId)> {
+        let covered = self.nodes.get(&fid).and_then(|n| n.covered());
+        let stripes = covered.iter().flat_map(|md| md.layout.stripes());
+        stripes
+            .map(|s| (s.ost(), s.object(fid).oi.res_id()))
+            .collect()
     }
 
     /// An own change took the object's last name away.
