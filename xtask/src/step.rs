@@ -42,6 +42,9 @@ pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// A command that takes so many seconds is said to have taken them.
+const SAID_FROM_S: u64 = 10;
+
 /// Runs `program` in the workspace's root; an exit code other than 0 is an error that names the command.
 pub(crate) fn run(program: impl AsRef<std::ffi::OsStr>, args: &[&str]) -> Result<(), String> {
     run_in(
@@ -57,7 +60,10 @@ pub(crate) fn run_in(command: &mut Command) -> Result<(), String> {
     eprintln!("xtask: {shown}");
     let begun = now();
     let ended = command.status();
-    eprintln!("xtask: {} s: {shown}", begun.elapsed().as_secs());
+    let took_s = begun.elapsed().as_secs();
+    if took_s >= SAID_FROM_S {
+        eprintln!("xtask: {took_s} s: {shown}");
+    }
     match ended {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{shown}: {status}")),
