@@ -5,7 +5,7 @@ mod common;
 
 use common::{Place, coral, in_namespace, lfs, ok, pattern};
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -387,13 +387,23 @@ fn used_while_moved(dir: &Path, files: u32, ended: &AtomicBool) -> (u32, Vec<Str
             Err(e) if e.raw_os_error() == Some(libc::ESTALE) => Ok(()),
             read => read.map(drop),
         };
-        let uses: [(&str, &dyn Fn() -> std::io::Result<()>); 6] = [
+        let tagged = || rustix::fs::setxattr(dir, "user.a", b"1", rustix::fs::XattrFlags::empty());
+        let of_owner = || std::fs::set_permissions(dir, Permissions::from_mode(0o755));
+        let uses: [(&str, &dyn Fn() -> std::io::Result<()>); 10] = [
             ("stat", &|| std::fs::metadata(&one).map(drop)),
             ("read", &|| std::fs::read(&one).map(drop)),
             ("create", &|| std::fs::write(&new, "new")),
             ("rename", &|| std::fs::rename(&new, &renamed)),
             ("unlink", &|| std::fs::remove_file(&renamed)),
             ("list", &names),
+            ("chmod", &of_owner),
+            ("setxattr", &|| Ok(tagged()?)),
+            ("listxattr", &|| {
+                Ok(rustix::fs::listxattr(dir, &mut [0; 1024]).map(drop)?)
+            }),
+            ("removexattr", &|| {
+                Ok(rustix::fs::removexattr(dir, "user.a")?)
+            }),
         ];
         for (what, one) in uses {
             wrong.extend(one().err().map(|e| format!("{what}: {e}")));

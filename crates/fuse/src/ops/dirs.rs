@@ -21,7 +21,8 @@ use crate::told::Mark;
 pub(super) fn opendir<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader) -> Fut {
     let (s, fid, cred) = (s.clone(), s.fid(h.nodeid)?, cred(h, 0));
     Ok(boxed(async move {
-        let dir = s.fs.opendir(&cred, fid).await?;
+        let dir = s.fs.opendir(&cred, fid).await;
+        let dir = dir.map_err(OpError::looked_up)?;
         let fh = s.dirs.insert(Arc::new(dir));
         Ok(Body::of(&abi::OpenOut {
             fh,

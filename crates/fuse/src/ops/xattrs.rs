@@ -57,7 +57,8 @@ pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
     let value = Bytes::copy_from_slice(i.0.get(..x.size as usize).ok_or(OpError::Malformed)?);
     s.mode_changed();
     Ok(boxed(async move {
-        s.fs.setxattr(&cred, fid, &name, value, x.flags).await?;
+        let set = s.fs.setxattr(&cred, fid, &name, value, x.flags).await;
+        set.map_err(OpError::looked_up)?;
         if x.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
             let mode = s.fs.getattr(&cred, fid, None).await?.attr.mode;
             if mode & libc::S_ISGID != 0 {
@@ -75,9 +76,9 @@ pub(super) fn setxattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: I
 pub(super) fn removexattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
     let (s, fid, name, cred) = (s.clone(), s.fid(h.nodeid)?, i.name()?, cred(h, 0));
     Ok(boxed(async move {
-        s.fs.removexattr(&cred, fid, &name)
-            .await
-            .map(|()| Body::Empty)
+        let removed = s.fs.removexattr(&cred, fid, &name).await;
+        removed.map_err(OpError::looked_up)?;
+        Ok(Body::Empty)
     }))
 }
 
