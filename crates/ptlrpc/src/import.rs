@@ -248,10 +248,10 @@ impl Import {
             .set_limit(n.clamp(1, u16::MAX as usize) as u16);
     }
 
-    /// The file of the open with this transno is closed and the close has been replied to: the open is dropped once
-    /// everything up to now is committed.
-    pub fn forget_open(&self, transno: u64) {
-        self.inner.lock().replay.close(transno);
+    /// The file of the open with this transno is closed, by a request that got transno `by` and is replayed as long as the open
+    /// is. 0: it is not known, and the open is dropped once everything up to now is committed.
+    pub fn forget_open(&self, transno: u64, by: u64) {
+        self.inner.lock().replay.close(transno, by);
     }
 
     /// Replaces the buffers (after the body) of a request kept for replay, e.g. to put the FID and handle of the first reply

@@ -185,9 +185,9 @@ impl ReplayList {
         }
     }
 
-    /// The open with `transno` is closed.
-    pub(crate) fn close(&mut self, transno: u64) {
-        let until = self.last_seen;
+    /// The open with `transno` is closed by the request with transno `by`; 0: by one of those so far.
+    pub(crate) fn close(&mut self, transno: u64, by: u64) {
+        let until = if by == 0 { self.last_seen } else { by };
         if let Some(k) = self.kept.get_mut(&transno) {
             k.open = false;
             k.until = until;
@@ -311,11 +311,18 @@ mod tests {
         add(&mut l, 1, true);
         add(&mut l, 2, false);
         l.committed(1);
-        l.close(1);
+        l.close(1, 0);
         assert_eq!(transnos(&mut l), [1, 2], "the close has transno 2");
         l.committed(2);
         assert_eq!(transnos(&mut l), Vec::<u64>::new());
-        l.close(1);
+        l.close(1, 0);
+        // never without its close, whatever came after that
+        add(&mut l, 3, true);
+        (4..7).for_each(|transno| add(&mut l, transno, false));
+        l.close(3, 4);
+        assert_eq!(transnos(&mut l), [3, 4, 5, 6]);
+        l.committed(4);
+        assert_eq!(transnos(&mut l), [5, 6]);
     }
 
     const FILE: fn(u32) -> Fid = |oid| Fid::new(0x2_0000_0400, oid);

@@ -734,7 +734,7 @@ async fn a_restarted_server_gets_uncommitted_requests_in_transno_order() {
         (1, 1)
     );
     assert_eq!(imp.replayable(), 1, "the open stays");
-    imp.forget_open(open.transno);
+    imp.forget_open(open.transno, 0);
     assert_eq!(imp.replayable(), 0);
 }
 

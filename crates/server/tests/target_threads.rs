@@ -34,7 +34,7 @@ async fn nothing_twice_and_nothing_lost_on_threads() {
                     if i % 16 == 0 {
                         let o = imp.call(open()).await.unwrap();
                         tokio::task::yield_now().await;
-                        imp.forget_open(o.transno);
+                        imp.forget_open(o.transno, 0);
                     }
                     done.fetch_add(1, Ordering::Relaxed);
                 }

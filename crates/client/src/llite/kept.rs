@@ -8,26 +8,31 @@
 //! # Invariants
 //! - An open is kept only where the file's attributes are covered and say that it has a name. It is used again only where the
 //!   file's mode, owner and ctime are those of then.
-//! - It is closed when the lock on the file's names or permissions goes, before this client itself takes a name of the file
-//!   away, and when too many are kept.
+//! - It is closed when the lock on the file's names or permissions goes, with the request by which this client itself takes a name
+//!   of the file away, when too many are kept, when nobody has used it for long, and when the MDT has no room for another open.
 //! - When a lock of the file is called back, the close comes before the lock is given back, if the MDT answers soon: whoever takes
 //!   the lock then finds the file closed.
 //! - Only opens for reading are kept. They stand in nobody's way: a writer would, for whoever executes the file or wants a lease.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use coral_wire::fid::Fid;
 use coral_wire::mds::open;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::mdt_open::MdtOpen;
 
-/// Opens kept of one mount; the oldest goes first, so of more files that are read again and again in one order none is. Each costs some
-/// 1 KiB here and 200 bytes at the MDT, which has room for those of 1,024 mounts.
+/// Opens kept of one mount; the oldest goes first. A program that reads more files than that again and again in one order finds none of
+/// them open. Each costs some 1 KiB here and 200 bytes at the MDT, which has room for 1,024 times as many.
 const MOST: usize = 4096;
+/// What nobody has used for so long is closed.
+const MAX_AGE: Duration = Duration::from_secs(600);
+/// So many are closed at a time when all are.
+const CLOSED_AT_ONCE: usize = 16;
 /// A lock is given back after so long, though the MDT has not answered the close: what it does may be waiting for the lock.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
 
@@ -36,8 +41,11 @@ const CLOSE_WAIT: Duration = Duration::from_secs(1);
 struct Table {
     /// With the number under which it stands in `order`.
     by_fid: BTreeMap<Fid, (u64, Arc<MdtOpen>)>,
-    order: BTreeMap<u64, Fid>,
+    /// With the time since which it is kept.
+    order: BTreeMap<u64, (Fid, Instant)>,
     last: u64,
+    /// Something closes those that are too old.
+    watched: bool,
     /// The mount ends: nothing is kept any more.
     ended: bool,
 }
@@ -57,11 +65,17 @@ impl Table {
         let older = self.take(fid);
         self.last += 1;
         self.by_fid.insert(fid, (self.last, open));
-        self.order.insert(self.last, fid);
+        self.order.insert(self.last, (fid, Instant::now()));
         match self.order.first_key_value() {
-            Some((_, &oldest)) if self.order.len() > MOST => self.take(oldest),
+            Some((_, &(oldest, _))) if self.order.len() > MOST => self.take(oldest),
             _ => older,
         }
+    }
+
+    /// The oldest, if it is kept since `then` or longer.
+    fn take_older(&mut self, then: Instant) -> Option<Arc<MdtOpen>> {
+        let (_, &(fid, since)) = self.order.first_key_value()?;
+        if since <= then { self.take(fid) } else { None }
     }
 }
 
@@ -78,11 +92,47 @@ impl KeptOpens {
     }
 
     /// Keeps the open of `fid`. The caller asks afterwards whether the file is covered still.
-    pub fn keep(&self, fid: Fid, open: Arc<MdtOpen>) {
-        let over = self.table.lock().put(fid, open);
+    pub fn keep(self: &Arc<Self>, fid: Fid, open: Arc<MdtOpen>) {
+        let (over, watched) = {
+            let mut table = self.table.lock();
+            (
+                table.put(fid, open),
+                std::mem::replace(&mut table.watched, true),
+            )
+        };
         if let Some(over) = over {
             close_soon(over);
         }
+        if !watched && let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(close_unused(Arc::downgrade(self)));
+        }
+    }
+
+    /// Closes those that are too old; false: none is left.
+    fn close_old(&self) -> bool {
+        let then = Instant::now().checked_sub(MAX_AGE);
+        loop {
+            let mut table = self.table.lock();
+            let Some(old) = then.and_then(|then| table.take_older(then)) else {
+                table.watched = !table.order.is_empty();
+                return table.watched;
+            };
+            drop(table);
+            close_soon(old);
+        }
+    }
+
+    /// Closes all of them, because the MDT has no room for another open. False: there was none.
+    pub async fn close_all(&self) -> bool {
+        let all = {
+            let mut table = self.table.lock();
+            table.order.clear();
+            std::mem::take(&mut table.by_fid)
+        };
+        let any = !all.is_empty();
+        let closes = all.into_values().map(|(_, open)| close(open));
+        (futures_util::stream::iter(closes).for_each_concurrent(CLOSED_AT_ONCE, |c| c)).await;
+        any
     }
 
     /// The open of `fid`, which is the caller's from here on.
@@ -113,6 +163,16 @@ impl KeptOpens {
     pub fn close(&self, fid: Fid) {
         if let Some(open) = self.take(fid) {
             close_soon(open);
+        }
+    }
+}
+
+/// Looks after the kept opens until there are none.
+async fn close_unused(kept: Weak<KeptOpens>) {
+    loop {
+        tokio::time::sleep(MAX_AGE / 4).await;
+        if !kept.upgrade().is_some_and(|kept| kept.close_old()) {
+            return;
         }
     }
 }

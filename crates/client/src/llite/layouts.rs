@@ -141,7 +141,7 @@ impl Layouts {
                 mdc.close(
                     &Open {
                         fid,
-                        handle: &o.handle,
+                        handle: o.handle.clone(),
                         transno: o.transno,
                     },
                     md.attr.mode,

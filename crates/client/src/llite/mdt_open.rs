@@ -55,6 +55,16 @@ struct Now {
     gone: bool,
 }
 
+impl Now {
+    fn open(&self, fid: Fid) -> Open {
+        Open {
+            fid,
+            handle: self.handle.clone(),
+            transno: self.transno,
+        }
+    }
+}
+
 impl MdtOpen {
     /// What was just opened by `ids`, and has attributes `attr`; `bits` open it again.
     pub fn new(mdc: Arc<Mdc>, o: &Opened, bits: u64, ids: &Ids, attr: &Attr) -> Arc<Self> {
@@ -161,17 +171,18 @@ impl MdtOpen {
         self.now.lock().await.handle.load(Ordering::Acquire)
     }
 
+    /// It, to be closed by another request than a close.
+    pub async fn to_close(&self) -> Open {
+        self.now.lock().await.open(self.fid)
+    }
+
     /// Closes it, with what the MDT should hear at that.
     pub async fn close(&self, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Error> {
         let now = self.now.lock().await;
         if now.gone {
             return Err(Refusal::ClosedByEviction.into());
         }
-        let open = Open {
-            fid: self.fid,
-            handle: &now.handle,
-            transno: now.transno,
-        };
+        let open = now.open(self.fid);
         Ok(self.mdc.close(&open, self.mode, atime, size).await?)
     }
 }

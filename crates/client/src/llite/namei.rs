@@ -19,8 +19,9 @@ use super::ghosts::Ghosts;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::read_attr;
-use super::kept::KeptOpens;
+use super::kept::{KeptOpens, close_soon};
 use super::late::LateAttrs;
+use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::servers::Servers;
@@ -325,7 +326,6 @@ impl Namespace {
         dir: bool,
     ) -> Result<(), Error> {
         check_name(name)?;
-        self.attributes.removers.removed(cred.pid);
         let (mut missed, mut asked) = (Missed::none(), 0);
         loop {
             let at = self.places.of(parent, name).await?;
@@ -333,7 +333,11 @@ impl Namespace {
             match self.remove_at(cred, at.dir, name, dir, asked > 0).await {
                 Err(e) if self.is_another(&[parent], &e, asked) => asked += 1,
                 Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
-                done => return done,
+                Err(e) => return Err(e),
+                Ok(()) => {
+                    self.attributes.removers.removed(cred.pid);
+                    return Ok(());
+                }
             }
         }
     }
@@ -351,11 +355,21 @@ impl Namespace {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             me.late.sent_of_name(&me.cache, parent, &name).await;
+            let kept = me.kept_open_of(&mdc, parent, &name);
             let victim = me.is_to_lose(parent, &name);
             let _change = me.changes.begin(&[parent]);
             let now = me.servers.now();
-            let done = mdc.unlink(&ids, parent, &name, child, dir, now).await;
-            let done = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
+            let open = match &kept {
+                Some(kept) => Some(kept.to_close().await),
+                None => None,
+            };
+            let done = mdc
+                .unlink(&ids, parent, &name, child, dir, now, open.as_ref())
+                .await;
+            if let Some(kept) = kept.filter(|_| !matches!(done, Ok((_, true)))) {
+                close_soon(kept);
+            }
+            let (done, _) = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
             me.changes
                 .named(&mdc, parent, done.dir(parent), now, &name, None);
             me.lost_a_name(&mdc, &victim, &done.attrs.body, now);
@@ -493,6 +507,18 @@ impl Namespace {
     }
 
     /// What `name` stands for is to lose it.
+    /// What is open of the file that is going to be removed by `mdc`, without use: it is closed with the removal.
+    fn kept_open_of(&self, mdc: &Arc<Mdc>, dir: Fid, name: &[u8]) -> Option<Arc<MdtOpen>> {
+        let kept = self.kept.take(self.cache.name_of(dir, name)?)?;
+        let here = std::env::var_os("NOKEPT").is_none()
+            && kept.is_current()
+            && Arc::ptr_eq(&kept.mdc, mdc);
+        if !here {
+            close_soon(kept.clone());
+        }
+        here.then_some(kept)
+    }
+
     fn is_to_lose(&self, dir: Fid, name: &[u8]) -> Victim {
         let fid = self.cache.name_of(dir, name);
         if let Some(fid) = fid {

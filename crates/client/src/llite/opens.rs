@@ -31,7 +31,7 @@ use super::reopen::{KEPT, Reopen};
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
-use crate::error::{Error, Refusal};
+use crate::error::{Error, Refusal, TargetError};
 use crate::mdc::{Ids, Mdc, Opened};
 
 /// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
@@ -222,11 +222,12 @@ impl Opens {
             let (mark, _change) = (me.cache.begin_read(parent), me.changes.begin(&[parent]));
             let now = me.servers.now();
             let late = me.late.expect(fid);
-            let opened = mdc
-                .open(
+            let ask = || {
+                mdc.open(
                     &ids, parent, &name, fid, bits, mode, now, at.version, want_lock,
                 )
-                .await;
+            };
+            let opened = me.with_room(ask).await;
             if !opened.as_ref().is_ok_and(|o| o.keeps) {
                 me.late.closed(fid);
             }
@@ -376,6 +377,17 @@ impl Opens {
         Ok(())
     }
 
+    /// An MDT that has no room for the open is asked once more when what is kept open here is closed.
+    async fn with_room<F>(&self, ask: impl Fn() -> F) -> Result<Opened, TargetError>
+    where
+        F: Future<Output = Result<Opened, TargetError>>,
+    {
+        match ask().await {
+            Err(e) if e.is(Errno::ENFILE) && self.kept.close_all().await => ask().await,
+            done => done,
+        }
+    }
+
     async fn open_fid(
         self: &Arc<Self>,
         cred: &Cred,
@@ -393,19 +405,9 @@ impl Opens {
             // a lock that is held already need not be given again
             let want_lock = me.cache.enabled() && me.cache.known(fid).is_none();
             let mark = me.cache.begin_read(fid);
-            let mut o = mdc
-                .open(
-                    &ids,
-                    fid,
-                    b"",
-                    fid,
-                    mds_flags(flags),
-                    0,
-                    me.servers.now(),
-                    0,
-                    want_lock,
-                )
-                .await?;
+            let (bits, now) = (mds_flags(flags), me.servers.now());
+            let ask = || mdc.open(&ids, fid, b"", fid, bits, 0, now, 0, want_lock);
+            let mut o = me.with_room(ask).await?;
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.attributes.learn(&mdc, mark, &md, o.lock.take());
             me.ids.hint(md.attr.fid, md.attr.gid);

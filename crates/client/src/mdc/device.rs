@@ -67,11 +67,11 @@ impl Changed {
 }
 
 /// What is to be closed.
-pub struct Open<'a> {
+pub struct Open {
     /// The file.
     pub fid: Fid,
     /// Where its handle lives.
-    pub handle: &'a AtomicU64,
+    pub handle: Arc<AtomicU64>,
     /// Of the open; 0 when it is not kept for replay.
     pub transno: u64,
 }
@@ -86,8 +86,8 @@ pub(super) struct KeptOpen {
 
 impl KeptOpen {
     /// Whether it is this one: after an eviction its number may be another's.
-    pub(super) fn is(&self, open: &Open<'_>) -> bool {
-        std::ptr::eq(self.handle.as_ptr(), open.handle)
+    pub(super) fn is(&self, open: &Open) -> bool {
+        std::ptr::eq(self.handle.as_ptr(), Arc::as_ptr(&open.handle))
     }
 }
 
@@ -295,23 +295,24 @@ impl Mdc {
     /// Closes an open, which need not be replayed any more then. `atime`: time of the last read, if any.
     pub async fn close(
         &self,
-        open: &Open<'_>,
+        open: &Open,
         mode: u32,
         atime: Option<Timespec>,
         size: Option<u64>,
     ) -> Result<(), TargetError> {
         let mut handle = self.closing(open);
         let mut result = self.close_handle(open.fid, handle, mode, atime, size).await;
-        let stale = |r: &Result<(), TargetError>| r.as_ref().is_err_and(|e| e.is(Errno::ESTALE));
+        let stale = |r: &Result<u64, TargetError>| r.as_ref().is_err_and(|e| e.is(Errno::ESTALE));
         while stale(&result) && handle != open.handle.load(Ordering::Acquire) {
             // the server was restarted meanwhile and gave the open a new handle (a Coral one knows the old one too)
             handle = self.closing(open);
             result = self.close_handle(open.fid, handle, mode, atime, size).await;
         }
-        self.forget_open(open);
-        result
+        self.forget_open(open, *result.as_ref().unwrap_or(&0));
+        result.map(drop)
     }
 
+    /// Its transno.
     async fn close_handle(
         &self,
         fid: Fid,
@@ -319,7 +320,7 @@ impl Mdc {
         mode: u32,
         atime: Option<Timespec>,
         size: Option<u64>,
-    ) -> Result<(), TargetError> {
+    ) -> Result<u64, TargetError> {
         let mut rec = RecSetattr {
             opcode: ReintOp::SETATTR,
             fid,
@@ -345,7 +346,7 @@ impl Mdc {
             .concerning(fid)
             .modifying()
             .replayable();
-        self.call(rq).await.map(drop)
+        Ok(self.call(rq).await?.transno)
     }
 
     /// Everything about the file (or with `Fid::ZERO` the whole MDT) is on disk when this returns.

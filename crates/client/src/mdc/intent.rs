@@ -344,7 +344,7 @@ impl Mdc {
 
     /// The handle that a close of this open is to name. Replays of the open name it as the old one from here on, so that the
     /// close finds the file whatever handles later starts of the server give it.
-    pub(super) fn closing(&self, open: &Open<'_>) -> u64 {
+    pub(super) fn closing(&self, open: &Open) -> u64 {
         let mut opens = self.opens.lock();
         let now = open.handle.load(Ordering::Acquire);
         if let Some(o) = opens.get_mut(&open.transno).filter(|o| o.is(open)) {
@@ -373,12 +373,13 @@ impl Mdc {
         self.opens.lock().clear();
     }
 
-    /// The file is closed: its open need not be replayed any more.
-    pub(super) fn forget_open(&self, open: &Open<'_>) {
+    /// The file is closed, by the request with transno `by` (0: which is not known): its open need not be replayed any more when that
+    /// need not.
+    pub(super) fn forget_open(&self, open: &Open, by: u64) {
         let mut opens = self.opens.lock();
         if opens.get(&open.transno).is_some_and(|o| o.is(open)) {
             opens.remove(&open.transno);
-            self.import().forget_open(open.transno);
+            self.import().forget_open(open.transno, by);
         }
     }
 

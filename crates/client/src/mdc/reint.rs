@@ -15,7 +15,7 @@ use coral_wire::mds::{
 };
 use coral_wire::ptlrpc::{opc, portal};
 
-use super::device::{Attrs, Changed, Mdc, nul};
+use super::device::{Attrs, Changed, Mdc, Open, nul};
 use super::ids::Ids;
 use crate::ask::Answer;
 use crate::error::TargetError;
@@ -219,7 +219,9 @@ impl Mdc {
         Changed::read(self, &reply)
     }
 
-    /// Removes a name; `dir`: it must be an empty directory, else it must be none.
+    /// Removes a name; `dir`: it must be an empty directory, else it must be none. A Coral server closes `open` with it, unless it
+    /// stands for something else: true.
+    #[expect(clippy::too_many_arguments, reason = "a name, and what it stands for")]
     pub async fn unlink(
         &self,
         ids: &Ids,
@@ -228,7 +230,9 @@ impl Mdc {
         child: Fid,
         dir: bool,
         now: Timespec,
-    ) -> Result<Changed, TargetError> {
+        open: Option<&Open>,
+    ) -> Result<(Changed, bool), TargetError> {
+        let close = open.map_or(0, |open| self.closing(open));
         let mut rec = RecUnlink {
             opcode: ReintOp::UNLINK,
             cap: ids.cap,
@@ -239,6 +243,7 @@ impl Mdc {
             fid1: parent,
             fid2: child,
             time: self.time(now),
+            close,
             mode: if dir { libc::S_IFDIR } else { 0 },
             ..Default::default()
         };
@@ -256,7 +261,11 @@ impl Mdc {
                 bufs[0] = coral_wire::Wire::to_bytes(&rec)
             });
         }
-        Ok(changed)
+        let closed = open.filter(|_| changed.attrs.body.open_handle == close);
+        if let Some(open) = closed {
+            self.forget_open(open, reply.transno);
+        }
+        Ok((changed, closed.is_some()))
     }
 
     /// Moves what `name` of `parent` stands for to the MDT of the new FID `target`, or only the name to the shard where it

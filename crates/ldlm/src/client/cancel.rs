@@ -3,17 +3,21 @@
 use coral_ptlrpc::Request;
 use coral_wire::ldlm::{LdlmRequest, LdlmType, ResId};
 use coral_wire::ptlrpc::{opc, portal};
+use futures_util::{FutureExt, StreamExt};
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
 
 use super::table::Doomed;
-use super::{ClientNamespace, LockRef};
+use super::{ClientNamespace, LockHook, LockRef};
 
 /// Locks given back in one CANCEL, and at once when the LRU is over its size.
 pub const CANCEL_BATCH: usize = 128;
+/// Hooks of locks of one CANCEL that are at work at a time: each may wait for a round trip of its own.
+const TOLD_AT_ONCE: usize = 16;
 /// What is given back soon waits so long for more. A Coral MDT has the objects of a file that went destroyed after 20 ms at the
 /// earliest, and their OST would ask for these locks then.
 const SOON: Duration = Duration::from_millis(8);
@@ -31,33 +35,37 @@ impl GivingBack {
     async fn run(&mut self) {
         let hook = self.ns.hook();
         while !self.doomed.is_empty() || !self.cookies.is_empty() {
-            while let Some(d) = self.doomed.front()
-                && self.cookies.len() < CANCEL_BATCH
-            {
-                if let Some(h) = &hook {
-                    h.cancelling(&d.info, d.discard, false).await;
-                }
-                let remote = self.ns.locks.lock().cancelled(d.info.cookie);
-                self.doomed.pop_front();
-                if remote != 0 {
-                    self.cookies.push(remote);
-                }
+            let room = CANCEL_BATCH.saturating_sub(self.cookies.len());
+            let batch = self.doomed.len().min(room);
+            if let Some(hook) = &hook {
+                let told = self.doomed.iter().take(batch).map(|d| tell(&**hook, d));
+                let told = futures_util::stream::iter(told);
+                told.for_each_concurrent(TOLD_AT_ONCE, |told| told).await;
             }
+            self.forget(batch);
             self.ns.send_cancel(&self.cookies).await;
             self.cookies.clear();
         }
     }
+
+    /// The first so many locks are no locks of this client any more, and the server is to be told.
+    fn forget(&mut self, batch: usize) {
+        let mut locks = self.ns.locks.lock();
+        for d in self.doomed.drain(..batch) {
+            let remote = locks.cancelled(d.info.cookie);
+            self.cookies.extend((remote != 0).then_some(remote));
+        }
+    }
+}
+
+/// Has the hook do what it does. If it panics, the lock is given back without.
+async fn tell(hook: &dyn LockHook, d: &Doomed) {
+    let told = async { hook.cancelling(&d.info, d.discard, false).await };
+    let _ = AssertUnwindSafe(told).catch_unwind().await;
 }
 
 impl Drop for GivingBack {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            // the hook of the first one panicked: it is given back without, and not asked again
-            if let Some(d) = self.doomed.pop_front() {
-                let remote = self.ns.locks.lock().cancelled(d.info.cookie);
-                self.cookies.extend((remote != 0).then_some(remote));
-            }
-        }
         if self.doomed.is_empty() && self.cookies.is_empty() {
             return;
         }

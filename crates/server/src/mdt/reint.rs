@@ -16,6 +16,7 @@ use coral_wire::mds::{MdtBody, MdtRecReint, Rec, RecCreate, RecLink, RecRename, 
 use coral_wire::{Errno, Fid, coral};
 
 pub(super) use self::layout::inherited_layout;
+use super::core::MdtCore;
 use super::cred::cap;
 use super::ctx::{Answer, Ctx};
 use super::dom;
@@ -48,8 +49,15 @@ impl Ctx {
         let head: MdtRecReint = self.rq.rq.msg.get(1)?;
         let rec = Rec::decode(buf)?;
         if self.rq.replay_committed() {
-            if let Rec::Setattr(r) = &rec {
-                Box::pin(self.data_times_again(r)).await?;
+            match &rec {
+                Rec::Setattr(r) => Box::pin(self.data_times_again(r)).await?,
+                // its open was replayed before it
+                Rec::Unlink(r) if self.coral => {
+                    let opens = &mut self.core().opens;
+                    let open = opens.current(r.close, self.exp());
+                    open.map(|cookie| opens.remove(cookie, self.exp()));
+                }
+                _ => {}
             }
             return Ok(self.empty_reint());
         }
@@ -243,7 +251,8 @@ impl Ctx {
             self.ops.out.settled(child.as_slice()).await?;
             let objects: Vec<_> = child.map(|c| (c, NAME_BITS)).into_iter().collect();
             let _locks = self.ops.lock(&[at.parent], &objects, self.own()).await;
-            let core = self.core();
+            let mut guard = self.core();
+            let core = &mut *guard;
             let mut t = Txn::after(&core.store, early);
             if t.lookup(&at.parent, at.name)? != child {
                 continue;
@@ -256,23 +265,41 @@ impl Ctx {
             pre.object(0, &mut t, Some(&at.parent))?;
             pre.object(1, &mut t, child.as_ref())?;
             pre.same(&r.fid2, child.as_ref())?;
+            let given_up = self.given_up(core, r.close, child);
+            let own = given_up.map(|cookie| (cookie, self.exp()));
             let gone = namespace::unlink(
                 &mut t,
                 &cred,
                 at,
                 rmdir,
-                &|f| core.opens.is_open(f),
+                &|f| core.opens.is_open_but(f, own),
                 self.time(r.time),
             )?;
             let mut a = self.answer(0);
             pre.tell(&mut a);
-            self.push_unlinked(&mut a, Some(&gone));
+            let mut body = self.pack(&gone.fid, &gone.ino);
+            body.open_handle = given_up.map_or(0, |_| r.close);
+            a.msg.push(&body).push_empty().push_empty();
             let parent = t.get(&at.parent)?;
             self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
             self.commit(t, &mut a)?;
+            if let Some(cookie) = given_up {
+                core.opens.remove(cookie, self.exp());
+            }
             return Ok(a);
         }
         Err(Errno::EAGAIN.into())
+    }
+
+    /// The open for reading that the client closes with its removal of `child`: `handle`, or what became of it by a replay.
+    fn given_up(&self, core: &MdtCore, handle: u64, child: Option<Fid>) -> Option<u64> {
+        let cookie = core
+            .opens
+            .current(handle, self.exp())
+            .filter(|_| self.coral)?;
+        let open = core.opens.get(cookie, self.exp())?;
+        let plain = !open.writes() && !open.leases() && !open.keeps;
+        (plain && Some(open.fid) == child).then_some(cookie)
     }
 
     /// The client is to send its removal to the MDT where the child lies.

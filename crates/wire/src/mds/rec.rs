@@ -90,7 +90,10 @@ wire_struct! {
         56 fid2: Fid,
         /// Seconds.
         72 time: i64,
-        80 padding_2: u64, 88 padding_3: u64, 96 padding_4: u64, 104 padding_5: u64, 112 bias: u32,
+        /// Handle of an open of the object that its client has no more use for: it is closed with the removal, and the reply's
+        /// body names it then. Coral's own; 0: none.
+        80 close: u64,
+        88 padding_3: u64, 96 padding_4: u64, 104 padding_5: u64, 112 bias: u32,
         /// Type bits: S_IFDIR for rmdir.
         116 mode: u32,
         120 padding_6: u32, 124 padding_7: u32, 128 padding_8: u32, 132 padding_9: u32,
