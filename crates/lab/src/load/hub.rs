@@ -2,7 +2,7 @@
 //!
 //! Who connects shows the run's token. It then measures how far its clock is from the hub's, and exchanges frames.
 //! A connection that ends without a farewell ends the run for everyone. A process that nobody of ours has started has another one, on
-//! which it hears in the middle of its work that the run is broken ([`listen`]). Both ends are the same program, so the format
+//! which it hears in the middle of its work that the run is broken, or rank 0 gone ([`listen`]). Both ends are the same program, so the format
 //! has a version and no other compatibility.
 
 use super::clock::Clock;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens each connection, with the version of the format.
-const HELLO: [u8; 8] = *b"corallb3";
+const HELLO: [u8; 8] = *b"corallb4";
 /// In the place of a rank: a connection that only listens.
 const LISTENER: u32 = u32::MAX;
 /// Longest token, bytes.
@@ -35,6 +35,8 @@ const KEEPALIVE_COUNT: u32 = 4;
 /// What a rank says that has no connection.
 const CANNOT_JOIN: &str = "cannot join the run at";
 const LOST_HUB: &str = "lost the run's hub";
+/// What it hears in the middle of its work where nobody can say more: the hub is in rank 0's process.
+const HUB_GONE: &str = "rank 0 is gone";
 
 const EXCHANGE: u8 = 1;
 const RECORD: u8 = 2;
@@ -87,12 +89,10 @@ fn serve_one(meeting: &Meeting, stream: TcpStream, from: SocketAddr, token: &str
         return;
     };
     if rank == LISTENER {
-        if let Some(why) = meeting.over() {
-            let mut told = vec![];
-            put_bytes(&mut told, why.as_bytes());
-            // Who is gone by now needs to hear nothing.
-            let _ = stream.get_mut().write_all(&told);
-        }
+        let mut told = vec![];
+        put_bytes(&mut told, meeting.over().unwrap_or_default().as_bytes());
+        // Who is gone by now needs to hear nothing.
+        let _ = stream.get_mut().write_all(&told);
         return;
     }
     if let Err(e) = relay(meeting, rank, &mut stream) {
@@ -170,7 +170,7 @@ fn relay(meeting: &Meeting, rank: u32, stream: &mut BufReader<TcpStream>) -> io:
     }
 }
 
-/// Calls `heard` with the reason when the run at `address` breaks, from a thread of its own.
+/// Calls `heard` with the reason when the run at `address` breaks or the hub goes away, from a thread of its own.
 pub(super) fn listen(
     address: &str,
     token: &str,
@@ -179,9 +179,11 @@ pub(super) fn listen(
     let why = |e: io::Error| Failed::Apart(format!("this process {CANNOT_JOIN} {address}: {e}"));
     let (mut stream, _) = greeted(address, token, LISTENER).map_err(why)?;
     let listen = move || {
-        // Nothing comes of a run that ends in order.
-        if let Ok(why) = read_bytes(&mut stream, MAX_SHARE_BYTES) {
-            heard(&String::from_utf8_lossy(&why));
+        match read_bytes(&mut stream, MAX_SHARE_BYTES) {
+            // The run ends in order.
+            Ok(why) if why.is_empty() => {}
+            Ok(why) => heard(&String::from_utf8_lossy(&why)),
+            Err(_) => heard(HUB_GONE),
         }
     };
     crate::clock::spawn("listen", listen).map(drop).map_err(why)
@@ -434,6 +436,24 @@ mod tests {
             });
             assert_eq!(broken.is_some(), is_broken);
         }
+    }
+
+    #[test]
+    fn a_process_hears_in_the_middle_of_its_work_that_the_hub_is_gone() {
+        let meeting = Meeting::new(2);
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let (heard, hears) = std::sync::mpsc::channel();
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let (stream, _) = listener.accept().expect("it connects");
+                // As where the process is killed: the connection ends, and nothing was said.
+                greet(&meeting, stream, "secret", Clock::start()).expect("it is known");
+            });
+            let heard = move |why: &str| heard.send(why.to_owned()).expect("waited for");
+            listen(&address, "secret", heard).expect("listens");
+        });
+        assert_eq!(hears.recv().as_deref(), Ok(HUB_GONE));
     }
 
     #[test]

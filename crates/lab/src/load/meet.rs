@@ -19,7 +19,10 @@ pub type Shared = Arc<Vec<Vec<u8>>>;
 pub struct Meeting {
     size: u32,
     state: Mutex<State>,
+    /// An exchange is complete, or the meeting is broken.
     changed: Condvar,
+    /// It is broken, or all ranks have left: those who wait for that are not woken by each exchange.
+    over: Condvar,
     /// Ends what the ranks of this process do, where the meeting is in a run.
     ending: OnceLock<Ending>,
 }
@@ -32,6 +35,12 @@ struct State {
     /// Operations and bytes of each rank that has left.
     done: Vec<Option<(u64, u64)>>,
     record: Option<Vec<u8>>,
+}
+
+impl State {
+    fn have_left(&self) -> bool {
+        self.done.iter().all(Option::is_some)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +62,7 @@ impl Meeting {
                 ..State::default()
             }),
             changed: Condvar::new(),
+            over: Condvar::new(),
             ending: OnceLock::new(),
         })
     }
@@ -111,6 +121,7 @@ impl Meeting {
             }
             state.broken = Some(why.to_owned());
             self.changed.notify_all();
+            self.over.notify_all();
         }
         if let Some(ending) = self.ending.get() {
             ending.broken(why);
@@ -146,17 +157,20 @@ impl Meeting {
 
     /// A rank leaves, after so many operations and bytes.
     pub fn leave(&self, rank: u32, done: (u64, u64)) {
-        if let Some(of) = self.state.lock().done.get_mut(rank as usize) {
+        let mut state = self.state.lock();
+        if let Some(of) = state.done.get_mut(rank as usize) {
             *of = Some(done);
         }
-        self.changed.notify_all();
+        if state.have_left() {
+            self.over.notify_all();
+        }
     }
 
     /// Waits until it is broken, and why, or all ranks have left.
     pub(crate) fn over(&self) -> Option<String> {
         let mut state = self.state.lock();
-        while state.broken.is_none() && state.done.iter().any(Option::is_none) {
-            self.changed.wait(&mut state);
+        while state.broken.is_none() && !state.have_left() {
+            self.over.wait(&mut state);
         }
         state.broken.clone()
     }
@@ -199,7 +213,12 @@ impl Meeting {
         self.state.lock().record = Some(record);
     }
 
-    /// What was kept.
+    /// One is kept that nobody has taken.
+    pub(crate) fn has_record(&self) -> bool {
+        self.state.lock().record.is_some()
+    }
+
+    /// What was kept; taken once.
     pub fn record(&self) -> Option<Vec<u8>> {
         self.state.lock().record.take()
     }
