@@ -1,17 +1,11 @@
 //! A load generator as a process. A signal ends the run in order, with its record. What it mounts through the library ends with it:
 //! servers would keep a client that is gone until they miss it.
 
-use coral_lab::load::{self, Ending, Mounted};
+use coral_lab::load::{self, END_LIMIT, Ending, Mounted};
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Operations that are under way have so long to end, and with them the run. Its mounts and processes then have 5 s at most, and a mount
-/// that has an operation of a process which ends takes 5 s to give it up: 20 s are for all of it.
-const LIMIT: Duration = Duration::from_secs(12);
 
 /// Runs the generator of this name.
 pub(crate) fn main(name: &str, args: Vec<OsString>) -> ExitCode {
@@ -53,23 +47,14 @@ fn end_with_signals(
             if told.recv().await.is_some() {
                 let of = 128 + kind.as_raw_value();
                 // the other one may have come before
-                let mut after = format!("at a second signal, {name}");
+                let mut when = format!("at a second signal, {name}");
                 if code.set(of as u8).is_ok() {
                     ending.end(&format!("ended by {name}"));
-                    if tokio::time::timeout(LIMIT, told.recv()).await.is_err() {
-                        after = format!("{} s after {name}", LIMIT.as_secs());
+                    if tokio::time::timeout(END_LIMIT, told.recv()).await.is_err() {
+                        when = format!("{} s after {name}", END_LIMIT.as_secs());
                     }
                 }
-                if let Some(left) = ending.left_over() {
-                    let _ = writeln!(
-                        std::io::stderr(),
-                        "{tool}: {after}: {left}; nothing is waited for any longer, and there is no record"
-                    );
-                }
-                ending.give_up();
-                mounted.abandon();
-                ending.wait_for_others();
-                std::process::exit(of);
+                load::end_by_force(&tool, &when, &mounted, &ending, of);
             }
         });
     }

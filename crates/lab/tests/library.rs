@@ -1,5 +1,7 @@
 //! The generators through Coral's client library, on a cluster in memory: no mount, no kernel between.
 
+mod common;
+
 use coral_client::{Cred, blocking};
 use coral_lab::load::out::Out;
 use coral_lab::load::storage::Library;
@@ -47,6 +49,20 @@ fn all_four_run_without_a_mount() {
             assert!(printed.text().contains("api                 : CORAL"));
         }
     }
+    // Its stopwatches have no room.
+    let words = "-N 2 -F -w -o /lab/own --coral-fs 127.0.0.1@tcp:/fs --coral-stopwatches /dev/full";
+    let dir = common::place();
+    let json = dir.path().join("r.json").to_string_lossy().into_owned();
+    let words = words.split(' ').chain(["--coral-json", &json]);
+    let mut start = Run::new("ior", &words.collect::<Vec<_>>(), Out::silent());
+    start.library = Some(Library::of(fs.clone()));
+    let full = "/dev/full: No space left on device (os error 28)";
+    assert_eq!(run(start).expect_err("it has failed").to_string(), full);
+    let why = common::why_incomplete(&dir);
+    assert!(
+        why.starts_with(&format!("{full}; ranks 0 to 1 had done ")),
+        "{why}"
+    );
     let left: Vec<_> = fs
         .read_dir("/lab")
         .expect("listed")

@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 const LINE: &str = "CORAL_TEST_LINE";
 const DIR: &str = "CORAL_TEST_DIR";
+/// What the process of rank 1 of two does after its rank has left.
+const AFTER: &str = "CORAL_TEST_AFTER";
 
 /// Long writes: with its delays a rank makes some 100 transfers a second, for a minute.
 const LONG: &str = "ior --np 2 -F -w -t 4k -b 1g -D 60 -O interIODelay=10000";
@@ -38,7 +40,8 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| {
         let exe = std::env::current_exe().expect("this program");
         let script = format!(
-            "#!/bin/sh\necho $$ > \"${DIR}/pid.$CORAL_LAB_RANKS\"\n{LINE}=\"$*\" exec '{}' --exact engine --ignored --nocapture\n",
+            "#!/bin/sh\necho $$ > \"${DIR}/pid.$CORAL_LAB_RANKS\"\nexport {LINE}=\"$*\"\nset -- '{}' --exact engine --ignored --nocapture\n\
+             [ \"${AFTER}\" ] && [ \"$CORAL_LAB_RANKS\" = 1:1:2 ] && \"$@\" && eval \"${AFTER}\"\nexec \"$@\"\n",
             exe.display()
         );
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("engine");
@@ -84,6 +87,30 @@ fn until(what: &str, is: impl Fn() -> bool) {
     panic!("not within 30 s: {what}");
 }
 
+fn signal(name: &str, pid: &str) {
+    let sent = Command::new("kill").args(["-s", name, pid.trim()]).status();
+    assert!(sent.expect("kill").success());
+}
+
+/// The process of a rank that was started.
+fn pid_of(dir: &TempDir, ranks: &str) -> String {
+    let pid = fs::read_to_string(dir.path().join(format!("pid.{ranks}")));
+    pid.expect("it has started").trim().to_owned()
+}
+
+/// Two ranks of a foreign launcher.
+fn start_foreign(dir: &TempDir, line: &str) -> [Child; 2] {
+    ["0", "1"].map(|rank| {
+        let job = dir.path().to_string_lossy().into_owned();
+        let vars = [
+            ("PMI_RANK", rank),
+            ("PMI_SIZE", "2"),
+            ("CORAL_LAB_JOB", &job),
+        ];
+        start_with(dir, line, &vars)
+    })
+}
+
 fn transfers(dir: &TempDir, file: &str) -> u64 {
     fs::metadata(dir.path().join(file)).map_or(0, |m| m.len() / 4096)
 }
@@ -117,9 +144,7 @@ fn a_process_that_is_killed_ends_the_others_at_once() {
         until("both write", || {
             transfers(&dir, "f.00000000") > 0 && transfers(&dir, "f.00000001") > 0
         });
-        let pid = fs::read_to_string(dir.path().join("pid.1:1:2")).expect("rank 1");
-        let killed = Command::new("kill").args(["-9", pid.trim()]).status();
-        assert!(killed.expect("kill").success());
+        signal("KILL", &pid_of(&dir, "1:1:2"));
         let said = end(run);
         assert!(said.contains("rank 1"), "{said}");
         let done = transfers(&dir, "f.00000000");
@@ -154,16 +179,7 @@ fn ranks_of_a_foreign_launcher_end_where_another_fails() {
         let dir = place();
         fs::create_dir(dir.path().join(format!("f.0000000{fails}"))).expect("made");
         let line = format!("{} -o f", LONG.replace("--np 2 ", ""));
-        let ranks = ["0", "1"].map(|rank| {
-            let job = dir.path().to_string_lossy().into_owned();
-            let vars = [
-                ("PMI_RANK", rank),
-                ("PMI_SIZE", "2"),
-                ("CORAL_LAB_JOB", &job),
-            ];
-            start_with(&dir, &line, &vars)
-        });
-        let said = ranks.map(end).concat();
+        let said = start_foreign(&dir, &line).map(end).concat();
         assert!(
             said.contains(&format!("ior: Cannot create file f.0000000{fails}: ")),
             "{said}"
@@ -173,6 +189,143 @@ fn ranks_of_a_foreign_launcher_end_where_another_fails() {
         let why = why_incomplete(&dir);
         let told = format!("; ranks 0 to 1 had done {done} operations with ");
         assert!(why.contains(&told), "{told}: {why}");
+    }
+}
+
+/// Nobody is left who could say why.
+#[test]
+fn ranks_of_a_foreign_launcher_end_where_rank_0_is_killed() {
+    let dir = place();
+    let line = format!("{} -o f", LONG.replace("--np 2 ", ""));
+    let [mut first, other] = start_foreign(&dir, &line);
+    until("both write", || {
+        transfers(&dir, "f.00000000") > 0 && transfers(&dir, "f.00000001") > 0
+    });
+    first.kill().expect("it is there");
+    first.wait().expect("it ends");
+    let said = end(other);
+    assert!(said.contains("ior: rank 0 is gone\n"), "{said}");
+    let done = transfers(&dir, "f.00000001");
+    assert!(done < FEW, "rank 1 went on to {done}");
+}
+
+/// One rank comes to the end of its file after some transfers; the other waits for ever for somebody who writes.
+fn with_stuck(stuck: u32) -> (TempDir, String) {
+    let dir = place();
+    let fifo = dir.path().join(format!("f.{stuck:08}"));
+    let made = Command::new("mkfifo").arg(fifo).status();
+    assert!(made.expect("mkfifo").success());
+    let short = dir.path().join(format!("f.{:08}", 1 - stuck));
+    fs::write(short, vec![0; 50 * 4096]).expect("written");
+    let line = "ior -F -r -k -t 4k -b 1g -O interIODelay=10000 -o f".to_owned();
+    (dir, line)
+}
+
+/// Why the run with a stuck rank ended.
+fn short(stuck: u32) -> String {
+    let rank = 1 - stuck;
+    format!("cannot read from file f.{rank:08}: the file ends here")
+}
+
+/// The rank that has the record, or a thread beside it, is in an operation that does not end.
+#[test]
+fn a_failure_is_told_and_a_process_does_not_wait_for_ever_for_its_own_ranks() {
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let (dir, line) = with_stuck(1);
+            let said = end(start(&dir, &format!("{line} --np 2")));
+            stuck(&dir, &said, 1);
+        });
+        s.spawn(|| {
+            let (dir, line) = with_stuck(0);
+            let said = end(start(&dir, &format!("{line} --np 2 --processes")));
+            stuck(&dir, &said, 0);
+        });
+        let (dir, line) = with_stuck(0);
+        let [first, other] = start_foreign(&dir, &line);
+        stuck(&dir, &end(first), 0);
+        end(other);
+    });
+
+    fn stuck(dir: &TempDir, said: &str, rank: u32) {
+        let why = short(rank);
+        let told = format!(
+            "ior: rank {}: {why}; what is under way has 12 s to end\n\
+             ior: 12 s after that: rank {rank} is in an operation that has not ended; nothing is waited for any longer, and there is no record\n",
+            1 - rank
+        );
+        assert!(said.contains(&told), "{told}: {said}");
+        assert!(!dir.path().join("r.json").exists());
+    }
+}
+
+/// They have said nothing of what they did, and the record has the others.
+#[test]
+fn ranks_in_other_processes_that_do_not_end_are_not_waited_for() {
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let (dir, line) = with_stuck(1);
+            end(start(&dir, &format!("{line} --np 2 --processes")));
+            told(&dir);
+        });
+        s.spawn(|| {
+            let (dir, line) = with_stuck(1);
+            start_foreign(&dir, &line)
+                .into_iter()
+                .for_each(|rank| drop(end(rank)));
+            told(&dir);
+        });
+        let dir = place();
+        let line = LONG.replace("--np 2 ", "--np 3 ");
+        let run = start(&dir, &format!("{line} --processes -o f"));
+        until("all write", || {
+            (0..3).all(|rank| transfers(&dir, &format!("f.{rank:08}")) > 0)
+        });
+        let stopped = pid_of(&dir, "1:1:3");
+        signal("STOP", &stopped);
+        signal("KILL", &pid_of(&dir, "2:1:3"));
+        end(run);
+        let why = why_incomplete(&dir);
+        assert!(why.contains("; 1 of 3 ranks had done "), "{why}");
+        assert!(!Path::new("/proc").join(stopped).exists());
+    });
+
+    fn told(dir: &TempDir) {
+        let why = why_incomplete(dir);
+        let told = format!("{}; 1 of 2 ranks had done 50 operations with ", short(1));
+        assert!(why.starts_with(&told), "{told}: {why}");
+        assert!(why.ends_with("; the others did not tell"), "{why}");
+    }
+}
+
+/// All ranks have done their work, and rank 0 has handed the record over.
+#[test]
+fn a_process_that_fails_at_its_very_end_fails_the_run() {
+    for (after, on_hosts, told) in [
+        ("exit 3", false, "a process of the run ended with code 3"),
+        ("exit 3", true, "a process of the run ended with code 3"),
+        (
+            "kill -9 $$",
+            false,
+            "the process of rank 1 ended by signal: 9 (SIGKILL)",
+        ),
+        (
+            "kill -9 $$",
+            true,
+            "rank 1 on bert ended by signal: 9 (SIGKILL)",
+        ),
+    ] {
+        let dir = place();
+        let how = match on_hosts {
+            true => with_ssh(&dir, ""),
+            false => "--processes".to_owned(),
+        };
+        let line = format!("ior --np 2 -F -w -t 4k -b 16k -o f {how}");
+        end(start_with(&dir, &line, &[(AFTER, after)]));
+        let why = why_incomplete(&dir);
+        assert!(why.starts_with(told), "{after}, {how}: {why}");
+        let phases = common::record(&dir)["phases"].as_array().map(Vec::len);
+        assert_eq!(phases, Some(1), "they are in the record");
     }
 }
 
@@ -206,4 +359,19 @@ fn ranks_on_hosts_work_in_the_directory_of_the_command() {
         "{}",
         why_incomplete(&dir)
     );
+
+    // and needs none
+    let run = start(
+        &dir,
+        &format!("{line} {how}").replace("it's", &format!("{at}/g")),
+    );
+    let out = run.wait_with_output().expect("it ends");
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    for rank in 0..3 {
+        assert_eq!(transfers(&dir, &format!("g.{rank:08}")), 4);
+    }
 }

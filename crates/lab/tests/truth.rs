@@ -258,6 +258,25 @@ fn mdtest_finds_wrong_data() {
     );
 }
 
+/// The rank that finds it reads it again with one rank, with two and with three.
+#[test]
+fn mdtest_counts_wrong_data_once_where_several_counts_of_tasks_read_them() {
+    let dir = place();
+    good(&dir, "mdtest --np 3 -d DIR/md -n 5 -F -C -w 64 -G 9");
+    let files = walk(&dir.path().join("md"));
+    let file = files.iter().find(|f| f.contains("/file.mdtest.0.3"));
+    fs::write(file.expect("a file"), [7; 64]).expect("written");
+    let line = "mdtest --np 3 -f 1 -l 3 -d DIR/md -n 5 -F -E -e 64 -X -G 9";
+    let (ended, printed) = start(&dir, line);
+    let ended = ended.expect("ends");
+    for errors in 1..=3 {
+        let told = format!("verifying the data on read ({errors} errors)");
+        assert!(printed.contains(&told), "{told}: {printed}");
+    }
+    let record = ended.record.expect("a record");
+    assert_eq!((ended.code, &record["failed_operations"]), (3, &3.into()));
+}
+
 #[test]
 fn mdsrate_makes_one_file_for_each_number() {
     let dir = place();
@@ -412,6 +431,22 @@ fn a_rank_that_fails_ends_the_run_and_the_record_says_so() {
         "{why}"
     );
     assert!(!printed.contains("Summary of all tests"), "{printed}");
+}
+
+/// Of its own accord, at the first wrong byte.
+#[test]
+fn a_run_that_ends_itself_says_what_its_ranks_had_done() {
+    let dir = place();
+    good(&dir, "ior --np 2 -F -w -k -G 27 -l o -b 64k -t 8k -o DIR/f");
+    fs::write(dir.path().join("f.00000001"), [7; 65536]).expect("written");
+    let line = "ior --np 2 -F -R -k -G 27 -l o -b 64k -t 8k -q -o DIR/f --coral-json DIR/r.json";
+    let why = start(&dir, line).0.expect_err("it is wrong").to_string();
+    assert!(why.contains("-q ends the run at that"), "{why}");
+    let why = why_incomplete(&dir);
+    assert!(
+        why.contains("-q ends the run at that; ranks 0 to 1 had done "),
+        "{why}"
+    );
 }
 
 /// The other rank would go on to its stonewall. What both had done is in the record.
@@ -572,6 +607,47 @@ fn a_run_that_is_ended_from_outside_has_a_record() {
             !said.contains("unable to") && !said.contains("cannot"),
             "{said}"
         );
+    }
+}
+
+/// However long it was asked to do nothing.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for the ranks of a run that this thread is in"
+)]
+#[test]
+fn a_run_that_is_ended_in_a_delay_does_not_wait_for_its_end() {
+    use coral_lab::load::{Ending, Run, out::Out, run};
+    const DELAY_S: u64 = 300;
+    let dir = place();
+    for (line, operations) in [
+        ("ior --np 2 -F -w -d 300 -o DIR/f", 0),
+        ("ior --np 2 -F -w -O interIODelay=300000000 -o DIR/f", 2),
+        ("mdtest --np 2 -n 1 -p 300 -d DIR/md", 0),
+    ] {
+        let line = format!("{line} --coral-json DIR/r.json");
+        let line = line.replace("DIR", &dir.path().to_string_lossy());
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ending = Ending::default();
+        let (out, printed) = Out::memory();
+        let mut start = Run::new(words[0], &words[1..], out);
+        start.ending = ending.clone();
+        start.watch = Some(Box::new(move |board| {
+            let (ending, printed) = (ending.clone(), printed.clone());
+            std::thread::spawn(move || {
+                // The ranks have met before rank 0 prints.
+                while printed.text().is_empty() || board.totals().0 < operations {
+                    std::thread::yield_now();
+                }
+                ending.end("ended by a test");
+            });
+        }));
+        let why = run(start).expect_err("it is ended").to_string();
+        assert!(why.starts_with("ended by a test after "), "{line}: {why}");
+        let record = record(&dir);
+        let [began, ended] = ["began_unix_s", "ended_unix_s"].map(|at| record[at].as_u64());
+        let took = ended.expect("a time") - began.expect("a time");
+        assert!(took < DELAY_S, "{line}: {took} s");
     }
 }
 

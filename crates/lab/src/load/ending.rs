@@ -10,7 +10,7 @@ use super::clock::Clock;
 use super::failed::Failed;
 use super::meet::Meeting;
 use crate::clock::now;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -37,6 +37,9 @@ struct Why {
 #[derive(Debug, Default)]
 struct State {
     why: OnceLock<Why>,
+    /// Those that wait for it ([`Ending::wait`]).
+    waiting: Mutex<()>,
+    ended: Condvar,
     /// It has this ending, so it is not kept by it.
     meeting: Mutex<Weak<Meeting>>,
     /// Other processes of the run that this one has started, and that have not ended.
@@ -59,6 +62,9 @@ impl Ending {
     fn set(&self, why: &str, is_outside: bool) {
         let text = why.to_owned();
         let why = self.0.why.get_or_init(|| Why { text, is_outside });
+        // Who has looked and does not wait yet holds this.
+        drop(self.0.waiting.lock());
+        self.0.ended.notify_all();
         if let Some(meeting) = self.meeting() {
             meeting.break_up(&why.text);
         }
@@ -88,22 +94,49 @@ impl Ending {
         }))
     }
 
-    /// Who has not ended yet, in a sentence: for whoever waits no longer.
+    /// Waits so long, or until the run is ended.
+    pub(super) fn wait(&self, time: Duration) {
+        // None: longer than a clock counts.
+        let until = now().checked_add(time);
+        let mut waiting = self.0.waiting.lock();
+        while self.why().is_none() && until.is_none_or(|until| now() < until) {
+            match until {
+                Some(until) => {
+                    self.0.ended.wait_until(&mut waiting, until);
+                }
+                None => self.0.ended.wait(&mut waiting),
+            }
+        }
+    }
+
+    /// The ranks meet in this process, which speaks for all of them.
+    pub(super) fn is_of_all(&self) -> bool {
+        self.meeting().is_some()
+    }
+
+    /// Who has not ended yet, in a sentence, and whether there is no record for that: for whoever waits no longer.
     /// None: another process tells it.
-    pub fn left_over(&self) -> Option<String> {
-        let left = self.meeting()?.not_left();
-        Some(match &left[..] {
-            [] => "the ranks have ended, and their mounts have not".to_owned(),
+    pub(super) fn left_over(&self) -> Option<String> {
+        let meeting = self.meeting()?;
+        let left = meeting.not_left();
+        let who = match &left[..] {
+            [] => "the ranks have ended, and their mounts or processes have not".to_owned(),
             [one] => format!("rank {one} is in an operation that has not ended"),
             several => format!(
                 "ranks {} are in operations that have not ended",
                 super::text::ranks(several)
             ),
-        })
+        };
+        // The ranks hand it over before they leave, and it is taken to be written.
+        let record = match left.is_empty() && !meeting.has_record() {
+            true => "",
+            false => ", and there is no record",
+        };
+        Some(format!("{who}; nothing is waited for any longer{record}"))
     }
 
     /// Other processes of the run are not waited for any more: they end, by force after a while.
-    pub fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         let _ = self.0.given_up.set(now());
     }
 
@@ -118,7 +151,7 @@ impl Ending {
     }
 
     /// Waits until no other process of the run is there that this one has started, until some seconds after they were given up.
-    pub fn wait_for_others(&self) {
+    pub(super) fn wait_for_others(&self) {
         let until = self.given_up().unwrap_or_else(now) + OTHERS_LIMIT;
         while self.0.others.load(Ordering::Relaxed) > 0 && now() < until {
             super::clock::sleep(OTHERS_LOOK);
@@ -159,5 +192,19 @@ mod tests {
         assert_eq!(of(|e| e.broken("no seed")).as_deref(), Some("no seed"));
         let told = of(|e| e.end("ended by SIGTERM")).unwrap();
         assert!(told.starts_with("ended by SIGTERM after 0."), "{told}");
+    }
+
+    #[test]
+    fn who_waits_hears_of_the_end() {
+        let ending = Ending::default();
+        std::thread::scope(|s| {
+            for seconds in [600, u64::MAX] {
+                let ending = &ending;
+                s.spawn(move || ending.wait(Duration::from_secs(seconds)));
+            }
+            ending.wait(Duration::from_millis(1));
+            assert_eq!(ending.why(), None, "nothing has ended it");
+            ending.broken("no disk");
+        });
     }
 }

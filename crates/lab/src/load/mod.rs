@@ -38,7 +38,7 @@ pub mod text;
 
 pub use ending::Ending;
 pub use failed::Failed;
-pub use launch::{Ended, Environment, Mounted, NAMES, Run, main, run};
+pub use launch::{END_LIMIT, Ended, Environment, Mounted, NAMES, Run, end_by_force, main, run};
 
 /// Reads the command line of the program of this name.
 fn tool(name: &str, args: &[String], out: &out::Out) -> Result<Box<dyn launch::Tool>, Failed> {

@@ -11,6 +11,7 @@ use super::record::Record;
 use super::storage::Storage;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How a rank reaches the others.
 #[derive(Debug)]
@@ -150,15 +151,27 @@ impl<'a> Rank<'a> {
 
     /// The same of so many.
     pub fn lose_several(&self, count: u64, what: &str) -> Result<(), Failed> {
-        if let Some(why) = self.ending.why() {
-            return Err(Failed::Apart(why.to_owned()));
-        }
+        self.goes_on()?;
         let mut lost = self.lost.borrow_mut();
         if lost.count == 0 {
             what.trim().clone_into(&mut lost.first);
         }
         lost.count += count;
         Ok(())
+    }
+
+    /// Fails once the run is ended.
+    fn goes_on(&self) -> Result<(), Failed> {
+        match self.ending.why() {
+            None => Ok(()),
+            Some(why) => Err(Failed::Apart(why.to_owned())),
+        }
+    }
+
+    /// Does nothing for so long; fails as soon as the run is ended.
+    pub(crate) fn pause(&self, time: Duration) -> Result<(), Failed> {
+        self.ending.wait(time);
+        self.goes_on()
     }
 
     /// Those of all ranks.

@@ -26,7 +26,7 @@ pub struct Record {
     pub began_unix_s: u64,
     /// Seconds since 1970; 0 in a record that a killed run left.
     pub ended_unix_s: u64,
-    /// All phases ran to their end, and no operation failed.
+    /// The run ended well: all phases ran to their end, no operation failed, nor did a process.
     pub complete: bool,
     /// Why not.
     pub why_incomplete: Option<String>,

@@ -98,6 +98,10 @@ impl Tool for Ior {
         self.tests.first().map(Params::interface)
     }
 
+    fn paths(&self) -> Vec<&str> {
+        self.tests.iter().flat_map(Params::paths).collect()
+    }
+
     fn parameters(&self) -> serde_json::Value {
         self.tests.iter().map(Params::as_json).collect()
     }

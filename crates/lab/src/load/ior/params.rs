@@ -281,6 +281,21 @@ const DIRECTIVE_TEXTS: [&str; 12] = [
     "allocatebufferongpu",
 ];
 
+impl Params {
+    /// Files that the test names.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
+        let of_run = [
+            &self.script,
+            &self.summary_file,
+            &self.rank_csv,
+            &self.per_op_csv,
+            &self.status_file,
+        ];
+        let tested = self.test_file.split('@');
+        tested.chain(of_run.into_iter().map(String::as_str))
+    }
+}
+
 impl Target for Params {
     fn slot(&mut self, key: &str) -> Slot<'_> {
         match key {

@@ -6,7 +6,7 @@ use super::report::{Point, Report, Timers};
 use super::transfer::{Access, Moved, Transfer};
 use super::validate::validate;
 use crate::load::Failed;
-use crate::load::clock::{sleep, wall_s};
+use crate::load::clock::wall_s;
 use crate::load::meter::Trace;
 use crate::load::random::Rand;
 use crate::load::ranks::Rank;
@@ -226,7 +226,7 @@ impl Test<'_, '_> {
     fn write(&mut self, repetition: i64) -> Result<String, Failed> {
         let p = self.p;
         let path = self.file_name()?;
-        self.wait();
+        self.wait()?;
         if p.use_existing == 0 {
             self.remove(&path)?;
         }
@@ -289,7 +289,7 @@ impl Test<'_, '_> {
         }
         self.reorder(repetition);
         let path = self.file_name()?;
-        self.wait();
+        self.wait()?;
         self.rank.barrier()?;
         let access = if p.check_read != 0 {
             Access::ReadCheck
@@ -554,9 +554,10 @@ impl Test<'_, '_> {
         }
     }
 
-    fn wait(&self) {
-        if self.p.delay_s > 0 && self.p.dry_run == 0 {
-            sleep(Duration::from_secs(self.p.delay_s as u64));
+    fn wait(&self) -> Result<(), Failed> {
+        match self.p.delay_s {
+            s if s > 0 && self.p.dry_run == 0 => self.rank.pause(Duration::from_secs(s as u64)),
+            _ => Ok(()),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::offsets::Offsets;
 use super::params::Params;
 use crate::load::Failed;
-use crate::load::clock::{seconds, sleep};
+use crate::load::clock::seconds;
 use crate::load::meter::{Latency, Meter, Trace};
 use crate::load::ranks::Rank;
 use crate::load::storage::{Buffer, OpenFile};
@@ -88,7 +88,7 @@ impl Transfer<'_> {
                     rank.barrier()?;
                     meter.begin();
                 }
-                let now = self.one(&mut meter, place, &mut errors)?;
+                let now = self.one(rank, &mut meter, place, &mut errors)?;
                 place = next(place, in_segment);
                 hit = limit.is_some_and(|l| now - start > l)
                     || self.iterations != 0 && meter.operations() == self.iterations;
@@ -113,7 +113,7 @@ impl Transfer<'_> {
                 if place.0 >= self.p.segments {
                     place = (0, 0);
                 }
-                self.one(&mut meter, place, &mut errors)?;
+                self.one(rank, &mut meter, place, &mut errors)?;
                 place = next(place, in_segment);
             }
         }
@@ -131,6 +131,7 @@ impl Transfer<'_> {
     /// One transfer; the time after it.
     fn one(
         &mut self,
+        rank: &Rank<'_>,
         meter: &mut Meter<'_>,
         (segment, j): (i64, i64),
         errors: &mut u64,
@@ -176,7 +177,7 @@ impl Transfer<'_> {
             now = meter.now();
         }
         if self.p.io_delay_us > 0 {
-            sleep(Duration::from_micros(self.p.io_delay_us as u64));
+            rank.pause(Duration::from_micros(self.p.io_delay_us as u64))?;
             meter.begin();
             now = meter.now();
         }

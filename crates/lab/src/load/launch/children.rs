@@ -1,5 +1,6 @@
 //! Processes that a run has started: they are told why it is over, and waited for.
 
+use super::force::LEAVE_LIMIT;
 use super::{Duration, Ending, Failed, Meeting};
 use crate::clock::now;
 use crate::load::ending::FORCE_AFTER;
@@ -34,8 +35,6 @@ impl Running {
     }
 }
 
-/// Processes are told why the run is over, and have so long to say what they did: ranks that wait for a disk are not waited for.
-const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 /// How often it is looked whether a process has ended.
 const CHILD_LOOK: Duration = Duration::from_millis(10);
 
@@ -64,17 +63,23 @@ impl Children {
                     ranks,
                     what,
                 }),
-                // The others end with their standard input.
-                Err(e) => return Err(Failed::Apart(format!("cannot start {what}: {e}"))),
+                Err(e) => {
+                    for r in &children.running {
+                        let mut child = r.child.lock();
+                        let _ = child.kill().and_then(|()| child.wait());
+                    }
+                    return Err(Failed::Apart(format!("cannot start {what}: {e}")));
+                }
             }
         }
         Ok(children)
     }
 
     /// Waits until all have ended; the greatest code. One that ends before it took part ends the run. They are told why the run is
-    /// over; where that was ended from outside, they may take as long as this process.
+    /// over, and have [`LEAVE_LIMIT`] to say what they did; where it was ended from outside, they may take as long as this process. Then
+    /// they end with their standard input, after [`FORCE_AFTER`] by force.
     pub(super) fn wait(&self, meeting: &Meeting, ending: &Ending) -> u8 {
-        let (mut code, mut told) = (0, None);
+        let (mut code, mut told, mut over, mut by_force) = (0, None, None, false);
         let mut left: Vec<&Running> = self.running.iter().collect();
         while !left.is_empty() {
             left.retain(|r| {
@@ -101,7 +106,7 @@ impl Children {
                         meeting.break_up(&why);
                         self.failed.lock().get_or_insert(why);
                     }
-                } else if killed && ending.outside().is_none() {
+                } else if killed && !by_force && ending.outside().is_none() {
                     let why = format!("{} ended {ended}", r.what);
                     meeting.break_up(&why);
                     self.killed.lock().get_or_insert(why);
@@ -119,17 +124,16 @@ impl Children {
                     now()
                 });
                 if outside.is_none() && now().duration_since(since) >= LEAVE_LIMIT {
-                    // They end with their standard input.
-                    left.iter().for_each(|r| drop(r.child.lock().stdin.take()));
+                    over.get_or_insert_with(now);
                 }
             }
             ending.others_are(left.len());
-            if let Some(since) = ending.given_up() {
-                let is_over = now().duration_since(since) >= FORCE_AFTER;
+            if let Some(since) = over.or(ending.given_up()) {
+                by_force = now().duration_since(since) >= FORCE_AFTER;
                 for r in &left {
                     let mut child = r.child.lock();
                     drop(child.stdin.take());
-                    if is_over {
+                    if by_force {
                         let _ = child.kill();
                     }
                 }
@@ -150,5 +154,57 @@ impl Children {
             }
             (_, _, heard) => heard,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::path::Path;
+
+    /// Processes of this one by that name, those that wait to be reaped too.
+    fn of_name(name: &str) -> usize {
+        let parent = format!(" {} ", std::process::id());
+        let all = std::fs::read_dir("/proc").expect("listed").flatten();
+        let stats = all.filter_map(|p| std::fs::read_to_string(p.path().join("stat")).ok());
+        let found = stats.filter(|stat| {
+            let after = stat.split_once(&format!("({name}) "));
+            after.is_some_and(|(_, after)| after[1..].starts_with(&parent))
+        });
+        found.count()
+    }
+
+    #[test]
+    fn nobody_is_left_where_another_cannot_be_started() {
+        let dir = tempfile::tempdir().expect("a directory");
+        // By its name it is told from what other tests start.
+        let cat = dir.path().join("half-started");
+        let which = Command::new("sh").args(["-c", "command -v cat"]).output();
+        let found = String::from_utf8(which.expect("sh").stdout).expect("a path");
+        std::os::unix::fs::symlink(found.trim(), &cat).expect("linked");
+        let start = |program: &Path, what: &str| {
+            let mut command = Command::new(program);
+            // What has all programs in one asks for this one by its own name.
+            command.arg0("cat");
+            (command, 0..1, what.to_owned())
+        };
+        let mut seen = start(&cat, "").0;
+        let seen = seen.stdin(Stdio::piped()).spawn();
+        let mut seen = seen.expect("it starts");
+        assert_eq!(of_name("half-started"), 1, "it is found by its name");
+        drop(seen.stdin.take());
+        seen.wait().expect("it ends");
+
+        let none = dir.path().join("none");
+        let starts = vec![start(&cat, "one"), start(&none, "another")];
+        let why = Children::start(starts, "token")
+            .err()
+            .expect("there is none");
+        assert!(
+            why.to_string().starts_with("cannot start another: "),
+            "{why}"
+        );
+        assert_eq!(of_name("half-started"), 0);
     }
 }

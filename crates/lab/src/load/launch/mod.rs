@@ -5,11 +5,13 @@
 //! as processes or on other hosts ([`own`]).
 
 mod children;
+mod force;
 mod mounted;
 mod own;
 mod place;
 mod start;
 
+pub use force::{END_LIMIT, end_by_force};
 pub use mounted::Mounted;
 pub use own::{HELP as OWN_HELP, Own, Ranks};
 pub(crate) use place::RECORD;
@@ -29,6 +31,7 @@ use super::storage::{Dummy, Library, Posix, Storage, Until};
 use crate::verdict::Seen;
 use std::ffi::OsString;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +50,9 @@ pub trait Tool: Send + Sync {
     fn storage(&self) -> Option<&str> {
         None
     }
+
+    /// Files and directories that it names, as they stand on the command line.
+    fn paths(&self) -> Vec<&str>;
 
     /// Its parameters, for the record.
     fn parameters(&self) -> serde_json::Value;
@@ -107,7 +113,8 @@ pub struct Ended {
 }
 
 /// The program of this name: runs it with the process's environment and prints to standard output. Whoever ends the process before
-/// that asks `ending` for it, and where that takes too long abandons `mounted` first.
+/// that asks `ending` for it, and where that takes longer than [`END_LIMIT`] ends it by force ([`end_by_force`]), as this does where
+/// the run has failed.
 pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted, ending: Ending) -> ExitCode {
     let mut texts = Vec::new();
     for arg in args {
@@ -119,12 +126,16 @@ pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted, ending: Ending) -
             }
         }
     }
-    let out = Out::stdout();
+    let (out, env) = (Out::stdout(), Environment::of_process());
+    if let Err(why) = force::watch(tool, &env, &mounted, &ending) {
+        eprintln!("{tool}: a thread cannot be started: {why}");
+        return ExitCode::FAILURE;
+    }
     let run = Run {
         tool: tool.to_owned(),
         args: texts,
         out: out.clone(),
-        env: Environment::of_process(),
+        env,
         watch: None,
         library: None,
         mounted,
@@ -148,11 +159,10 @@ pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted, ending: Ending) -
 pub fn run(run: Run) -> Result<Ended, Failed> {
     let (own, args) = Own::take(&run.args)?;
     let place = Place::of(&run.env, &own)?;
-    if let Place::Launched(p) = &place
-        && let Err(why) = p.enter()
-    {
-        return Err(start::refused(p, &why));
-    }
+    let elsewhere = match &place {
+        Place::Launched(p) => p.enter().err().map(|why| (p, why)),
+        _ => None,
+    };
     let first_here = place.first() == Some(0);
     // The ranks of a run read the same command line; one of them says what is wrong with it.
     let say = if first_here {
@@ -160,7 +170,15 @@ pub fn run(run: Run) -> Result<Ended, Failed> {
     } else {
         Out::silent()
     };
-    let tool = super::tool(&run.tool, &args, &say)?;
+    let tool = super::tool(&run.tool, &args, &say);
+    if let Some((p, why)) = &elsewhere
+        && !tool
+            .as_ref()
+            .is_ok_and(|tool| works_anywhere(&**tool, &own))
+    {
+        return Err(start::refused(p, why));
+    }
+    let tool = tool?;
     match place {
         Place::Alone => start::alone(&run, &own, &*tool),
         Place::Launched(p) => {
@@ -172,6 +190,13 @@ pub fn run(run: Run) -> Result<Ended, Failed> {
         }
         Place::Foreign(p) => start::foreign(&run, &own, &*tool, &p),
     }
+}
+
+/// No path of the command line is meant from the working directory.
+fn works_anywhere(tool: &dyn Tool, own: &Own) -> bool {
+    let mut paths = tool.paths();
+    paths.extend(own.stopwatches.as_deref());
+    (paths.iter()).all(|path| path.is_empty() || path.starts_with('/'))
 }
 
 /// What the ranks of this process share.
@@ -270,11 +295,14 @@ impl<'r> Local<'r> {
             rank.record = Some(self.new_record(&rank));
         }
         let mut lost = Lost::default();
-        let mut done = self.tool.run(&mut rank).and_then(|code| {
+        // The others would wait for a rank that has panicked.
+        let mut done = catch_unwind(AssertUnwindSafe(|| {
+            let code = self.tool.run(&mut rank)?;
             rank.together()?;
             lost = rank.all_lost()?;
             Ok(code)
-        });
+        }))
+        .unwrap_or_else(|_| Err(Failed::Apart(format!("rank {id} panicked"))));
         done = done.map_err(|why| self.why(why));
         if let Err(why) = &done {
             let why = match (self.run.ending.why(), why) {
@@ -373,6 +401,35 @@ pub fn host_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Panics;
+
+    impl Tool for Panics {
+        fn paths(&self) -> Vec<&str> {
+            Vec::new()
+        }
+
+        fn parameters(&self) -> serde_json::Value {
+            serde_json::Value::Null
+        }
+
+        fn run(&self, rank: &mut Rank<'_>) -> Result<u8, Failed> {
+            assert_ne!(rank.id, 1, "this rank panics");
+            rank.barrier().map(|()| 0)
+        }
+    }
+
+    #[test]
+    fn a_rank_that_panics_ends_the_others() {
+        let run = Run::new("ior", &[], Out::silent());
+        let own = Own {
+            np: Some(3),
+            ..Own::default()
+        };
+        let why = start::alone(&run, &own, &Panics).expect_err("a rank panicked");
+        let told = "rank 1 panicked; ranks 0 to 2 had done 0 operations with 0 bytes by then, in all phases";
+        assert_eq!(why.to_string(), told);
+    }
 
     #[test]
     fn a_rank_is_named_once() {

@@ -44,7 +44,7 @@ impl Mounted {
 
     /// Ends them under ranks that work on them, before the process ends: ranks that went on would connect again to servers that
     /// were told goodbye. That takes [`ABANDONED_LIMIT`] at most. They stand still after the operation that they are in.
-    pub fn abandon(&self) {
+    pub(super) fn abandon(&self) {
         self.within(ABANDONED_LIMIT, |mounted| {
             mounted.stand_still();
             mounted.end();

@@ -34,16 +34,21 @@ pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Fail
     forget_earlier(run, own)?;
     let meeting = Meeting::new(size);
     run.ending.at(&meeting);
-    let done = match own.ranks {
-        _ if !own.hosts.is_empty() => on_hosts(run, own, &meeting),
-        Ranks::Threads => {
-            let local = Local::new(run, own, tool, 0..size, None)?;
-            let done = threads(&local, &meeting);
-            local.end(own, done)
-        }
-        Ranks::Processes => processes(run, own, tool, &meeting),
+    if !own.hosts.is_empty() {
+        let done = on_hosts(run, own, &meeting);
+        return finish(run, own, &meeting, done);
+    }
+    let here = match own.ranks {
+        Ranks::Threads => 0..size,
+        Ranks::Processes => 0..1,
     };
-    finish(run, own, &meeting, done)
+    let local = Local::new(run, own, tool, here, None)?;
+    let done = match own.ranks {
+        Ranks::Threads => threads(&local, &meeting),
+        Ranks::Processes => processes(&local, own, &meeting),
+    };
+    // After a failure it is written before the mounts end: their servers may not answer.
+    finish(run, own, &meeting, local.end(own, done))
 }
 
 /// What is written at the end has a place, before anything is measured. The files themselves are not made: a run that is refused
@@ -122,15 +127,23 @@ fn finish(
             })
         }),
     };
-    if let (Some(record), Err(why)) = (&mut record, &done) {
-        let of_record = record["why_incomplete"].as_str().unwrap_or_default();
-        let whole = match why {
-            Failed::Apart(why) => Some(why.clone()),
-            Failed::Storage { .. } | Failed::File { .. } if is_told => Some(with_told(of_record)),
-            _ => None,
+    if let Some(record) = &mut record {
+        let of_record = record["why_incomplete"].as_str();
+        let why = match &done {
+            Err(Failed::Apart(why)) => Some(why.clone()),
+            Err(why) => {
+                let why = of_record.map_or_else(|| why.to_string(), str::to_owned);
+                Some(if is_told { with_told(&why) } else { why })
+            }
+            // Ranks have left in order before their process fails.
+            Ok(code) if *code > 0 && of_record.is_none() => {
+                Some(format!("a process of the run ended with code {code}"))
+            }
+            Ok(_) => None,
         };
-        if let Some(whole) = whole {
-            record["why_incomplete"] = whole.into();
+        if let Some(why) = why {
+            record["complete"] = false.into();
+            record["why_incomplete"] = why.into();
         }
     }
     let asked = own.json.as_deref();
@@ -196,9 +209,8 @@ fn join(thread: std::thread::ScopedJoinHandle<'_, Result<u8, Failed>>) -> Result
 }
 
 /// Rank 0 is a thread here, the others are processes.
-fn processes(run: &Run, own: &Own, tool: &dyn Tool, meeting: &Arc<Meeting>) -> Result<u8, Failed> {
-    let size = meeting.size();
-    let local = Local::new(run, own, tool, 0..1, None)?;
+fn processes(local: &Local<'_>, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> {
+    let (run, size) = (local.run, meeting.size());
     let listener = TcpListener::bind("127.0.0.1:0").map_err(cannot_meet)?;
     let address = listener.local_addr().map_err(cannot_meet)?.to_string();
     let token = token()?;
@@ -221,9 +233,14 @@ fn processes(run: &Run, own: &Own, tool: &dyn Tool, meeting: &Arc<Meeting>) -> R
     let done = std::thread::scope(|s| {
         let (m, clock, token) = (meeting.clone(), local.clock, token.clone());
         s.spawn(move || hub::serve(s, listener, m, token, clock, 1..size, MEET_LIMIT));
-        s.spawn(move || children.wait(meeting, &run.ending));
-        let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock);
-        local.end(own, done)
+        let others = s.spawn(move || children.wait(meeting, &run.ending));
+        let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock)?;
+        let others = others.join();
+        match meeting.broken() {
+            // One was killed after its rank had left.
+            Some(why) if run.ending.outside().is_none() => Err(Failed::Apart(why)),
+            _ => Ok(done.max(others.unwrap_or(1))),
+        }
     });
     // All of them have ended now.
     done.map_err(|why| children.why(why))

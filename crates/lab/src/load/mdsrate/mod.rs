@@ -82,6 +82,17 @@ fn usage(program: &str, why: &str) -> Failed {
 }
 
 impl Tool for Mdsrate {
+    fn paths(&self) -> Vec<&str> {
+        let of = |letter| {
+            let found = self.options.iter().rfind(|(l, _)| *l == letter);
+            found.and_then(|(_, value)| value.as_deref())
+        };
+        // The directory stands below the mount, where that is named.
+        let mount = of('M').filter(|_| of('N').is_some());
+        let dir = mount.or(of('d')).unwrap_or(".");
+        std::iter::once(dir).chain(of('R')).collect()
+    }
+
     fn parameters(&self) -> serde_json::Value {
         let named = self.options.iter().map(|(letter, value)| {
             let name = OPTS.iter().find(|o| o.1 == *letter).map_or("", |o| o.0);

@@ -54,6 +54,22 @@ impl Tool for Mdtest {
         Some(&self.options.api)
     }
 
+    fn paths(&self) -> Vec<&str> {
+        let o = &self.options;
+        let mut paths = o.paths();
+        // Those of a shell's words are not known.
+        for path in [
+            &o.status_file,
+            &o.rank_csv,
+            &o.per_op_csv,
+            &o.prologue,
+            &o.epilogue,
+        ] {
+            paths.push(path);
+        }
+        paths
+    }
+
     fn parameters(&self) -> serde_json::Value {
         self.options.as_json()
     }

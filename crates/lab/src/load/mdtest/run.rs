@@ -4,7 +4,7 @@ use super::options::Options;
 use super::report::{self, Kind, Measured};
 use super::tree::{self, Tree, Turn};
 use crate::load::Failed;
-use crate::load::clock::{sleep, wall_s};
+use crate::load::clock::wall_s;
 use crate::load::memory::fits;
 use crate::load::meter::{Meter, Trace};
 use crate::load::ranks::Rank;
@@ -58,7 +58,7 @@ pub(super) fn all(args: &[String], o: &Options, rank: &mut Rank<'_>) -> Result<u
             &path,
         ))?;
     }
-    let errors = test.errors;
+    let errors = test.all_errors;
     if rank.is_first() {
         report::finished(rank);
     }
@@ -81,7 +81,10 @@ pub(super) struct Test<'o, 'r, 't> {
     pub(super) seed: u32,
     pub(super) write_buffer: Buffer,
     pub(super) read_buffer: Buffer,
+    /// Errors that verification found in this rank's data.
     pub(super) errors: u64,
+    /// In those of all ranks.
+    all_errors: u64,
     pub(super) iteration: u32,
     pub(super) done: Vec<Measured>,
 }
@@ -134,6 +137,7 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             write_buffer,
             read_buffer: Buffer::new(to_read as usize, here)?,
             errors: 0,
+            all_errors: 0,
             iteration: 0,
             done: Vec::new(),
             o,
@@ -204,13 +208,13 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             let done = std::mem::take(&mut self.done);
             table.push(report::gather(iteration, done, self.rank)?);
         }
-        self.errors = self.rank.sum(self.errors)?;
+        self.all_errors = self.rank.sum(self.errors)?;
         if self.rank.is_first() {
             report::summary(self.o, &self.tree, &table, self.rank)?;
-            if self.errors > 0 {
+            if self.all_errors > 0 {
                 self.rank.out.line(format!(
                     "\nERROR: verifying the data on read ({} errors)! Take the performance values with care!\n",
-                    self.errors
+                    self.all_errors
                 ));
             }
         }
@@ -230,7 +234,8 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
                 continue;
             }
             if o.is("pre_delay") {
-                sleep(Duration::from_secs(o.number("pre_delay") as u64));
+                let time = Duration::from_secs(o.number("pre_delay") as u64);
+                self.rank.pause(time)?;
             }
             self.rank.barrier()?;
             if dirs {

@@ -95,6 +95,13 @@ pub(crate) fn prepare(args: &[String], out: &Out) -> Result<Box<dyn Tool>, Faile
 }
 
 impl Tool for Mib {
+    fn paths(&self) -> Vec<&str> {
+        let profiles = self.options.profiles.as_deref();
+        std::iter::once(self.options.dir.as_str())
+            .chain(profiles)
+            .collect()
+    }
+
     fn parameters(&self) -> serde_json::Value {
         self.options.as_json()
     }
