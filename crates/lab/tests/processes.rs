@@ -5,7 +5,6 @@ mod common;
 use common::{place, why_incomplete};
 use coral_lab::load::{Ending, Mounted, main};
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::OnceLock;
@@ -45,10 +44,17 @@ fn program() -> &'static Path {
             exe.display()
         );
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("engine");
-        fs::write(&path, script).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("made a program");
+        make_program(&path, &script);
         path
     })
+}
+
+/// Not written by this process: another thread might start a program meanwhile, with the file open.
+fn make_program(path: &Path, script: &str) {
+    let write = "printf %s \"$1\" > \"$0.$$\" && chmod 755 \"$0.$$\" && mv \"$0.$$\" \"$0\"";
+    let mut make = Command::new("sh");
+    let made = make.args(["-c", write]).arg(path).arg(script);
+    assert!(made.status().expect("sh").success());
 }
 
 fn start(dir: &TempDir, line: &str) -> Child {
@@ -121,14 +127,8 @@ const SSH: &str = "--meet 127.0.0.1 --ssh DIR/ssh --hosts anna,bert";
 /// `change` is what happens to the command on the way.
 fn with_ssh(dir: &TempDir, change: &str) -> String {
     let path = dir.path().join("ssh");
-    // Not written by this process: another thread might start a program meanwhile, with the file open.
     let script = format!("#!/bin/sh\ncd /\ncommand=$2\n{change}\nexec sh -c \"exec $command\"\n");
-    let made = Command::new("sh")
-        .args(["-c", "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\""])
-        .arg(&path)
-        .arg(script)
-        .status();
-    assert!(made.expect("sh").success());
+    make_program(&path, &script);
     SSH.replace("DIR", &dir.path().to_string_lossy())
 }
 
@@ -209,14 +209,17 @@ fn ranks_of_a_foreign_launcher_end_where_rank_0_is_killed() {
     assert!(done < FEW, "rank 1 went on to {done}");
 }
 
-/// One rank comes to the end of its file after some transfers; the other waits for ever for somebody who writes.
+/// Transfers of a rank that fails when the other is at work.
+const SHORT: u64 = 200;
+
+/// One rank comes to the end of its file; the other waits for ever for somebody who writes.
 fn with_stuck(stuck: u32) -> (TempDir, String) {
     let dir = place();
     let fifo = dir.path().join(format!("f.{stuck:08}"));
     let made = Command::new("mkfifo").arg(fifo).status();
     assert!(made.expect("mkfifo").success());
     let short = dir.path().join(format!("f.{:08}", 1 - stuck));
-    fs::write(short, vec![0; 50 * 4096]).expect("written");
+    fs::write(short, vec![0; SHORT as usize * 4096]).expect("written");
     let line = "ior -F -r -k -t 4k -b 1g -O interIODelay=10000 -o f".to_owned();
     (dir, line)
 }
@@ -292,7 +295,10 @@ fn ranks_in_other_processes_that_do_not_end_are_not_waited_for() {
 
     fn told(dir: &TempDir) {
         let why = why_incomplete(dir);
-        let told = format!("{}; 1 of 2 ranks had done 50 operations with ", short(1));
+        let told = format!(
+            "{}; 1 of 2 ranks had done {SHORT} operations with ",
+            short(1)
+        );
         assert!(why.starts_with(&told), "{told}: {why}");
         assert!(why.ends_with("; the others did not tell"), "{why}");
     }
