@@ -1,7 +1,7 @@
 //! The ways of each client apart: how far a target is, is a matter of both its ends.
 //!
 //! A client that is far from every server has distance. A target that is far from a client whose other targets are near has a slow
-//! link. Of both together neither can be seen.
+//! link. Figures of all clients together would show neither.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,7 +73,7 @@ pub(super) fn clients(
 pub(super) struct View<'a> {
     f: &'a Facts,
     /// NIDs of the clients; none: it is all of them.
-    nids: &'a [String],
+    pub nids: &'a [String],
     /// Their operations.
     pub count: u64,
     /// Seconds of these.
@@ -121,16 +121,17 @@ impl Facts {
     }
 }
 
-impl View<'_> {
-    /// Who it is, where it is not all.
-    pub fn who(&self) -> Option<String> {
-        match self.nids {
-            [] => None,
-            [one] => Some(one.clone()),
-            several => Some(format!("{} clients", several.len())),
-        }
+/// Clients in few words, with one of them for all where they are several; None: there are none.
+pub(super) fn who<'a>(nids: impl IntoIterator<Item = &'a String>) -> Option<String> {
+    let nids: Vec<&String> = nids.into_iter().collect();
+    match nids[..] {
+        [] => None,
+        [one] => Some(one.clone()),
+        [one, ..] => Some(format!("{} clients, {one} for one", nids.len())),
     }
+}
 
+impl View<'_> {
     /// Share of all operations' time that these clients had in a segment at a target.
     pub fn at(&self, s: Segment, p: &Path) -> f64 {
         match self.nids {
@@ -178,5 +179,18 @@ impl View<'_> {
         let used = self.paths.iter().filter(|p| p.rpcs > 0);
         let nearest = used.map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
         nearest.is_finite() && nearest > RTT_NEAR_S
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_clients_are_told_in_few_words() {
+        let nids: Vec<String> = (0..300).map(|i| format!("c{i}@tcp")).collect();
+        assert_eq!(who(&nids[..0]), None);
+        assert_eq!(who(&nids[..1]).as_deref(), Some("c0@tcp"));
+        assert_eq!(who(&nids).as_deref(), Some("300 clients, c0@tcp for one"));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::attribution::Segment;
 
-use super::clients::View;
+use super::clients::{View, who};
 use super::facts::{Data, Facts, Path};
 use super::hosts::hosts;
 use super::links::saturated;
@@ -227,11 +227,11 @@ fn window(f: &Facts) -> Option<Cause> {
     // The path whose slots were waited for most, and those whose slots were waited for about as much: which of these is the first is
     // chance.
     let views = f.views();
+    // Most of the wait is that of clients whose own slots are too few, however many clients share it.
     let too_few = |p: &&Path| {
-        let mut own = views.iter().flat_map(|v| v.paths);
-        own.any(|o| {
-            o.target == p.target && waited(o) >= waited(p) / TIMES_PEERS && slots_are_too_few(o)
-        })
+        let own = views.iter().flat_map(|v| v.paths);
+        let own = own.filter(|o| o.target == p.target && slots_are_too_few(o));
+        own.map(waited).sum::<f64>() >= waited(p) / 2.0
     };
     let most = f.paths.iter().map(waited).fold(0.0, f64::max);
     let alike = |p: &&Path| waited(p) > 0.0 && waited(p) >= most / TIMES_PEERS;
@@ -370,9 +370,11 @@ fn in_flight_share(v: &View) -> f64 {
 
 /// Names the clients that are far, where others are not.
 fn who_is_far(f: &Facts, far: &[View]) -> String {
-    let who: Vec<String> = far.iter().filter_map(View::who).collect();
-    match (&who[..], f.views().len() > far.len()) {
-        ([_, ..], true) => format!("; that is {}, and others are near", who.join(", ")),
+    let nids = far.iter().flat_map(|v| v.nids);
+    match who(nids) {
+        Some(who) if f.views().len() > far.len() => {
+            format!("; that is {who}, and others are near")
+        }
         _ => String::new(),
     }
 }
@@ -413,7 +415,15 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
             ms(rtt),
             who_is_far(f, &views)
         ),
-        ceiling: Some(format!("{n:.1} / {} = {:.0} operations/s", ms(r), n / r)),
+        ceiling: Some(format!(
+            "{n:.1} / {} = {:.0} operations/s{}",
+            ms(r),
+            n / r,
+            match f.views().len() > views.len() {
+                true => " of the far clients",
+                false => "",
+            }
+        )),
         change: "more operations at once, as by more programs".to_owned(),
     })
 }
@@ -550,6 +560,7 @@ fn cold_cache(f: &Facts) -> Option<Cause> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use super::super::clients::Clients;
     use super::super::facts::{Host, OpKind};
     use super::super::links::Link;
     use super::*;
@@ -814,6 +825,50 @@ mod tests {
             "fs-OST0000",
             "hardly anybody waits for the other"
         );
+    }
+
+    /// So many clients that are alike, each with one RPC in flight to one OST, and waiting for its slot.
+    #[test]
+    fn slots_are_too_few_for_however_many_clients() {
+        let own = |clients: f64| {
+            let mut p = path("fs-OST0000", 1 << 16, 0.002, 0.000_1);
+            (p.in_flight, p.in_flight_max, p.places) = (1.0, 1, clients as u32);
+            p.service_s *= clients;
+            p.rpcs = (100.0 * clients) as u64;
+            p.seconds = [(Segment::ClientQueue, clients)].into();
+            p.op_seconds = p.seconds.clone();
+            p
+        };
+        let named = |clients: u64, few: u64| {
+            let of = |i: u64| {
+                let mut p = own(1.0);
+                if i >= few {
+                    (p.in_flight_max, p.places) = (8, 8);
+                }
+                Clients {
+                    nids: vec![format!("c{i}@tcp")],
+                    count: 100,
+                    seconds: 1.2,
+                    paths: vec![p],
+                }
+            };
+            let all = own(clients as f64);
+            let f = Facts {
+                window_s: 1.2,
+                ops: vec![OpKind {
+                    op: "WRITE".into(),
+                    count: 100 * clients,
+                    seconds: 1.2 * clients as f64,
+                }],
+                seconds: seconds_of([&all]),
+                clients: (0..clients).map(of).collect(),
+                paths: vec![all],
+                ..Facts::default()
+            };
+            causes(&f).iter().any(|c| c.kind == CauseKind::Window)
+        };
+        assert!(named(1, 1) && named(4, 4) && named(40, 40));
+        assert!(named(40, 20) && !named(40, 19), "whose slots are most");
     }
 
     /// Large requests to far OSTs, of which so many are under way at once, with eight places at each.

@@ -2,33 +2,34 @@
 
 use std::collections::BTreeMap;
 
-use super::clients::View;
+use super::clients::{View, who};
 use super::facts::{Facts, Path};
 use super::rules::{
     Cause, CauseKind, MORE_LEAST_S, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, mean_bytes, ms, peers,
 };
 
 /// A way that is slow as its client sees it.
-struct SlowWay {
+struct SlowWay<'a> {
     /// Share of all operations' time.
     share: f64,
     figure: String,
-    /// The client, where it is not all.
-    from: Option<String>,
+    /// NIDs of the clients; none: it is all of them.
+    from: &'a [String],
 }
 
-fn slow_way(v: &View, p: &Path) -> Option<SlowWay> {
+/// `there` has the least time to each target of the view, in the order of its paths.
+fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64), there: &[f64]) -> Option<SlowWay<'a>> {
     let share = v.on_way(p) + v.queued_for(p, p.way_s() * p.rpcs as f64);
     // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
     let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
-    let others = v.paths.iter().filter(|o| o.target != p.target);
-    let there = |o: &Path| v.unqueued(o);
-    let nearest = others.min_by(|a, b| there(a).total_cmp(&there(b)));
-    let more_least = match nearest.is_some_and(alike) {
+    let others = v.paths.iter().zip(there);
+    let others = others.filter(|(o, _)| o.target != p.target);
+    let nearest = others.min_by(|(_, a), (_, b)| a.total_cmp(b));
+    let more_least = match nearest.is_some_and(|(o, _)| alike(o)) {
         true => MORE_LEAST_S,
         false => RTT_NEAR_S,
     };
-    let (nearest, own_way) = (nearest.map_or(f64::INFINITY, there), there(p));
+    let nearest = nearest.map_or(f64::INFINITY, |(_, there)| *there);
     let known = nearest.is_finite() && own_way.is_finite();
     let far = known && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
     let (way, peers) = (p.way_s(), peers(v.paths, p, alike, Path::way_s));
@@ -45,17 +46,19 @@ fn slow_way(v: &View, p: &Path) -> Option<SlowWay> {
                 _ => format!("the nearest server {}", ms(nearest)),
             }
         ),
-        from: v.who(),
+        from: v.nids,
     })
 }
 
 /// Targets to which the way is slow from all clients that use it, or from some.
 pub(super) fn slow_links(f: &Facts) -> Vec<Cause> {
     let views = f.views();
-    let mut all: BTreeMap<&str, Vec<SlowWay>> = BTreeMap::new();
+    let mut all: BTreeMap<&str, Vec<SlowWay<'_>>> = BTreeMap::new();
     for v in &views {
-        for p in v.paths {
-            all.entry(&p.target).or_default().extend(slow_way(v, p));
+        let there: Vec<f64> = v.paths.iter().map(|p| v.unqueued(p)).collect();
+        for (p, own_way) in v.paths.iter().zip(&there) {
+            let slow = slow_way(v, (p, *own_way), &there);
+            all.entry(&p.target).or_default().extend(slow);
         }
     }
     let cause = |(target, ways): (&str, Vec<SlowWay>)| {
@@ -68,7 +71,7 @@ pub(super) fn slow_links(f: &Facts) -> Vec<Cause> {
             subject: target.to_owned(),
             fid: None,
             share,
-            figure: match &worst.from {
+            figure: match who(ways.iter().flat_map(|w| w.from)) {
                 Some(from) if ways.len() < users => format!("{}; from {from}", worst.figure),
                 _ => worst.figure.clone(),
             },
