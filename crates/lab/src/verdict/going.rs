@@ -1,7 +1,7 @@
 //! What was under way when it was asked, told by the oldest of it: an operation that hangs is in no record, as records are made at
 //! the end.
 
-use coral_stopwatch::{Begun, Dump, Wait};
+use coral_stopwatch::{Begun, Dump, Rpc, Wait};
 use coral_wire::opc;
 
 use super::rules::ms;
@@ -87,7 +87,7 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
     let (of_programs, others): (Vec<_>, Vec<_>) = all.partition(|(.., b)| is_program_lock(b));
     let is_of_programs = others.is_empty();
     let all = if is_of_programs { of_programs } else { others };
-    // Of several that are as old, the first.
+    // The first of those that are equally old: `max_by_key` takes the last.
     let oldest = all.iter().rev().max_by_key(|(age, ..)| *age);
     let (age, d, b) = *oldest?;
     // Of its RPCs the oldest: the others may have begun when it had waited already.
@@ -113,7 +113,7 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
         wants_lock,
         of_programs: is_of_programs,
         holder: (wants_lock && !is_of_programs)
-            .then(|| holder(dumps, b.fid))
+            .then(|| holder(dumps, d, b, rpc))
             .flatten(),
     })
 }
@@ -146,11 +146,23 @@ fn quiet(dumps: &[Dump]) -> f64 {
     dumps.iter().filter_map(of).fold(f64::INFINITY, f64::min)
 }
 
-/// The client that a server has waited for longest, of those that it has asked for a lock or what they know of a file; where it is
-/// known that one of them was asked for this file, of those.
-fn holder(dumps: &[Dump], fid: (u64, u32, u32)) -> Option<Holder> {
-    let of = |d| asked(d).map(move |b| (d, b));
-    let all = dumps.iter().flat_map(of);
+/// The client that a server has waited for longest, of the others that it has asked for a lock or what they know of a file; where it is
+/// known that one of them was asked for this file, of those. The server is that of the RPC which waits, or of the last enqueue of an
+/// operation that was told to wait.
+fn holder(dumps: &[Dump], waits: &Dump, b: &Begun, rpc: Option<&Begun>) -> Option<Holder> {
+    let mine = |r: &&Rpc| b.op != 0 && r.op == b.op && r.opc == opc::LDLM_ENQUEUE;
+    let peer = match rpc {
+        Some(rpc) => (dumps.iter().flat_map(|d| &d.rpcs))
+            .find(|r| r.target == rpc.target)
+            .map(|r| r.peer),
+        None => (waits.rpcs.iter().filter(mine))
+            .max_by_key(|r| r.span.1)
+            .map(|r| r.peer),
+    }?;
+    let fid = rpc.map_or(b.fid, |r| r.fid);
+    let servers = dumps.iter().filter(|d| d.nids.contains(&peer));
+    let all = servers.flat_map(|d| asked(d).map(move |b| (d, b)));
+    let all = all.filter(|(_, b)| waits.names.iter().all(|n| *n != b.target));
     let (d, b) = all.max_by_key(|(d, b)| (b.fid == fid && fid.0 != 0, d.now - b.begun))?;
     Some(Holder {
         client: b.target.to_string(),
@@ -303,7 +315,7 @@ mod tests {
         );
     }
 
-    /// A write wants a lock, for which its server has asked two others; one of them answered.
+    /// A write wants a lock of an OST, which has asked two others; one of them answered. Another server waits for others still longer.
     #[test]
     fn the_client_that_does_not_give_a_lock_back_is_named() {
         let enqueue = Begun {
@@ -319,15 +331,25 @@ mod tests {
             run_ns: 0,
             waits: vec![],
         }];
-        let callback = Begun {
+        waits.rpcs = vec![Rpc {
+            op: 1,
+            target: "fs-OST0001_UUID".into(),
+            ..crate::attribution::rpc_of(opc::LDLM_ENQUEUE, 1, (S, 2 * S))
+        }];
+        let callback = |client: &'static str, at: i64| Begun {
             opc: Some(opc::LDLM_BL_CALLBACK),
-            ..rpc(0, "b@tcp", 3 * S)
+            ..rpc(0, client, at)
         };
-        let server = Dump {
-            names: vec!["s@tcp".into()],
-            ..client(vec![callback])
+        let server = |nid: u64, name: &str, asked: Vec<Begun>| Dump {
+            nids: vec![nid],
+            names: vec![name.into()],
+            ..client(asked)
         };
-        let g = going(&[waits.clone(), server]).unwrap();
+        let itself = callback("c@tcp", 2 * S);
+        let own = server(2, "s@tcp", vec![itself.clone(), callback("b@tcp", 3 * S)]);
+        let other = server(3, "t@tcp", vec![callback("x@tcp", S)]);
+        let all = [waits.clone(), own, other.clone()];
+        let g = going(&all).unwrap();
         let holder = g.holder.clone().unwrap();
         assert_eq!(
             (holder.client.as_str(), holder.server.as_str()),
@@ -339,8 +361,17 @@ mod tests {
             "a callback is no operation"
         );
         assert_eq!((g.usual_s, g.quiet_s, g.seconds), (0.5, 8.5, 8.0));
-        let alone = going(&[waits]).unwrap();
-        assert!(alone.wants_lock && alone.holder.is_none());
+        let mut told_to_wait = all;
+        told_to_wait[0].under_way.truncate(1);
+        told_to_wait[0].under_way[0].waits = Some((Wait::Lock, 2 * S));
+        assert_eq!(going(&told_to_wait).unwrap().holder.unwrap(), holder);
+        let of_none = |dumps: &[Dump]| {
+            let g = going(dumps).unwrap();
+            assert!(g.wants_lock && g.holder.is_none(), "{g:?}");
+        };
+        of_none(&[waits.clone()]);
+        of_none(&[waits.clone(), other]);
+        of_none(&[waits, server(2, "s@tcp", vec![itself])]);
     }
 
     #[test]
