@@ -1,5 +1,8 @@
-//! Opens for reading that outlive their last close: whoever opens the file again in the same way finds it open, and neither that
-//! open nor its close costs an RPC.
+//! Opens that outlive their last close, so that their close costs no RPC, or none that anybody waits for.
+//!
+//! An open for reading is kept for whoever opens the file again in the same way: that open costs no RPC either. The open that made a
+//! file is kept where nothing was written: the MDT asks this client before it lets another in or tells it of the file, so its size is
+//! known here, and most files that are made empty are looked at, or removed, by who made them.
 //!
 //! Lustre's client keeps an open under an OPEN lock (`ll_file_open` and `ll_md_real_close` in `lustre/llite/file.c`). Here the lock
 //! that covers the file's attributes stands for it: a Coral server calls that back before anybody else takes a name of the file
@@ -12,7 +15,9 @@
 //!   of the file away, when too many are kept, when nobody has used it for long, and when the MDT has no room for another open.
 //! - When a lock of the file is called back, the close comes before the lock is given back, if the MDT answers soon: whoever takes
 //!   the lock then finds the file closed.
-//! - Only opens for reading are kept. They stand in nobody's way: a writer would, for whoever executes the file or wants a lease.
+//! - Of opens for writing only those are kept that made their file. They end where another client asks for the file, and where this
+//!   one opens it or sets its size or times. What was known of its size is forgotten before the MDT hears of the close, here and by
+//!   the kernel: from then on it asks nobody.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -24,7 +29,11 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::cache::Cache;
 use super::mdt_open::MdtOpen;
+use super::upcalls::Upcalls;
+use crate::lov::DOM_OST;
+use crate::osc::ObjectAttr;
 
 /// Opens kept of one mount; the oldest goes first. A program that reads more files than that again and again in one order finds none of
 /// them open. Each costs some 1 KiB here and 200 bytes at the MDT, which has room for 1,024 times as many.
@@ -80,15 +89,25 @@ impl Table {
 }
 
 /// Opens of a mount that nobody uses now.
-#[derive(Default)]
 pub(super) struct KeptOpens {
     table: Mutex<Table>,
+    cache: Arc<Cache>,
+    upcalls: Arc<Upcalls>,
 }
 
 impl KeptOpens {
-    /// Whether such an open is kept at all.
+    /// Of one mount.
+    pub fn new(cache: Arc<Cache>, upcalls: Arc<Upcalls>) -> KeptOpens {
+        KeptOpens {
+            table: Mutex::default(),
+            cache,
+            upcalls,
+        }
+    }
+
+    /// Whether such an open of a file that was there is kept at all.
     pub fn takes(open: &MdtOpen) -> bool {
-        open.bits() == open::READ && open.is_asked_for() && open.mdc.coral() && open.is_current()
+        open.bits() == open::READ && !open.has_made() && open.mdc.coral() && open.is_current()
     }
 
     /// Keeps the open of `fid`. The caller asks afterwards whether the file is covered still.
@@ -101,7 +120,7 @@ impl KeptOpens {
             )
         };
         if let Some(over) = over {
-            close_soon(over);
+            self.close_soon(over);
         }
         if !watched && let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(close_unused(Arc::downgrade(self)));
@@ -118,7 +137,7 @@ impl KeptOpens {
                 return table.watched;
             };
             drop(table);
-            close_soon(old);
+            self.close_soon(old);
         }
     }
 
@@ -130,7 +149,8 @@ impl KeptOpens {
             std::mem::take(&mut table.by_fid)
         };
         let any = !all.is_empty();
-        let closes = all.into_values().map(|(_, open)| close(open));
+        let closes = all.into_values().map(|(_, open)| self.to_close(open));
+        let closes: Vec<_> = closes.collect();
         (futures_util::stream::iter(closes).for_each_concurrent(CLOSED_AT_ONCE, |c| c)).await;
         any
     }
@@ -140,13 +160,28 @@ impl KeptOpens {
         self.table.lock().take(fid)
     }
 
+    /// The same if it made the file.
+    pub fn take_made(&self, fid: Fid) -> Option<Arc<MdtOpen>> {
+        let mut table = self.table.lock();
+        let made = table.by_fid.get(&fid).is_some_and(|(_, o)| o.has_made());
+        if made { table.take(fid) } else { None }
+    }
+
     /// Closes the open of `fid`, and waits for that if it does not take long.
     pub fn closed(&self, fid: Fid) -> impl Future<Output = ()> + Send + use<> {
-        let open = self.take(fid).filter(|o| o.is_current());
+        self.closes(self.take(fid))
+    }
+
+    /// The same if it made the file.
+    pub fn made_closed(&self, fid: Fid) -> impl Future<Output = ()> + Send + use<> {
+        self.closes(self.take_made(fid))
+    }
+
+    fn closes(&self, open: Option<Arc<MdtOpen>>) -> impl Future<Output = ()> + Send + use<> {
+        let closing = open.map(|open| self.to_close(open));
         async move {
-            if let Some(open) = open {
-                let closing = tokio::spawn(close(open));
-                let _ = tokio::time::timeout(CLOSE_WAIT, closing).await;
+            if let Some(closing) = closing {
+                let _ = tokio::time::timeout(CLOSE_WAIT, tokio::spawn(closing)).await;
             }
         }
     }
@@ -162,8 +197,48 @@ impl KeptOpens {
     /// Closes the open of `fid`.
     pub fn close(&self, fid: Fid) {
         if let Some(open) = self.take(fid) {
-            close_soon(open);
+            self.close_soon(open);
         }
+    }
+
+    /// Closes it. What is sent to its MDT after this returns comes after the close, as a rule, unless it made the file.
+    pub fn close_soon(&self, open: Arc<MdtOpen>) {
+        let mut closing = Box::pin(self.to_close(open));
+        let begun = (&mut closing).now_or_never();
+        if let (None, Ok(runtime)) = (begun, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(closing);
+        }
+    }
+
+    /// Forgets what depends on it, and then closes it.
+    fn to_close(&self, open: Arc<MdtOpen>) -> impl Future<Output = ()> + Send + use<> {
+        let forgotten = open.has_made().then(|| {
+            let fid = open.fid();
+            self.upcalls
+                .tell(|| self.cache.extent_lost(DOM_OST, fid.res_id()));
+            self.upcalls.forgotten()
+        });
+        async move {
+            if let Some(forgotten) = forgotten {
+                forgotten.await;
+            }
+            if open.is_current()
+                && let Err(error) = open.close(None, None).await
+            {
+                tracing::debug!(%error, "closing a file that was kept open");
+            }
+        }
+    }
+
+    /// What the objects of the file that `open` made are known to be, which nobody has written to: as long as it is kept.
+    pub fn learn_made(&self, open: &MdtOpen, layout: u32, objects: ObjectAttr) {
+        let fid = open.fid();
+        let kept = || {
+            let table = self.table.lock();
+            table.by_fid.get(&fid).is_some_and(|(_, o)| o.has_made())
+        };
+        let name = [(DOM_OST, fid.res_id())];
+        self.cache.learn_objects(fid, layout, &name, objects, kept);
     }
 }
 
@@ -174,23 +249,5 @@ async fn close_unused(kept: Weak<KeptOpens>) {
         if !kept.upgrade().is_some_and(|kept| kept.close_old()) {
             return;
         }
-    }
-}
-
-async fn close(open: Arc<MdtOpen>) {
-    if let Err(error) = open.close(None, None).await {
-        tracing::debug!(%error, "closing a file that was kept open");
-    }
-}
-
-/// Closes it. What is sent to its MDT after this returns comes after the close, as a rule.
-pub(super) fn close_soon(open: Arc<MdtOpen>) {
-    if !open.is_current() {
-        return;
-    }
-    let mut closing = Box::pin(close(open));
-    let begun = (&mut closing).now_or_never();
-    if let (None, Ok(runtime)) = (begun, tokio::runtime::Handle::try_current()) {
-        runtime.spawn(closing);
     }
 }

@@ -239,6 +239,11 @@ impl LateFile {
         let _ = self.at_mdt.set(at_mdt);
     }
 
+    /// Nothing more is kept back: others may know the file.
+    pub fn has_ended(&self) -> bool {
+        self.state.lock().ended
+    }
+
     fn is_late(&self) -> bool {
         let state = self.state.lock();
         state.kept.is_some() || state.sending.is_some()

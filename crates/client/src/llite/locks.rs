@@ -141,8 +141,8 @@ impl LockHook for MdtHooks {
                 if !local_only {
                     locks.late.sent(fid).await;
                 }
-                closed.await;
                 forgotten.await;
+                closed.await;
             });
         }
         forgotten(&self.locks)
@@ -160,6 +160,7 @@ impl LockHook for MdtHooks {
         Box::pin(async move {
             locks.late.end(fid);
             locks.late.sent(fid).await;
+            locks.kept.made_closed(fid).await;
             true
         })
     }

@@ -92,9 +92,15 @@ impl MdtOpen {
         self.bits
     }
 
-    /// It is open there, and the MDT found that whoever opened it may.
-    pub fn is_asked_for(&self) -> bool {
-        self.asked_for.load(Ordering::Acquire)
+    /// The file.
+    pub fn fid(&self) -> Fid {
+        self.fid
+    }
+
+    /// It made the file, or stands for an open that was refused when it was asked for again: the MDT has not found that whoever
+    /// opened it may.
+    pub fn has_made(&self) -> bool {
+        !self.asked_for.load(Ordering::Acquire)
     }
 
     /// Whether `ids` opened it, and would have been given the same where the file has attributes `attr`.

@@ -19,7 +19,7 @@ use super::ghosts::Ghosts;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::read_attr;
-use super::kept::{KeptOpens, close_soon};
+use super::kept::KeptOpens;
 use super::late::LateAttrs;
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
@@ -367,7 +367,7 @@ impl Namespace {
                 .unlink(&ids, parent, &name, child, dir, now, open.as_ref())
                 .await;
             if let Some(kept) = kept.filter(|_| !matches!(done, Ok((_, true)))) {
-                close_soon(kept);
+                me.kept.close_soon(kept);
             }
             let (done, _) = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
             me.changes
@@ -479,13 +479,15 @@ impl Namespace {
                 .await;
             let done = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
             let (from, to) = (done.dir(parent), done.dir(new_parent));
-            match (flags & RENAME_EXCHANGE, moved) {
-                (0, Some(fid)) => {
+            // the name may have come to stand for something else while the request was on its way
+            let renamed = done.attrs.body.fid2;
+            match flags & RENAME_EXCHANGE {
+                0 if !renamed.is_zero() => {
                     me.changes.named(&mdc, parent, from, now, &name, None);
                     me.changes
-                        .named(&mdc, new_parent, to, now, &new_name, Some(fid));
+                        .named(&mdc, new_parent, to, now, &new_name, Some(renamed));
                 }
-                (0, None) => {
+                0 => {
                     me.changes.named(&mdc, parent, from, now, &name, None);
                     me.cache.doubt(new_parent);
                 }
@@ -494,10 +496,11 @@ impl Namespace {
                     me.cache.doubt(new_parent);
                 }
             }
-            if let Some(fid) = moved {
+            let renamed = (!renamed.is_zero()).then_some(renamed).or(moved);
+            if let Some(fid) = renamed {
                 me.changes.forget_attrs(fid);
             }
-            for fid in moved.into_iter().chain(victim.fid) {
+            for fid in renamed.into_iter().chain(victim.fid) {
                 me.heritages.moved(fid);
             }
             me.lost_a_name(&mdc, &victim, &done.attrs.body, now);
@@ -509,14 +512,15 @@ impl Namespace {
     /// What `name` stands for is to lose it.
     /// What is open of the file that is going to be removed by `mdc`, without use: it is closed with the removal.
     fn kept_open_of(&self, mdc: &Arc<Mdc>, dir: Fid, name: &[u8]) -> Option<Arc<MdtOpen>> {
-        let kept = self.kept.take(self.cache.name_of(dir, name)?)?;
-        let here = std::env::var_os("NOKEPT").is_none()
-            && kept.is_current()
-            && Arc::ptr_eq(&kept.mdc, mdc);
-        if !here {
-            close_soon(kept.clone());
+        let fid = self.cache.name_of(dir, name)?;
+        let kept = self.kept.take(fid)?;
+        // who made it knows its size as long as it is open, and no longer
+        let goes = || (self.cache.known(fid)).is_some_and(|k| k.md.attr.nlink == 1);
+        if kept.is_current() && Arc::ptr_eq(&kept.mdc, mdc) && (!kept.has_made() || goes()) {
+            return Some(kept);
         }
-        here.then_some(kept)
+        self.kept.close_soon(kept);
+        None
     }
 
     fn is_to_lose(&self, dir: Fid, name: &[u8]) -> Victim {

@@ -22,7 +22,7 @@ use super::foresight::Foresight;
 use super::handle::{FileHandle, again_bits, mds_flags};
 use super::identities::Identities;
 use super::inode::MdInode;
-use super::kept::{KeptOpens, close_soon};
+use super::kept::KeptOpens;
 use super::late::{LateAttrs, LateFile};
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
@@ -32,6 +32,7 @@ use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
 use crate::error::{Error, Refusal, TargetError};
+use crate::lov::Form;
 use crate::mdc::{Ids, Mdc, Opened};
 
 /// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
@@ -98,6 +99,10 @@ impl Opens {
         created: bool,
     ) -> Arc<FileHandle> {
         let inode = self.open_inode(md, created);
+        // the file may be written from here on
+        if let Some(made) = self.kept.take_made(md.attr.fid) {
+            self.kept.close_soon(made);
+        }
         if !at_mdt.mdc.coral() && self.cache.known(md.attr.fid).is_none() {
             // no lock came along that would tell of a change
             inode.layout_lost();
@@ -118,16 +123,21 @@ impl Opens {
         fid: Fid,
         flags: u32,
     ) -> Option<Arc<FileHandle>> {
-        if mds_flags(flags) != open::READ {
+        let bits = mds_flags(flags);
+        if bits & open::EXEC != 0 {
+            // nobody executes what is open for writing
+            self.kept.made_closed(fid).await;
+        }
+        if bits != open::READ {
             return None;
         }
         let at_mdt = self.kept.take(fid)?;
         match self.cache.known(fid) {
-            Some(now) if at_mdt.is_current() && at_mdt.stands_for(ids, &now.md.attr) => {
+            Some(now) if KeptOpens::takes(&at_mdt) && at_mdt.stands_for(ids, &now.md.attr) => {
                 Some(self.handle_on(at_mdt, &now.md, flags, false).await)
             }
             _ => {
-                close_soon(at_mdt);
+                self.kept.close_soon(at_mdt);
                 None
             }
         }
@@ -145,6 +155,28 @@ impl Opens {
             self.kept.close(fid);
         }
         true
+    }
+
+    /// Keeps the open that made a file in which nothing was written; false: it is to be closed.
+    fn keep_made(&self, fh: &FileHandle, late: &LateFile) -> bool {
+        let (fid, layout) = (fh.fid(), fh.inode.layout());
+        let is_untouched = || {
+            let alone = Arc::strong_count(&fh.inode) == 1;
+            alone && fh.inode.data.quiet() == Some(0) && !late.has_ended()
+        };
+        let takes = layout.form == Form::Objects && !layout.has_dom() && fh.at_mdt.is_current();
+        if !takes || !is_untouched() || !self.has_covered_name(fid) {
+            return false;
+        }
+        let objects = self.late.objects(fid).unwrap_or_default();
+        self.kept.keep(fid, fh.at_mdt.clone());
+        // whoever does one of these from here on finds it kept
+        let kept = is_untouched() && self.has_covered_name(fid);
+        if kept {
+            self.kept.learn_made(&fh.at_mdt, layout.generation, objects);
+        }
+        // what somebody else has taken is closed by that
+        kept || self.kept.take_made(fid).is_none()
     }
 
     /// Whoever takes the last name of the file away calls a lock of this client back first.
@@ -433,9 +465,15 @@ impl Opens {
         }
         self.locks.unlock_released(fh).await;
         if let Some(late) = fh.late.get() {
+            late.sent().await;
+            let kept = self.keep_made(fh, late);
             self.late.end(fh.fid());
             late.sent().await;
             self.late.closed(fh.fid());
+            if kept {
+                self.open.closed(fh.fid());
+                return Ok(());
+            }
         }
         let now = self.servers.now();
         let read = self.servers.opts.atime && fh.moves_atime(now, self.servers.opts.strict_atime);

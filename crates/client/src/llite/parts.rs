@@ -92,7 +92,7 @@ impl Below {
         let ghosts = Arc::<Ghosts>::default();
         let reopen = Arc::<Reopen>::default();
         let foresight = Arc::<Foresight>::default();
-        let kept = Arc::<KeptOpens>::default();
+        let kept = Arc::new(KeptOpens::new(cache.clone(), upcalls.clone()));
         let lost_dirs = Arc::<LostDirs>::default();
 
         let ids = Arc::new(Identities::new(servers.clone()));
@@ -191,6 +191,7 @@ impl Below {
             xattrs: xattrs.clone(),
         });
         let setattrs = Arc::new(SetAttrs {
+            kept: self.kept.clone(),
             late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),

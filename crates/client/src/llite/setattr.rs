@@ -18,6 +18,7 @@ use super::ghosts::Ghosts;
 use super::handle::FileHandle;
 use super::identities::Identities;
 use super::inode::MdInode;
+use super::kept::KeptOpens;
 use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::privileges::{Privileges, has_setid};
@@ -31,6 +32,7 @@ use crate::time::Timespec;
 
 /// Changes attributes.
 pub(super) struct SetAttrs {
+    pub kept: Arc<KeptOpens>,
     pub late: Arc<LateAttrs>,
     pub servers: Arc<Servers>,
     pub ids: Arc<Identities>,
@@ -99,10 +101,14 @@ impl SetAttrs {
             Some(open) => Some(open.append.lock().await),
             None => None,
         };
-        let _changing = (open.as_ref().filter(|_| set.size.is_some())).map(|o| o.data.begin());
+        let times = set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some();
+        let of_objects = times || set.size.is_some();
+        let changed = self.open.of(fid).filter(|_| of_objects);
+        let _changing = changed.as_ref().map(|o| o.data.begin());
         let gate = self.covers.gate(fid);
         let mut truncating = set.size.map(|_| gate.begin_truncate());
-        if set.size.is_some() || set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some() {
+        if of_objects {
+            self.kept.made_closed(fid).await;
             self.drains.settle(fid, &gate).await;
         }
         if set.size.is_some() {

@@ -11,6 +11,7 @@ mod failover;
 mod freed;
 mod kept;
 mod late;
+mod made;
 mod model;
 mod orphans;
 mod pages;

@@ -291,15 +291,14 @@ impl Ctx {
         Err(Errno::EAGAIN.into())
     }
 
-    /// The open for reading that the client closes with its removal of `child`: `handle`, or what became of it by a replay.
+    /// The open that the client closes with its removal of `child`: `handle`, or what became of it by a replay.
     fn given_up(&self, core: &MdtCore, handle: u64, child: Option<Fid>) -> Option<u64> {
         let cookie = core
             .opens
             .current(handle, self.exp())
             .filter(|_| self.coral)?;
         let open = core.opens.get(cookie, self.exp())?;
-        let plain = !open.writes() && !open.leases() && !open.keeps;
-        (plain && Some(open.fid) == child).then_some(cookie)
+        (!open.leases() && Some(open.fid) == child).then_some(cookie)
     }
 
     /// The client is to send its removal to the MDT where the child lies.
@@ -406,10 +405,15 @@ impl Ctx {
             }
             let mut a = self.answer(0);
             pre.tell(&mut a);
-            self.push_unlinked(&mut a, gone.as_ref());
+            let mut body = gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default();
+            body.fid2 = child.filter(|_| self.coral).unwrap_or_default();
+            a.msg.push(&body).push_empty().push_empty();
             let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);
-            let other = (src.parent != dst.parent).then(|| (dst.parent, t.ino(p2)));
-            self.push_parents(&mut a, [Some((src.parent, t.ino(p1))), other]);
+            // two names of one object stay, and what the directories look like now is by others' changes
+            let changed = target != child;
+            let other = (changed && src.parent != dst.parent).then(|| (dst.parent, t.ino(p2)));
+            let first = changed.then(|| (src.parent, t.ino(p1)));
+            self.push_parents(&mut a, [first, other]);
             let mut data = Vec::new();
             for (fid, _) in &objects {
                 if Self::tell_project(&core.store, &mut t, fid)? {

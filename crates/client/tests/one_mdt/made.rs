@@ -1,0 +1,271 @@
+//! The open that made an empty file outlives its close: whoever made it knows its size, and everybody else sees the file as it is.
+//! `CORAL_SEEDS=n` makes the last tests try so many orders.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::common::simulated::number;
+use crate::common::*;
+use coral_client::{SetAttr, SetTime, Timespec};
+use coral_wire::Errno;
+
+const EXEC: i32 = 0x20;
+
+async fn make(u: &User, name: &str) {
+    let fh = u.create(name, libc::O_RDWR).await.unwrap();
+    u.close(&fh).await.unwrap();
+}
+
+/// One that may be executed.
+async fn make_program(u: &User, name: &str) {
+    make(u, name).await;
+    let (fid, mode) = (u.fid(name).await.unwrap(), Some(0o755));
+    let set = SetAttr {
+        mode,
+        ..Default::default()
+    };
+    u.fs.setattr(&u.cred, fid, set, None).await.unwrap();
+}
+
+fn opens(c: &Cluster) -> usize {
+    c.mdt().ops.core.read().opens.len()
+}
+
+fn set_size(size: u64) -> SetAttr {
+    SetAttr {
+        size: Some(size),
+        ..Default::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_see_what_was_made_and_its_maker_what_they_do_with_it() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let (u, v) = (
+        User::root(&c.remote_client().await),
+        User::root(&c.remote_client().await),
+    );
+    make(&u, "f").await;
+    assert_eq!((u.stat("f").await.unwrap().size, opens(&c)), (0, 1));
+    // who looks at it ends that
+    assert_eq!(v.stat("f").await.unwrap().size, 0);
+    assert_eq!(opens(&c), 0);
+    let (now, n) = rpcs(&u.fs, u.stat("f")).await;
+    assert_eq!((now.unwrap().size, n.len()), (0, 1), "an OST is asked");
+
+    make(&u, "g").await;
+    let w = v.open("g", libc::O_WRONLY).await.unwrap();
+    v.write(&w, 0, b"text").await.unwrap();
+    assert_eq!(u.stat("g").await.unwrap().size, 4);
+    v.close(&w).await.unwrap();
+    make(&u, "h").await;
+    let fid = u.fid("h").await.unwrap();
+    v.fs.setattr(&v.cred, fid, set_size(7), None).await.unwrap();
+    assert_eq!(u.stat("h").await.unwrap().size, 7);
+    make_program(&u, "x").await;
+    assert_eq!(opens(&c), 1, "its mode says nothing of its size");
+    let run = v.open("x", libc::O_RDONLY | EXEC).await.unwrap();
+    let busy = u.open("x", libc::O_WRONLY).await.err();
+    assert_eq!(busy, Some(Errno::ETXTBSY));
+    v.close(&run).await.unwrap();
+    for name in ["f", "g", "h", "x"] {
+        v.unlink(name).await.unwrap();
+    }
+    make(&u, "y").await;
+    v.unlink("y").await.unwrap();
+    assert_eq!(u.stat("y").await.err(), Some(Errno::ENOENT));
+    assert_eq!(opens(&c), 0);
+    c.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_maker_uses_it_as_any_other() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let u = User::root(&c.remote_client().await);
+    make_program(&u, "f").await;
+    let run = u.open("f", libc::O_RDONLY | EXEC).await.unwrap();
+    u.close(&run).await.unwrap();
+    make(&u, "g").await;
+    let w = u.open("g", libc::O_WRONLY).await.unwrap();
+    u.write(&w, 0, b"text").await.unwrap();
+    assert_eq!(u.stat("g").await.unwrap().size, 4);
+    u.close(&w).await.unwrap();
+    assert_eq!(u.get("g").await.unwrap(), b"text");
+    make(&u, "h").await;
+    let fid = u.fid("h").await.unwrap();
+    u.fs.setattr(&u.cred, fid, set_size(7), None).await.unwrap();
+    assert_eq!(u.stat("h").await.unwrap().size, 7);
+    // one name of two goes
+    make(&u, "i").await;
+    u.link("i", "j").await.unwrap();
+    u.unlink("i").await.unwrap();
+    let v = User::root(&c.remote_client().await);
+    v.put("j", b"12345").await.unwrap();
+    assert_eq!(u.stat("j").await.unwrap().size, 5);
+    tokio::time::sleep(Duration::from_secs(20 * 60)).await;
+    assert_eq!(opens(&c), 0);
+    c.stop().await;
+}
+
+/// What is known of a file, by its names.
+type Model = BTreeMap<String, (u64, u64)>;
+
+/// One operation, which ends before the next begins, of any of the clients; `all` is what they agree on: an identity and the size.
+async fn step(rng: &mut Rng, u: &User, all: &mut Model, next: &mut u64) {
+    let name = format!("f{}", rng.below(4));
+    let known = all.get(&name).copied();
+    let resize = |all: &mut Model, id: u64, size: u64| {
+        all.values_mut()
+            .filter(|(i, _)| *i == id)
+            .for_each(|f| f.1 = size);
+    };
+    match rng.below(10) {
+        0..3 if known.is_none() => {
+            make(u, &name).await;
+            *next += 1;
+            all.insert(name, (*next, 0));
+        }
+        3 => {
+            let done = u.unlink(&name).await;
+            assert_eq!(done.is_ok(), all.remove(&name).is_some(), "unlink {name}");
+        }
+        4 => {
+            let other = format!("f{}", rng.below(4));
+            let done = u.rename(&name, &other, 0).await;
+            assert_eq!(done.is_ok(), known.is_some(), "rename {name}");
+            let same = all.get(&other).map(|f| f.0) == known.map(|f| f.0);
+            if let Some(f) = known.filter(|_| !same) {
+                all.remove(&name);
+                all.insert(other, f);
+            }
+        }
+        5 => {
+            let other = format!("f{}", rng.below(4));
+            let done = u.link(&name, &other).await;
+            let may = known.is_some() && !all.contains_key(&other);
+            assert_eq!(done.is_ok(), may, "link {name}");
+            if let Some(f) = known.filter(|_| may) {
+                all.insert(other, f);
+            }
+        }
+        6 => {
+            if let Some((id, size)) = known {
+                let fh = u.open(&name, libc::O_WRONLY).await.unwrap();
+                if rng.below(2) == 0 {
+                    u.write(&fh, size, b"more").await.unwrap();
+                    resize(all, id, size + 4);
+                }
+                u.close(&fh).await.unwrap();
+            }
+        }
+        7 => {
+            if let Some((id, _)) = known {
+                let (fid, size) = (u.fid(&name).await.unwrap(), rng.below(9));
+                let set = set_size(size);
+                u.fs.setattr(&u.cred, fid, set, None).await.unwrap();
+                resize(all, id, size);
+            }
+        }
+        8 => {
+            if known.is_some() {
+                let fid = u.fid(&name).await.unwrap();
+                let time = Timespec {
+                    secs: 1_000_000 + rng.below(9) as i64,
+                    nanos: 0,
+                };
+                let set = SetAttr {
+                    mtime: Some(SetTime::At(time)),
+                    mode: (rng.below(2) == 0).then_some(0o600),
+                    ..Default::default()
+                };
+                u.fs.setattr(&u.cred, fid, set, None).await.unwrap();
+                assert_eq!(u.stat(&name).await.unwrap().mtime, time);
+            }
+        }
+        _ => {
+            let size = u.stat(&name).await.ok().map(|a| a.size);
+            assert_eq!(size, known.map(|f| f.1), "{name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_any_order_all_clients_agree() {
+    for seed in 0..number("CORAL_SEEDS", 40) {
+        let mut c = Cluster::start_seeded(2, 1, 1 << 20, seed, "").await;
+        let mut users = Vec::new();
+        for _ in 0..3 {
+            users.push(User::root(&c.remote_client().await));
+        }
+        let mut rng = Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let (mut all, mut next) = (Model::new(), 0);
+        for n in 0..150 {
+            let u = &users[rng.below(3) as usize];
+            step(&mut rng, u, &mut all, &mut next).await;
+            if n == 100 && seed % 4 == 1 {
+                c = c.kill_and_restart().await;
+            } else if n == 100 && seed % 4 == 2 {
+                c = c.mdt_loses_power().await;
+            }
+        }
+        for u in &users {
+            for i in 0..4 {
+                let name = format!("f{i}");
+                let size = u.stat(&name).await.ok().map(|a| a.size);
+                assert_eq!(size, all.get(&name).map(|f| f.1), "seed {seed}: {name}");
+            }
+        }
+        for name in all.keys() {
+            users[0].unlink(name).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(opens(&c), 0, "seed {seed}");
+        let left: usize = c.disks.osts.iter().map(|d| d.objects().len()).sum();
+        assert_eq!(left, 0, "seed {seed}");
+        c.stop().await;
+    }
+}
+
+/// The clock stands still: that another's change and a rename which changes nothing have one time says nothing.
+#[tokio::test(start_paused = true)]
+async fn a_rename_that_changes_nothing_says_nothing_of_other_names() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let (u, v) = (
+        User::root(&c.remote_client().await),
+        User::root(&c.remote_client().await),
+    );
+    u.put("f", b"1").await.unwrap();
+    u.link("f", "g").await.unwrap();
+    for (n, to) in ["f", "g"].into_iter().enumerate() {
+        assert_eq!(u.names("").await.unwrap().len(), 2 + n);
+        let name = format!("new{n}");
+        v.put(&name, b"1").await.unwrap();
+        u.rename("f", to, 0).await.unwrap();
+        assert_eq!(u.stat(&name).await.unwrap().size, 1);
+        assert_eq!(u.stat("f").await.unwrap().nlink, 2);
+    }
+    c.stop().await;
+}
+
+/// Between its last look at the name and the rename two others have given the name to another file.
+#[tokio::test(start_paused = true)]
+async fn a_rename_is_of_what_has_the_name_then() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let mut u = Vec::new();
+    for _ in 0..2 {
+        u.push(User::root(&c.remote_client().await));
+    }
+    let first = u[0].put("a", b"first").await.unwrap();
+    assert_eq!(u[0].fid("a").await.unwrap(), first);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    u[1].rename("a", "b", 0).await.unwrap();
+    let second = u[1].put("a", b"the second").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    u[0].rename("a", "c", 0).await.unwrap();
+    for u in &u {
+        assert_eq!(u.fid("c").await.unwrap(), second);
+        assert_eq!(u.fid("b").await.unwrap(), first);
+        assert_eq!(u.stat("c").await.unwrap().size, 10);
+    }
+    c.stop().await;
+}
