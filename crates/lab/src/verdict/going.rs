@@ -10,6 +10,9 @@ use crate::attribution::Segment;
 /// The operation in which a program waits for a lock of programs, fcntl(2) or flock(2).
 pub(super) const PROGRAM_LOCK: &str = "SETLKW";
 
+/// An RPC in the background that is not so old is no work that stands still, as a ping.
+const BACKGROUND_NS: i64 = 1_000_000_000;
+
 /// Operations that are under way, and where the oldest of them waits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Going {
@@ -85,7 +88,8 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
     let clients = dumps.iter().filter(|d| !is_server(d));
     let all = clients.flat_map(|d| tops(&d.under_way).map(move |b| (d.now - b.begun, d, b)));
     let (of_programs, others): (Vec<_>, Vec<_>) = all.partition(|(.., b)| is_program_lock(b));
-    let is_of_programs = others.is_empty();
+    let is_brief = |(age, _, b): &(i64, &Dump, &Begun)| b.opc.is_some() && *age < BACKGROUND_NS;
+    let is_of_programs = !of_programs.is_empty() && others.iter().all(is_brief);
     let all = if is_of_programs { of_programs } else { others };
     // The first of those that are equally old: `max_by_key` takes the last.
     let oldest = all.iter().rev().max_by_key(|(age, ..)| *age);
@@ -383,6 +387,11 @@ mod tests {
         let waits = lock(Some((Wait::Lock, 0)));
         let alone = going(&[client(vec![waits.clone()])]).unwrap();
         assert!(alone.of_programs, "{alone:?}");
+        let with_ping = |at| {
+            let ping = rpc(0, "fs-OST0000_UUID", at);
+            going(&[client(vec![waits.clone(), ping])]).unwrap()
+        };
+        assert!(with_ping(10 * S - 1).of_programs && !with_ping(8 * S).of_programs);
         let read = begun(2, "READ", 9 * S);
         let g = going(&[client(vec![waits, read])]).unwrap();
         assert_eq!((g.of_programs, g.count, g.seconds), (false, 1, 1.0));
