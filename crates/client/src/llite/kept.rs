@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 use futures_util::{FutureExt, StreamExt};
@@ -32,7 +33,9 @@ use tokio::time::Instant;
 use super::cache::Cache;
 use super::mdt_open::MdtOpen;
 use super::upcalls::Upcalls;
+use crate::error::TargetError;
 use crate::lov::DOM_OST;
+use crate::mdc::Opened;
 use crate::osc::ObjectAttr;
 
 /// Opens kept of one mount; the oldest goes first. A program that reads more files than that again and again in one order finds none of
@@ -141,8 +144,19 @@ impl KeptOpens {
         }
     }
 
-    /// Closes all of them, because the MDT has no room for another open. False: there was none.
-    pub async fn close_all(&self) -> bool {
+    /// Opens a file: an MDT that has no room for that is asked once more when what is kept is closed.
+    pub async fn with_room<F>(&self, ask: impl Fn() -> F) -> Result<Opened, TargetError>
+    where
+        F: Future<Output = Result<Opened, TargetError>>,
+    {
+        match ask().await {
+            Err(e) if e.is(Errno::ENFILE) && self.close_all().await => ask().await,
+            done => done,
+        }
+    }
+
+    /// Closes all of them. False: there was none.
+    async fn close_all(&self) -> bool {
         let all = {
             let mut table = self.table.lock();
             table.order.clear();

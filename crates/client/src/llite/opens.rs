@@ -31,7 +31,7 @@ use super::reopen::{KEPT, Reopen};
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
-use crate::error::{Error, Refusal, TargetError};
+use crate::error::{Error, Refusal};
 use crate::lov::Form;
 use crate::mdc::{Ids, Mdc, Opened};
 
@@ -259,7 +259,7 @@ impl Opens {
                     &ids, parent, &name, fid, bits, mode, now, at.version, want_lock,
                 )
             };
-            let opened = me.with_room(ask).await;
+            let opened = me.kept.with_room(ask).await;
             if !opened.as_ref().is_ok_and(|o| o.keeps) {
                 me.late.closed(fid);
             }
@@ -409,17 +409,6 @@ impl Opens {
         Ok(())
     }
 
-    /// An MDT that has no room for the open is asked once more when what is kept open here is closed.
-    async fn with_room<F>(&self, ask: impl Fn() -> F) -> Result<Opened, TargetError>
-    where
-        F: Future<Output = Result<Opened, TargetError>>,
-    {
-        match ask().await {
-            Err(e) if e.is(Errno::ENFILE) && self.kept.close_all().await => ask().await,
-            done => done,
-        }
-    }
-
     async fn open_fid(
         self: &Arc<Self>,
         cred: &Cred,
@@ -439,7 +428,7 @@ impl Opens {
             let mark = me.cache.begin_read(fid);
             let (bits, now) = (mds_flags(flags), me.servers.now());
             let ask = || mdc.open(&ids, fid, b"", fid, bits, 0, now, 0, want_lock);
-            let mut o = me.with_room(ask).await?;
+            let mut o = me.kept.with_room(ask).await?;
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.attributes.learn(&mdc, mark, &md, o.lock.take());
             me.ids.hint(md.attr.fid, md.attr.gid);
