@@ -234,8 +234,9 @@ impl LateAttrs {
 }
 
 impl LateFile {
-    /// Attributes may be kept back from here on, through this open.
+    /// Attributes may be kept back from here on, through this open. Nothing was written yet: that would count as a change.
     pub fn begin(&self, at_mdt: Arc<MdtOpen>) {
+        self.state.lock().objects = Some((0, ObjectAttr::default()));
         let _ = self.at_mdt.set(at_mdt);
     }
 

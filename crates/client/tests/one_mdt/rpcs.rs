@@ -27,6 +27,9 @@ async fn a_create_is_one_mds_rpc_and_nothing_more_until_it_is_removed() {
                 u.fs.create(&u.cred, d, name.as_bytes(), 0o644, libc::O_RDWR as u32)
                     .await
                     .unwrap();
+            // as a program does that is about to write
+            let told = u.fs.getattr(&u.cred, fh.fid(), Some(&fh)).await.unwrap();
+            assert_eq!(told.attr.size, 0);
             u.fs.release(&fh).await.unwrap();
         }
     })
