@@ -5,15 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Facts, Path, paths, seconds};
-use super::links::Link;
+use super::facts::{Facts, Path, seconds};
 use super::rules::RTT_NEAR_S;
 use crate::attribution::{Joined, JoinedOp, Segment};
 
-/// RPCs of a client from which on its least times are believed by themselves; those with fewer are taken together.
+/// RPCs of a client from which on it is told apart; of those with fewer, those that used the same targets are taken together.
 const ENOUGH_RPCS: u64 = 50;
+/// RPCs of a path from which on its least times are believed: the least of few may have stood in a queue.
+pub(super) const ENOUGH_OF_PATH: u64 = 10;
 
-/// Clients with the paths from them: one, or several with few RPCs each.
+/// Clients with the paths from them: one, or several with few RPCs each and the same targets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Clients {
     /// Their NIDs.
@@ -26,22 +27,30 @@ pub struct Clients {
     pub paths: Vec<Path>,
 }
 
-/// Those of `ops`, apart; none where there is nothing to tell apart.
+/// Paths by group of clients and target.
+type Paths = BTreeMap<(usize, usize), Path>;
+
+/// Those of `ops`, apart; none where there is nothing to tell apart. `paths` makes paths of clients in groups, and `together` are those
+/// of all clients.
 pub(super) fn clients(
     j: &Joined,
     ops: &[&JoinedOp],
-    span: (i64, i64),
-    stored: &[Option<u64>],
+    together: &[Path],
+    paths: impl Fn(&dyn Fn(usize) -> Option<usize>) -> Paths,
 ) -> Vec<Clients> {
-    let mut rpcs: BTreeMap<usize, u64> = ops.iter().map(|o| (o.client, 0)).collect();
-    for r in &j.rpcs {
-        rpcs.entry(r.client).and_modify(|n| *n += 1);
+    let mut used: BTreeMap<usize, (u64, Vec<usize>)> =
+        ops.iter().map(|o| (o.client, (0, vec![]))).collect();
+    for ((client, target), p) in paths(&|client| Some(client)) {
+        let (rpcs, targets) = used.entry(client).or_default();
+        *rpcs += p.rpcs;
+        targets.push(target);
     }
-    let group = |(i, (client, n)): (usize, (&usize, &u64))| match *n >= ENOUGH_RPCS {
-        true => (*client, i + 1),
-        false => (*client, 0),
-    };
-    let groups: BTreeMap<usize, usize> = rpcs.iter().enumerate().map(group).collect();
+    let mut alike: BTreeMap<&[usize], usize> = BTreeMap::new();
+    let groups = used.iter().map(|(client, (rpcs, targets))| match rpcs {
+        ENOUGH_RPCS.. => (*client, *client),
+        _ => (*client, *alike.entry(targets).or_insert(*client)),
+    });
+    let groups: BTreeMap<usize, usize> = groups.collect();
     if groups.values().collect::<BTreeSet<_>>().len() < 2 {
         return vec![];
     }
@@ -61,15 +70,32 @@ pub(super) fn clients(
             *of.entry(p.segment).or_default() += seconds(p.ns());
         }
     }
-    for ((g, target), mut p) in paths(j, span, stored, |c| groups.get(&c).copied()) {
+    for ((g, target), mut p) in paths(&|client| groups.get(&client).copied()) {
         p.op_seconds = at.remove(&(g, target)).unwrap_or_default();
         all.entry(g).or_default().paths.push(p);
     }
-    all.into_values().collect()
+    let mut all: Vec<Clients> = all.into_values().collect();
+    all.iter_mut().for_each(|c| believe(&mut c.paths, together));
+    all
+}
+
+/// Of paths with few RPCs the least times are those of all clients to these targets, as far as the client is not farther from
+/// everything.
+fn believe(own: &mut [Path], together: &[Path]) {
+    let nearest = match own.iter().map(|p| p.rpcs).sum::<u64>() {
+        ENOUGH_RPCS.. => own.iter().map(|p| p.rtt_s).fold(f64::INFINITY, f64::min),
+        _ => 0.0,
+    };
+    for p in own.iter_mut().filter(|p| p.rpcs < ENOUGH_OF_PATH) {
+        if let Some(all) = together.iter().find(|o| o.target == p.target) {
+            p.rtt_s = p.rtt_s.min(all.rtt_s.max(nearest));
+            p.send_s = p.send_s.min(all.send_s);
+        }
+    }
 }
 
 /// What some clients see, of all that was seen.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct View<'a> {
     f: &'a Facts,
     /// NIDs of the clients; none: it is all of them.
@@ -80,36 +106,65 @@ pub(super) struct View<'a> {
     pub seconds: f64,
     /// Paths from them.
     pub paths: &'a [Path],
+    /// Least time there and back on each of these, seconds. Of a busy way even the quickest RPC may have stood in a queue: where TCP has
+    /// measured the way, that counts, with what was held back before it was sent.
+    pub there: Vec<f64>,
+}
+
+/// Least round trip that TCP has measured, by both ends and by one, in whichever direction.
+#[derive(Default)]
+struct LeastTrips<'a> {
+    between: BTreeMap<(&'a str, &'a str), f64>,
+    of: BTreeMap<&'a str, f64>,
+}
+
+impl<'a> LeastTrips<'a> {
+    fn new(f: &'a Facts) -> Self {
+        let mut all = Self::default();
+        for l in f.links.iter().filter(|l| l.least_rtt_s > 0.0) {
+            for (from, to) in [(l.from.as_str(), l.to.as_str()), (&l.to, &l.from)] {
+                for least in [
+                    all.between.entry((from, to)).or_insert(f64::INFINITY),
+                    all.of.entry(to).or_insert(f64::INFINITY),
+                ] {
+                    *least = least.min(l.least_rtt_s);
+                }
+            }
+        }
+        all
+    }
+
+    /// From the nearest of these clients; none: from whomever.
+    fn to(&self, peer: &str, nids: &[String]) -> f64 {
+        let least = match nids {
+            [] => self.of.get(peer).copied(),
+            _ => (nids.iter())
+                .filter_map(|nid| self.between.get(&(nid.as_str(), peer)).copied())
+                .min_by(f64::total_cmp),
+        };
+        least.unwrap_or(f64::INFINITY)
+    }
 }
 
 impl Facts {
     /// What each client sees, or all of them where they are not told apart.
     pub(super) fn views<'a>(&'a self) -> Vec<View<'a>> {
-        let all = View {
+        let trips = LeastTrips::new(self);
+        let view = |(nids, count, seconds, paths): (&'a [String], u64, f64, &'a [Path])| View {
             f: self,
-            nids: &[],
-            count: self.count(),
-            seconds: self.op_s(),
-            paths: &self.paths,
-        };
-        let of = |c: &'a Clients| {
-            let Clients {
-                nids,
-                count,
-                seconds,
-                paths,
-            } = c;
-            View {
-                nids,
-                count: *count,
-                seconds: *seconds,
-                paths,
-                ..all
-            }
+            nids,
+            count,
+            seconds,
+            paths,
+            there: (paths.iter())
+                .map(|p| p.rtt_s.min(trips.to(&p.peer, nids) + p.send_s))
+                .collect(),
         };
         match self.clients.is_empty() {
-            true => vec![all],
-            false => self.clients.iter().map(of).collect(),
+            true => vec![view((&[], self.count(), self.op_s(), &self.paths))],
+            false => (self.clients.iter())
+                .map(|c| view((&c.nids, c.count, c.seconds, &c.paths)))
+                .collect(),
         }
     }
 
@@ -163,21 +218,10 @@ impl View<'_> {
             + (at(Segment::Send) + at(Segment::ReplyOut)).min(held)
     }
 
-    /// Least time there and back to a server. Of a busy way even the quickest RPC may have stood in a queue: where TCP has measured
-    /// the way, that counts, with what was held back before it was sent.
-    pub fn unqueued(&self, p: &Path) -> f64 {
-        let mine = |nid: &String| self.nids.is_empty() || self.nids.contains(nid);
-        let ends =
-            |l: &Link| (l.from == p.peer && mine(&l.to)) || (l.to == p.peer && mine(&l.from));
-        let of = |l: &&Link| ends(l) && l.least_rtt_s > 0.0;
-        let least = self.f.links.iter().filter(of).map(|l| l.least_rtt_s);
-        let least = least.fold(f64::INFINITY, f64::min);
-        p.rtt_s.min(least + p.send_s)
-    }
-
     fn is_far(&self) -> bool {
-        let used = self.paths.iter().filter(|p| p.rpcs > 0);
-        let nearest = used.map(|p| p.rtt_s).fold(f64::INFINITY, f64::min);
+        let used = self.paths.iter().zip(&self.there);
+        let used = used.filter(|(p, _)| p.rpcs > 0).map(|(_, there)| *there);
+        let nearest = used.fold(f64::INFINITY, f64::min);
         nearest.is_finite() && nearest > RTT_NEAR_S
     }
 }
@@ -185,6 +229,126 @@ impl View<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// RPCs of each client to targets: the client, the target, how many, and how long the quickest is on the way.
+    fn told_apart(used: &[(usize, usize, u64, f64)]) -> Vec<Clients> {
+        let path = |target: usize, rpcs: u64, rtt_s: f64| Path {
+            target: format!("fs-OST{target:04x}"),
+            rpcs,
+            rtt_s,
+            send_s: rtt_s / 2.0,
+            ..Path::default()
+        };
+        let grouped = |group: &dyn Fn(usize) -> Option<usize>| {
+            let mut all = BTreeMap::<(usize, usize), Path>::new();
+            for (client, target, rpcs, rtt_s) in used {
+                let new = path(*target, *rpcs, *rtt_s);
+                let old = all
+                    .entry((group(*client).unwrap(), *target))
+                    .or_insert(Path {
+                        rpcs: 0,
+                        ..new.clone()
+                    });
+                old.rpcs += rpcs;
+                old.rtt_s = old.rtt_s.min(new.rtt_s);
+                old.send_s = old.send_s.min(new.send_s);
+            }
+            all
+        };
+        let together: Vec<Path> = grouped(&|_| Some(0)).into_values().collect();
+        let op = |client: usize| JoinedOp {
+            op: coral_stopwatch::Op {
+                id: 1,
+                op: "READ".into(),
+                fid: (1, 1, 0),
+                span: (0, 1),
+                run_ns: 0,
+                waits: vec![],
+            },
+            client,
+            parts: vec![],
+            rpcs: vec![],
+        };
+        let ops: Vec<JoinedOp> = used.iter().map(|u| op(u.0)).collect();
+        let j = Joined {
+            names: (0..100).map(|i| format!("c{i}@tcp")).collect(),
+            ..Joined::default()
+        };
+        clients(&j, &ops.iter().collect::<Vec<_>>(), &together, grouped)
+    }
+
+    /// One is far from all, the other near, and neither used the other's target, beside one that is busy.
+    #[test]
+    fn clients_that_used_other_targets_are_not_compared() {
+        let all = told_apart(&[(0, 0, 30, 0.02), (1, 1, 30, 0.000_1), (2, 2, 900, 0.000_1)]);
+        assert_eq!(all.len(), 3);
+        assert!(all.iter().all(|c| c.paths.len() == 1), "{all:?}");
+        // the same targets: there it is one group
+        let all = told_apart(&[(0, 0, 30, 0.02), (1, 0, 30, 0.000_1), (2, 2, 900, 0.000_1)]);
+        let nids: Vec<usize> = all.iter().map(|c| c.nids.len()).collect();
+        assert_eq!(nids, [2, 1]);
+    }
+
+    /// A client has sent one or two RPCs to each of 40 targets, some of which stood in a queue; others have sent many.
+    #[test]
+    fn the_least_of_few_rpcs_is_that_of_all_clients() {
+        let queued = |t: usize| if t.is_multiple_of(3) { 0.03 } else { 0.000_2 };
+        let seen = |client: usize, far: f64| {
+            let few = (0..40).map(|t| (client, t, 2, far + queued(t)));
+            let many = (0..40).map(|t| (client + 1, t, 90, 0.000_1));
+            let all = told_apart(&few.chain(many).collect::<Vec<_>>());
+            let own = all.iter().find(|c| c.nids == ["c0@tcp"]).unwrap();
+            let ways = own.paths.iter().map(|p| p.rtt_s);
+            (
+                ways.clone().fold(f64::INFINITY, f64::min),
+                ways.fold(0.0, f64::max),
+            )
+        };
+        assert_eq!(seen(0, 0.0), (0.000_2, 0.000_2));
+        // farther than the others from everything
+        assert_eq!(seen(0, 0.02), (0.020_2, 0.020_2));
+    }
+
+    /// Of two ways between many clients and targets that TCP has measured, each has its own.
+    #[test]
+    fn a_way_counts_as_tcp_has_measured_it_without_its_queue() {
+        let link = |from: &str, to: &str, least_rtt_s: f64| super::super::links::Link {
+            from: from.into(),
+            to: to.into(),
+            least_rtt_s,
+            ..Default::default()
+        };
+        let path = Path {
+            peer: "s@tcp".into(),
+            rpcs: 100,
+            rtt_s: 0.03,
+            ..Path::default()
+        };
+        let of = |nid: &str| Clients {
+            nids: vec![nid.into()],
+            paths: vec![path.clone()],
+            ..Clients::default()
+        };
+        let f = Facts {
+            links: vec![
+                link("c@tcp", "s@tcp", 0.000_2),
+                link("s@tcp", "d@tcp", 0.01),
+            ],
+            clients: vec![of("c@tcp"), of("d@tcp"), of("e@tcp")],
+            ..Facts::default()
+        };
+        let there: Vec<f64> = f.views().iter().map(|v| v.there[0]).collect();
+        assert_eq!(there, [0.000_2, 0.01, 0.03]);
+        let far = f.far_views();
+        let far: Vec<&String> = far.iter().flat_map(|v| v.nids).collect();
+        assert_eq!(far, ["d@tcp", "e@tcp"], "the first has a queue only");
+        let together = Facts {
+            clients: vec![],
+            paths: vec![path],
+            ..f
+        };
+        assert_eq!(together.views()[0].there, [0.000_2]);
+    }
 
     #[test]
     fn many_clients_are_told_in_few_words() {

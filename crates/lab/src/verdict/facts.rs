@@ -314,24 +314,30 @@ impl Facts {
         let by = |all: &[i64], t: i64| all.partition_point(|at| *at <= t);
         let is_on = |t: i64| by(&begun, t) - by(&ended, t);
         f.under_way = moments.map(is_on).sum::<usize>() as f64 / SAMPLES as f64;
-        // A server's own RPCs to others are no way of a client.
+        // A server's own RPCs to others are no way of a client, and what belongs to operations that are left out is left out as well.
         let own: BTreeSet<usize> = ops.iter().map(|o| o.client).collect();
+        let without: BTreeSet<(usize, u64)> =
+            left_out.iter().map(|o| (o.client, o.op.id)).collect();
+        let counts =
+            |r: &JoinedRpc| own.contains(&r.client) && !without.contains(&(r.client, r.rpc.op));
         let stored = stored(j);
-        let together = paths(j, (from, to), &stored, |c| own.contains(&c).then_some(0));
+        let together = paths(j, (from, to), &stored, |r| counts(r).then_some(0));
         f.paths = together.into_values().collect();
-        f.clients = clients(j, &ops, (from, to), &stored);
+        f.clients = clients(j, &ops, &f.paths, |group| {
+            paths(j, (from, to), &stored, |r| {
+                counts(r).then(|| group(r.client)).flatten()
+            })
+        });
         f.contended = contended(&ops);
         f.shared = shared(j, &ops);
-        let counts = |(c, at): &&(usize, i64)| own.contains(c) && (from..to).contains(at);
-        let asked = j.callbacks.iter().filter(counts);
+        let inside = |(c, at): &&(usize, i64)| own.contains(c) && (from..to).contains(at);
+        let asked = j.callbacks.iter().filter(inside);
         let who: BTreeSet<usize> = asked.clone().map(|(c, _)| *c).collect();
         f.callbacks = (asked.count() as u64, who.len() as u32);
         f.waited = waited(j, &ops);
-        for r in j
-            .rpcs
-            .iter()
-            .filter(|r| r.rpc.op != 0 && r.rpc.opc == opc::LDLM_ENQUEUE)
-        {
+        let enqueues =
+            |r: &&JoinedRpc| r.rpc.op != 0 && r.rpc.opc == opc::LDLM_ENQUEUE && counts(r);
+        for r in j.rpcs.iter().filter(enqueues) {
             f.enqueues.0 += 1;
             f.enqueues.1 += seconds(r.rpc.span.1 - r.rpc.span.0);
         }
@@ -380,7 +386,7 @@ pub(super) fn paths(
     j: &Joined,
     (from, to): (i64, i64),
     stored: &[Option<u64>],
-    group: impl Fn(usize) -> Option<usize>,
+    group: impl Fn(&JoinedRpc) -> Option<usize>,
 ) -> BTreeMap<(usize, usize), Path> {
     let half = from + (to - from) / 2;
     let mut all: BTreeMap<(usize, usize), Gathered> = BTreeMap::new();
@@ -389,7 +395,7 @@ pub(super) fn paths(
         ended > begun && (from..to).contains(&begun)
     };
     for (i, r) in j.rpcs.iter().enumerate().filter(|(_, r)| inside(r)) {
-        let Some(group) = group(r.client) else {
+        let Some(group) = group(r) else {
             continue;
         };
         let (p, halves, slotted, limits) = all.entry((group, r.target)).or_default();

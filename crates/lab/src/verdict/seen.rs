@@ -1,6 +1,6 @@
 //! What running processes give out, as it is kept in a file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use super::facts::{Facts, Host, RouterBuffers, is_ost};
 use super::going::{going, is_server};
 use super::links::{Look, links};
 use super::trial::LEAST_COUNT;
-use crate::attribution::{Joined, Segment, join, to_one_clock};
+use crate::attribution::{Joined, JoinedRpc, Segment, join, to_one_clock};
 
 /// A grant below which an OST gives hardly any: one RPC of Lustre's.
 const GRANT_LEAST_BYTES: u64 = 4 << 20;
@@ -138,7 +138,7 @@ impl Seen {
     /// that are.
     fn before(&self, at: i64, until: i64, seconds: f64) -> (Seen, f64) {
         let from = at.saturating_sub((seconds * 1e9) as i64);
-        let lossy = (self.dumps.iter()).filter(|d| d.lost > d.lost_ops);
+        let lossy = self.dumps.iter().filter(|d| is_lossy(d));
         let reach = lossy.filter_map(oldest).max();
         let since = reach.map_or(from, |r| r.clamp(from, at.max(from)));
         let seen = self.cut(since, until);
@@ -239,12 +239,29 @@ impl Seen {
 }
 
 impl Seen {
-    /// Seconds of operations at targets whose servers were asked, and had no record of requests that they have answered.
+    /// Seconds of operations at targets whose servers were asked, and have no record of requests that ended before their oldest one.
     fn forgotten_s(&self, joined: &Joined, f: &Facts) -> f64 {
-        let lossy = self.dumps.iter().filter(|d| d.lost > d.lost_ops);
-        let nids: BTreeSet<u64> = lossy.flat_map(|d| d.nids.clone()).collect();
-        let rpcs = joined.rpcs.iter();
-        let missing = rpcs.filter(|r| !r.is_served && r.rpc.xid != 0 && nids.contains(&r.rpc.peer));
+        if !self.dumps.iter().any(|d| is_lossy(d) && tells(d)) {
+            return 0.0;
+        }
+        let by = to_one_clock(&self.dumps);
+        let mut since: BTreeMap<u64, i64> = BTreeMap::new();
+        let lossy = self.dumps.iter().zip(&by).filter(|(d, _)| is_lossy(d));
+        for (d, by) in lossy.filter(|(d, _)| tells(d)) {
+            // A server that has lost records and has none has lost them all.
+            let oldest = oldest(d).map_or(i64::MAX, |at| at + by);
+            since.extend(d.nids.iter().map(|nid| (*nid, oldest)));
+        }
+        let clocks = self.dumps.iter().zip(&by);
+        let clocks: BTreeMap<&str, i64> = clocks
+            .filter_map(|(d, by)| Some((d.names.first()?.as_str(), *by)))
+            .collect();
+        let is_forgotten = |r: &&JoinedRpc| {
+            let by = clocks.get(joined.names[r.client].as_str()).unwrap_or(&0);
+            let oldest = since.get(&r.rpc.peer);
+            !r.is_served && r.rpc.xid != 0 && oldest.is_some_and(|o| r.rpc.span.1 + by < *o)
+        };
+        let missing = joined.rpcs.iter().filter(is_forgotten);
         let targets: BTreeSet<&str> = missing.map(|r| joined.names[r.target].as_str()).collect();
         let all = f.seconds.iter();
         let at = all.filter(|((s, at), _)| *s == Segment::Remote && targets.contains(at.as_str()));
@@ -296,6 +313,11 @@ fn shift(d: &mut Dump, by: i64) {
             *since += by;
         }
     }
+}
+
+/// Whether records other than of operations have gone.
+fn is_lossy(d: &Dump) -> bool {
+    d.lost > d.lost_ops
 }
 
 /// Whether it tells of RPCs what their clients cannot know.
@@ -507,6 +529,17 @@ mod tests {
         }
         assert!(next(&seen).starts_with("ask the servers"), "it lost none");
         seen.dumps[1].lost = 300;
+        let it_remembers = "its records are of the same time: these requests were not forgotten";
+        assert!(next(&seen).starts_with("ask the servers"), "{it_remembers}");
+        for s in &mut seen.dumps[1].served {
+            let all = [
+                &mut s.arrived,
+                &mut s.begun,
+                &mut s.replying,
+                &mut s.replied,
+            ];
+            all.into_iter().for_each(|at| *at += 2980 * MS);
+        }
         let told = next(&seen);
         assert!(told.starts_with("the servers were asked"), "{told}");
         seen.dumps.pop();
@@ -528,8 +561,14 @@ mod tests {
             waits: vec![(coral_stopwatch::Wait::Lock, from + MS, from + 999 * MS)],
         };
         let own = [lock(1001, 100 * MS), lock(1002, 1200 * MS)];
+        let asks = own.iter().map(|op| coral_stopwatch::Rpc {
+            op: op.id,
+            ..rpc_of(opc::LDLM_ENQUEUE, op.id, (op.span.0, op.span.0 + MS))
+        });
+        seen.dumps[0].rpcs.extend(asks.collect::<Vec<_>>());
         seen.dumps[0].ops.extend(own);
         let f = facts(&seen);
+        assert_eq!((f.enqueues, &f.paths), (without.enqueues, &without.paths));
         assert_eq!(f.program_locks, (2, 2.0));
         let same = Facts {
             program_locks: (0, 0.0),

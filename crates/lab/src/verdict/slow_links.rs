@@ -1,8 +1,8 @@
 //! Ways to targets that are slower than others, of each client by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::clients::{View, who};
+use super::clients::{ENOUGH_OF_PATH, View, who};
 use super::facts::{Facts, Path};
 use super::rules::{
     Cause, CauseKind, MORE_LEAST_S, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, mean_bytes, ms, peers,
@@ -17,12 +17,11 @@ struct SlowWay<'a> {
     from: &'a [String],
 }
 
-/// `there` has the least time to each target of the view, in the order of its paths.
-fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64), there: &[f64]) -> Option<SlowWay<'a>> {
+fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64)) -> Option<SlowWay<'a>> {
     let share = v.on_way(p) + v.queued_for(p, p.way_s() * p.rpcs as f64);
     // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
     let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
-    let others = v.paths.iter().zip(there);
+    let others = v.paths.iter().zip(&v.there);
     let others = others.filter(|(o, _)| o.target != p.target);
     let nearest = others.min_by(|(_, a), (_, b)| a.total_cmp(b));
     let more_least = match nearest.is_some_and(|(o, _)| alike(o)) {
@@ -34,7 +33,7 @@ fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64), there: &[f64]) -> Opti
     let far = known && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
     let (way, peers) = (p.way_s(), peers(v.paths, p, alike, Path::way_s));
     let is_slow = |m: f64| way > TIMES_PEERS * m && way - m > MORE_LEAST_S;
-    let slow = own_way.is_finite() && peers.is_some_and(is_slow);
+    let slow = p.rpcs >= ENOUGH_OF_PATH && own_way.is_finite() && peers.is_some_and(is_slow);
     (far || slow).then(|| SlowWay {
         share,
         figure: format!(
@@ -53,12 +52,16 @@ fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64), there: &[f64]) -> Opti
 /// Targets to which the way is slow from all clients that use it, or from some.
 pub(super) fn slow_links(f: &Facts) -> Vec<Cause> {
     let views = f.views();
+    // Of a target to which nobody sent enough it is not known how far it is.
+    let known = f.paths.iter().filter(|p| p.rpcs >= ENOUGH_OF_PATH);
+    let known: BTreeSet<&str> = known.map(|p| p.target.as_str()).collect();
     let mut all: BTreeMap<&str, Vec<SlowWay<'_>>> = BTreeMap::new();
     for v in &views {
-        let there: Vec<f64> = v.paths.iter().map(|p| v.unqueued(p)).collect();
-        for (p, own_way) in v.paths.iter().zip(&there) {
-            let slow = slow_way(v, (p, *own_way), &there);
-            all.entry(&p.target).or_default().extend(slow);
+        let ways = v.paths.iter().zip(v.there.iter().copied());
+        for way in ways.filter(|(p, _)| known.contains(p.target.as_str())) {
+            all.entry(&way.0.target)
+                .or_default()
+                .extend(slow_way(v, way));
         }
     }
     let cause = |(target, ways): (&str, Vec<SlowWay>)| {
