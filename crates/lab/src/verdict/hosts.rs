@@ -1,7 +1,7 @@
 //! Causes that are machines: one that swaps, and one with a full core, by Coral or by others.
 
 use super::facts::{Facts, Host, Path};
-use super::rules::{Cause, CauseKind, SHARE_LEAST};
+use super::rules::{Cause, CauseKind, SHARE_LEAST, SlowStorage};
 use crate::attribution::Segment;
 
 /// A core so busy has no room.
@@ -43,14 +43,28 @@ fn unread(f: &Facts, slow_links: &[String]) -> f64 {
     paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12)
 }
 
-pub(super) fn hosts(f: &Facts, slow_links: &[String]) -> Vec<Cause> {
+/// Of the time at storage that is slow, what may be the wait for a processor of who syncs: no more than threads waited for one while all
+/// cores of their machine were full. What is slow beside its peers on the same machine is so for a reason of its own.
+fn not_run(f: &Facts, storage: &[SlowStorage]) -> f64 {
+    let waits = f.hosts.iter().filter(|h| is_full(h)).map(|h| h.cpu_wait);
+    let waited = waits.sum::<f64>() * f.window_s / f.op_s().max(1e-12);
+    let alone = storage.iter().filter(|s| s.is_alone);
+    alone.map(|s| s.cause.share).sum::<f64>().min(waited)
+}
+
+/// All cores are full, and threads of Coral's wait for them.
+pub(super) fn is_full(h: &Host) -> bool {
+    h.cores >= CORE_BUSY && h.cpu_wait >= CPU_WAIT
+}
+
+pub(super) fn hosts(f: &Facts, slow_links: &[String], storage: &[SlowStorage]) -> Vec<Cause> {
     // What is on the way waits for a processor at most as long as anybody does.
     let waited = (f.hosts.iter()).map(|h| h.cpu_wait).fold(0.0, f64::max);
     let unread = match waited >= CPU_WAIT {
         true => unread(f, slow_links) * waited.min(1.0),
         false => 0.0,
     };
-    let share = of_processors(f) + unread;
+    let share = (of_processors(f) + unread + not_run(f, storage)).min(1.0);
     let mut out = Vec::new();
     for h in f.hosts.iter().filter(|_| share >= SHARE_LEAST) {
         if h.swap_in_per_s >= SWAP_LEAST {

@@ -9,7 +9,7 @@ use crate::attribution::Segment;
 
 use super::clients::{View, who};
 use super::facts::{Data, Facts, Path};
-use super::hosts::hosts;
+use super::hosts::{hosts, is_full};
 use super::links::saturated;
 use super::slow_links::slow_links;
 
@@ -120,9 +120,7 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     // What stands in a queue before a full network looks far and slow, and holds slots and buffers.
     let (full, behind) = saturated(f).unzip();
     let behind = behind.unwrap_or_default();
-    for p in &f.paths {
-        out.extend(slow_storage(f, p));
-    }
+    let storage: Vec<SlowStorage> = f.paths.iter().filter_map(|p| slow_storage(f, p)).collect();
     let links = slow_links(f).into_iter();
     out.extend(links.filter(|c| !behind.contains(&c.subject)));
     let is_behind = |c: &Cause| c.subject.split(", ").all(|s| behind.iter().any(|b| b == s));
@@ -136,7 +134,8 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     out.extend(lock_ping_pong(f).or_else(|| shared_file(f)));
     let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
     let links: Vec<String> = links.map(|c| c.subject.clone()).chain(behind).collect();
-    out.extend(hosts(f, &links));
+    out.extend(hosts(f, &links, &storage));
+    out.extend(storage.into_iter().map(|s| s.cause));
     out.extend(full);
     out.extend(grants(f));
     out.extend(cold_cache(f));
@@ -187,7 +186,14 @@ fn usual_storage_s(p: &Path) -> f64 {
     STORAGE_ALONE_S + bytes / STORAGE_BYTES_PER_S
 }
 
-fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
+/// Storage that is slow.
+pub(super) struct SlowStorage {
+    pub cause: Cause,
+    /// It has no peers, so that nothing tells its disk from its machine.
+    pub is_alone: bool,
+}
+
+fn slow_storage(f: &Facts, p: &Path) -> Option<SlowStorage> {
     let mean = p.storage_s();
     let share = f.share(Segment::Storage, Some(&p.target)) * p.sized_share()
         + queued_for(f, p, p.storage_all_s());
@@ -207,17 +213,32 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<Cause> {
         1 => "; a sync is left out whose writes are not seen".to_owned(),
         n => format!("; {n} syncs are left out whose writes are not seen"),
     };
-    (is_slow && share >= SHARE_LEAST).then(|| Cause {
+    let full = f.hosts.iter().find(|h| peers.is_none() && is_full(h));
+    let full = full.map(|h| {
+        format!(
+            "; all cores of {} are full, and threads waited {:.2} s for one in a second, also those that sync",
+            h.name, h.cpu_wait
+        )
+    });
+    let cause = || Cause {
         kind: CauseKind::SlowStorage,
         subject: p.target.clone(),
         fid: None,
         share,
-        figure: format!("storage takes {} an RPC, {against}{without}", ms(mean)),
+        figure: format!(
+            "storage takes {} an RPC, {against}{without}{}",
+            ms(mean),
+            full.unwrap_or_default()
+        ),
         ceiling: None,
         change: match f.paths.iter().filter(|o| o.is_ost()).count() {
             2.. if p.is_ost() => format!("leave {} out, or give it a faster disk", p.target),
             _ => format!("give {} a faster disk", p.target),
         },
+    };
+    (is_slow && share >= SHARE_LEAST).then(|| SlowStorage {
+        cause: cause(),
+        is_alone: peers.is_none(),
     })
 }
 
@@ -564,6 +585,29 @@ mod tests {
     use super::super::facts::{Host, OpKind};
     use super::super::links::Link;
     use super::*;
+
+    /// Few RPCs that all stood in a queue tell of no slow link, however many targets there are.
+    #[test]
+    fn of_few_rpcs_no_way_is_known() {
+        let of = |rpcs: u64| {
+            let way = |(i, s): (usize, f64)| {
+                let mut p = path(&format!("fs-OST{i:04x}"), 4096, s, s);
+                p.rpcs = rpcs;
+                p.service_s = s * rpcs as f64;
+                p.seconds = [(Segment::Network, p.service_s)].into();
+                p
+            };
+            links(
+                [0.000_1, 0.02, 0.000_1]
+                    .into_iter()
+                    .enumerate()
+                    .map(way)
+                    .collect(),
+            )
+        };
+        assert_eq!(of(100), ["fs-OST0001"]);
+        assert!(of(2).is_empty());
+    }
 
     /// RPCs of so many bytes to a target, each so long on the way.
     fn path(target: &str, bytes: u64, way_s: f64, rtt_s: f64) -> Path {
@@ -955,6 +999,53 @@ mod tests {
         );
         let beside = change(vec![slow("fs-OST0000"), quick("fs-OST0001")]);
         assert_eq!(beside, "leave fs-OST0000 out, or give it a faster disk");
+    }
+
+    /// An MDT whose syncs take 20 ms each, beside processors for which threads wait so long in a second.
+    fn slow_mdt(cores: f64, cpu_wait: f64) -> Vec<Cause> {
+        let p = Path {
+            target: "fs-MDT0000".to_owned(),
+            rpcs: 100,
+            storage_rpcs: 100,
+            service_s: 2.0,
+            seconds: [(Segment::Storage, 2.0)].into(),
+            ..Path::default()
+        };
+        let f = Facts {
+            window_s: 2.0,
+            ops: vec![OpKind {
+                op: "CREATE".into(),
+                count: 100,
+                seconds: 2.2,
+            }],
+            seconds: [
+                ((Segment::Storage, p.target.clone()), 2.0),
+                ((Segment::ServerCpu, p.target.clone()), 0.2),
+            ]
+            .into(),
+            hosts: vec![Host {
+                cores,
+                ..full(1.9, 0.1, cpu_wait, None)
+            }],
+            paths: vec![p],
+            ..Facts::default()
+        };
+        let mut all = causes(&f);
+        all.sort_by(|a, b| b.share.total_cmp(&a.share));
+        all
+    }
+
+    #[test]
+    fn syncs_that_get_no_core_are_no_slow_disk_first() {
+        let first = |cores, cpu_wait| slow_mdt(cores, cpu_wait).remove(0).kind;
+        let all = slow_mdt(1.0, 1.5);
+        let kinds: Vec<_> = all.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::BusyCore, CauseKind::SlowStorage]);
+        let told = "; all cores of this machine are full, and threads waited 1.50 s for one in a second, also those that sync";
+        assert!(all[1].figure.ends_with(told), "{}", all[1].figure);
+        // it has a core to itself, or nobody waits for long enough
+        assert_eq!(first(0.6, 1.5), CauseKind::SlowStorage);
+        assert_eq!(first(1.0, 0.3), CauseKind::SlowStorage);
     }
 
     /// The sync at the end of a file, of `mib`, which takes so long.
