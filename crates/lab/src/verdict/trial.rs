@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! - A change is believed only where it moves the time by more than the time moves by itself: what lies between the two windows
-//!   without the change is the noise.
+//!   without the change is the noise. Of a load that ended before, the outcome says that the noise is not known.
 //! - Times are compared for each name of operation apart, so that another mix of operations is no change.
 
 use serde_json::{Value, json};
@@ -217,15 +217,18 @@ impl Windows {
             self.with.text("with it"),
             self.after.text("put back"),
         ];
-        let all = [&self.before, &self.with, &self.after];
-        if let Some(w) = all.iter().find(|w| w.count() < LEAST_COUNT) {
+        let needed = [&self.before, &self.with];
+        if let Some(w) = needed.iter().find(|w| w.count() < LEAST_COUNT) {
             let why = format!("a window has {} operations only", w.count());
             return Outcome::open(figures, why);
         }
-        let (Some(to), Some(back)) = (
-            self.before.times(&self.with),
-            self.before.times(&self.after),
-        ) else {
+        let Some(to) = self.before.times(&self.with) else {
+            return Outcome::open(figures, "the programs did other operations then".to_owned());
+        };
+        if self.after.count() < LEAST_COUNT {
+            return self.ended(first, 1.0 - to, figures);
+        }
+        let Some(back) = self.before.times(&self.after) else {
             return Outcome::open(figures, "the programs did other operations then".to_owned());
         };
         // Against the mean of the two windows without it, whose distance is the noise.
@@ -248,6 +251,27 @@ impl Windows {
                 false => "it fell by a part of that",
             };
             Outcome::open(figures, why.to_owned())
+        }
+    }
+
+    /// The same where the load ended before the third window had enough of it.
+    fn ended(&self, first: &Cause, fall: f64, mut figures: Vec<String>) -> Outcome {
+        let share = first.share.min(1.0);
+        figures.push(format!(
+            "the load ended: the last window has {} operations only, and by how much the time moves by itself is not known",
+            self.after.count()
+        ));
+        figures.push(format!(
+            "the time of an operation fell by {:.0}%, up to {:.0}% were expected",
+            100.0 * fall,
+            100.0 * share
+        ));
+        if fall >= ENOUGH * share {
+            Outcome::of(Was::First, figures)
+        } else if fall <= TOO_LITTLE * share {
+            Outcome::of(Was::Second, figures)
+        } else {
+            Outcome::open(figures, "it fell by a part of that".to_owned())
         }
     }
 }
@@ -448,6 +472,24 @@ mod tests {
     }
 
     #[test]
+    fn a_load_that_ends_in_the_third_window_is_judged_by_the_others() {
+        let c = cause(CauseKind::Window, "fs-OST0000", 0.8);
+        let ended = |with_s: f64| {
+            let all = Windows {
+                after: window(1, 0.01),
+                ..windows([0.01, with_s, 0.01])
+            };
+            let Outcome { was, figures, .. } = all.outcome(&c);
+            let told = "the load ended: the last window has 3 operations only";
+            assert!(figures.iter().any(|f| f.starts_with(told)), "{figures:?}");
+            was
+        };
+        assert_eq!(ended(0.003), Was::First);
+        assert_eq!(ended(0.0098), Was::Second);
+        assert_eq!(ended(0.007), Was::Open);
+    }
+
+    #[test]
     fn a_change_is_believed_beyond_the_noise_only() {
         let c = cause(CauseKind::Window, "fs-OST0000", 0.8);
         let was = |each| windows(each).outcome(&c).was;
@@ -457,7 +499,7 @@ mod tests {
         assert_eq!(was([0.010, 0.003, 0.003]), Was::Open);
         assert_eq!(was([0.010, 0.007, 0.010]), Was::Open);
         let few = Windows {
-            after: window(1, 0.01),
+            with: window(1, 0.01),
             ..windows([0.01, 0.003, 0.01])
         };
         assert_eq!(few.outcome(&c).was, Was::Open);
