@@ -93,12 +93,15 @@ impl Analysis {
             return None;
         }
         let why = match self.events.last() {
-            Some(Event::Ended { incomplete, .. }) => incomplete.clone(),
-            _ => None,
+            Some(Event::Ended {
+                incomplete: Some(why),
+                ..
+            }) => why,
+            Some(Event::Ended { .. }) => {
+                "it had all when it ended, and records were taken out of points.jsonl since: `coral lab resume` makes these steps again"
+            }
+            _ => "it was ended without notice, by a kill or a crash, or runs still",
         };
-        let why = why.unwrap_or_else(|| {
-            "it was ended without notice, by a kill or a crash, or runs still".into()
-        });
         Some(format!("{} of {all} steps have a result: {why}", self.done))
     }
 
@@ -294,4 +297,32 @@ pub fn state(dir: &Path) -> Result<String, StoreError> {
         ),
         Some(why) => format!("{name}, incomplete, begun {began}: {why}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_run_is_incomplete_is_told_by_how_it_ended() {
+        let text = "name='x'\n[[roles]]\nname='r'\ncommand=['true']\n";
+        let plan = Plan::of(&crate::experiment::load(text, None).unwrap()).unwrap();
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path().join("run");
+        let run = RunDir::create(&dir, &plan, &serde_json::json!({})).unwrap();
+        let told = || Analysis::of(&dir).unwrap().incomplete().unwrap();
+        assert!(told().contains("without notice"), "{}", told());
+        for (incomplete, says) in [
+            (Some("its budget is used up"), "its budget is used up"),
+            (None, "records were taken out of points.jsonl"),
+        ] {
+            let incomplete = incomplete.map(str::to_owned);
+            run.event(&Event::Ended {
+                at_ms: 1,
+                incomplete,
+            })
+            .unwrap();
+            assert!(told().contains(says), "{}", told());
+        }
+    }
 }
