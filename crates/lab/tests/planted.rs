@@ -39,7 +39,7 @@ const WRITES: u64 = 8;
 const WRITE_BYTES: usize = 65_536;
 
 /// Kinds of [`Plant`].
-const KINDS: u32 = 15;
+const KINDS: u32 = 16;
 /// Bytes of a file that is read in large blocks, and of a block.
 const LARGE_BYTES: u64 = 32 << 20;
 const BLOCK_BYTES: u64 = 256 << 10;
@@ -71,6 +71,8 @@ enum Plant {
     MdtSync(Duration),
     /// The disk of an OST, of programs whose writes are synchronous, beside a client that has no grant and does not write.
     DiskOfSynced(u32, Duration),
+    /// The same, and in the facts: all cores of its server are full, and whoever syncs waits for one.
+    MdtSyncWithoutCore(Duration),
     /// In the facts: a core so busy.
     Core(f64),
     /// In the facts: what a client sends stands in a queue, and so many MB/s go through.
@@ -98,6 +100,7 @@ impl Plant {
                 Some((CauseKind::FixedConcurrency, "the programs".into()))
             }
             Plant::MdtSync(_) => Some((CauseKind::SlowStorage, "coral-MDT0000".into())),
+            Plant::MdtSyncWithoutCore(_) => Some((CauseKind::BusyCore, "mds".into())),
             Plant::Core(_) => Some((CauseKind::BusyCore, "oss1".into())),
             Plant::Network(_) => {
                 Some((CauseKind::SaturatedNetwork, format!("what {SENDER} sends")))
@@ -139,7 +142,8 @@ impl Plant {
             11 => Plant::DistanceAfterLarge(ms),
             12 => Plant::Network(rng.random_range(1.0..1000.0)),
             13 => Plant::DiskOfSynced(ost, ms),
-            _ => Plant::Swap(rng.random_range(200.0..20_000.0)),
+            14 => Plant::Swap(rng.random_range(200.0..20_000.0)),
+            _ => Plant::MdtSyncWithoutCore(ms),
         }
     }
 }
@@ -370,6 +374,10 @@ fn plant_facts(f: &mut Facts, plant: Plant) {
     };
     f.links = servers.iter().map(link).collect();
     match plant {
+        Plant::MdtSyncWithoutCore(_) => {
+            let mds = &mut f.hosts[2];
+            (mds.busiest_core, mds.cores, mds.cpu_wait) = (0.98, 0.97, f.under_way);
+        }
         Plant::Core(busy) => f.hosts[4].busiest_core = busy,
         Plant::Router(n) => {
             (f.routers[0].buffers, f.routers[0].least_free) = (n, 0);
@@ -412,7 +420,7 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
         Plant::Disk(i, ms) | Plant::DiskOfSynced(i, ms) => {
             cluster.disks.osts[i as usize].set_model(slow(ms))
         }
-        Plant::MdtSync(ms) => cluster.disks.mdt.set_model(slow(ms)),
+        Plant::MdtSync(ms) | Plant::MdtSyncWithoutCore(ms) => cluster.disks.mdt.set_model(slow(ms)),
         _ => {}
     }
     for c in &clients {
@@ -505,6 +513,7 @@ async fn what_is_planted_is_named_first() -> TestResult {
         (Plant::FarFile(ms(19)), "twice there and back", 38.0, 1.1),
         (Plant::MdtSync(ms(30)), "storage takes", 30.0, 2.0),
         (Plant::DiskOfSynced(1, ms(20)), "storage takes", 20.0, 2.0),
+        (Plant::MdtSyncWithoutCore(ms(20)), "busiest core", 98.0, 1.0),
         (Plant::Core(0.99), "busiest core", 99.0, 1.0),
         (Plant::Network(40.0), "", 40.0, 1.0),
         (Plant::Router(2), "all of its", 2.0, 1.0),
