@@ -254,7 +254,7 @@ pub(super) fn saturated(f: &Facts) -> Option<(Cause, Vec<String>)> {
         !full.is_empty() && (!ends.contains(p.peer.as_str()) || full.iter().any(|l| at_an_end(&l)))
     };
     let behind: Vec<&Path> = f.paths.iter().filter(passes).collect();
-    let share: f64 = behind.iter().map(|p| on_way(f, p)).sum();
+    let share: f64 = behind.iter().map(|p| on_way_or_waiting(f, p)).sum();
     let most = (full.iter()).max_by(|a, b| a.bytes_per_s.total_cmp(&b.bytes_per_s))?;
     if share < SHARE_LEAST {
         return None;
@@ -323,7 +323,7 @@ fn figure(sharing: &[&Link], most: &Link) -> String {
 }
 
 /// Share of the operations' time in which RPCs to a target were on the way, or waited for those that were.
-fn on_way(f: &Facts, p: &Path) -> f64 {
+fn on_way_or_waiting(f: &Facts, p: &Path) -> f64 {
     let way = [
         Segment::Credit,
         Segment::Send,
