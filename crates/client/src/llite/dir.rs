@@ -210,14 +210,21 @@ pub(super) struct Directories {
 impl Directories {
     /// Opens a directory for reading.
     pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Error> {
-        let md = self.attributes.md_inode(fid).await?;
-        if !md.attr.is_dir() {
+        let (attr, acl) = match self.attributes.md_inode(fid).await {
+            Ok(md) => (md.attr, md.acl),
+            // whoever works in it may open it still, as on a local file system, and finds that it is gone
+            Err(e) => match self.ghosts.of(fid).filter(|_| e.is_gone()) {
+                Some(attr) => (attr, Default::default()),
+                None => return Err(e),
+            },
+        };
+        if !attr.is_dir() {
             return Err(Refusal::NotADirectory.into());
         }
-        permitted(cred, &md.attr, &md.acl, 4)?;
+        permitted(cred, &attr, &acl, 4)?;
         let seen_lost = AtomicU64::new(self.lost.count());
         Ok(Arc::new(DirHandle {
-            attr: self.ghosts.opened(&md.attr),
+            attr: self.ghosts.opened(&attr),
             stream: Default::default(),
             seen_lost,
         }))

@@ -35,26 +35,37 @@ use super::mdt_open::MdtOpen;
 use super::upcalls::Upcalls;
 use crate::error::TargetError;
 use crate::lov::DOM_OST;
-use crate::mdc::Opened;
+use crate::mdc::{Mdc, Opened};
 use crate::osc::ObjectAttr;
 
 /// Opens kept of one mount; the oldest goes first. A program that reads more files than that again and again in one order finds none of
-/// them open. Each costs some 1 KiB here and 200 bytes at the MDT, which has room for 1,024 times as many.
+/// them open. Each costs some 1 KiB here and 200 bytes at the MDT, which has room for those of 1,024 mounts.
 const MOST: usize = 4096;
+/// The same of files that were made, beside these; where there are so many, no more are kept.
+const MADE_MOST: usize = 8192;
 /// What nobody has used for so long is closed.
 const MAX_AGE: Duration = Duration::from_secs(600);
-/// So many are closed at a time when all are.
+/// The same of files that were made: others have to ask for them, and to wait if this client does not answer.
+const MADE_MAX_AGE: Duration = Duration::from_secs(60);
+/// So many are closed at a time.
 const CLOSED_AT_ONCE: usize = 16;
+/// Who needs room at an MDT waits so long for it.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
 /// A lock is given back after so long, though the MDT has not answered the close: what it does may be waiting for the lock.
 const CLOSE_WAIT: Duration = Duration::from_secs(1);
+
+/// Whether it made the file, and a number that grows.
+type Place = (bool, u64);
 
 /// One for each file.
 #[derive(Default)]
 struct Table {
-    /// With the number under which it stands in `order`.
-    by_fid: BTreeMap<Fid, (u64, Arc<MdtOpen>)>,
+    /// With what it stands under in `order`.
+    by_fid: BTreeMap<Fid, (Place, Arc<MdtOpen>)>,
     /// With the time since which it is kept.
-    order: BTreeMap<u64, (Fid, Instant)>,
+    order: BTreeMap<Place, (Fid, Instant)>,
+    /// How many made their file.
+    made: usize,
     last: u64,
     /// Something closes those that are too old.
     watched: bool,
@@ -64,8 +75,9 @@ struct Table {
 
 impl Table {
     fn take(&mut self, fid: Fid) -> Option<Arc<MdtOpen>> {
-        let (number, open) = self.by_fid.remove(&fid)?;
-        self.order.remove(&number);
+        let (place, open) = self.by_fid.remove(&fid)?;
+        self.order.remove(&place);
+        self.made -= usize::from(place.0);
         Some(open)
     }
 
@@ -76,24 +88,32 @@ impl Table {
         }
         let older = self.take(fid);
         self.last += 1;
-        self.by_fid.insert(fid, (self.last, open));
-        self.order.insert(self.last, (fid, Instant::now()));
+        let place = (open.has_made(), self.last);
+        self.made += usize::from(place.0);
+        self.by_fid.insert(fid, (place, open));
+        self.order.insert(place, (fid, Instant::now()));
         match self.order.first_key_value() {
-            Some((_, &(oldest, _))) if self.order.len() > MOST => self.take(oldest),
+            Some((_, &(oldest, _))) if self.order.len() - self.made > MOST => self.take(oldest),
             _ => older,
         }
     }
 
-    /// The oldest, if it is kept since `then` or longer.
-    fn take_older(&mut self, then: Instant) -> Option<Arc<MdtOpen>> {
-        let (_, &(fid, since)) = self.order.first_key_value()?;
-        if since <= then { self.take(fid) } else { None }
+    /// Those of which this is so, with the time since which each is kept.
+    fn take_where(&mut self, goes: impl Fn(&MdtOpen, Instant) -> bool) -> Vec<Arc<MdtOpen>> {
+        let all = self.order.values().filter(|(fid, since)| {
+            let open = self.by_fid.get(fid);
+            open.is_some_and(|(_, open)| goes(open, *since))
+        });
+        let all: Vec<Fid> = all.map(|(fid, _)| *fid).collect();
+        all.into_iter().filter_map(|fid| self.take(fid)).collect()
     }
 }
 
 /// Opens of a mount that nobody uses now.
 pub(super) struct KeptOpens {
     table: Mutex<Table>,
+    /// Held by the one who makes room at an MDT.
+    making_room: tokio::sync::Mutex<()>,
     cache: Arc<Cache>,
     upcalls: Arc<Upcalls>,
 }
@@ -103,6 +123,7 @@ impl KeptOpens {
     pub fn new(cache: Arc<Cache>, upcalls: Arc<Upcalls>) -> KeptOpens {
         KeptOpens {
             table: Mutex::default(),
+            making_room: Default::default(),
             cache,
             upcalls,
         }
@@ -110,63 +131,76 @@ impl KeptOpens {
 
     /// Whether such an open of a file that was there is kept at all.
     pub fn takes(open: &MdtOpen) -> bool {
-        open.bits() == open::READ && !open.has_made() && open.mdc.coral() && open.is_current()
+        open.bits() == open::READ
+            && !open.has_made()
+            && open.is_asked_for()
+            && open.mdc.coral()
+            && open.is_current()
+    }
+
+    /// Whether an open that made its file can be kept.
+    pub fn takes_made(&self, open: &MdtOpen) -> bool {
+        open.is_current() && self.table.lock().made < MADE_MOST
     }
 
     /// Keeps the open of `fid`. The caller asks afterwards whether the file is covered still.
     pub fn keep(self: &Arc<Self>, fid: Fid, open: Arc<MdtOpen>) {
-        let (over, watched) = {
-            let mut table = self.table.lock();
-            (
-                table.put(fid, open),
-                std::mem::replace(&mut table.watched, true),
-            )
-        };
+        let over = self.table.lock().put(fid, open);
         if let Some(over) = over {
             self.close_soon(over);
         }
-        if !watched && let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && !std::mem::replace(&mut self.table.lock().watched, true)
+        {
             runtime.spawn(close_unused(Arc::downgrade(self)));
         }
     }
 
     /// Closes those that are too old; false: none is left.
-    fn close_old(&self) -> bool {
-        let then = Instant::now().checked_sub(MAX_AGE);
-        loop {
+    async fn close_old(&self) -> bool {
+        let (old, left) = {
             let mut table = self.table.lock();
-            let Some(old) = then.and_then(|then| table.take_older(then)) else {
-                table.watched = !table.order.is_empty();
-                return table.watched;
-            };
-            drop(table);
-            self.close_soon(old);
-        }
+            let old = table.take_where(|open, since| {
+                let age = if open.has_made() {
+                    MADE_MAX_AGE
+                } else {
+                    MAX_AGE
+                };
+                since.elapsed() >= age
+            });
+            table.watched = !table.order.is_empty();
+            (old, table.watched)
+        };
+        self.close_many(old).await;
+        left
     }
 
-    /// Opens a file: an MDT that has no room for that is asked once more when what is kept is closed.
-    pub async fn with_room<F>(&self, ask: impl Fn() -> F) -> Result<Opened, TargetError>
+    fn close_many(&self, all: Vec<Arc<MdtOpen>>) -> impl Future<Output = ()> + Send + use<> {
+        let closes = all.into_iter().map(|open| self.forgets_and_closes(open));
+        let closes: Vec<_> = closes.collect();
+        futures_util::stream::iter(closes).for_each_concurrent(CLOSED_AT_ONCE, |close| close)
+    }
+
+    /// Opens a file at `mdc`, which is asked once more if it has no room for that, when what is kept there is closed.
+    pub async fn with_room<F>(
+        &self,
+        mdc: &Arc<Mdc>,
+        ask: impl Fn() -> F,
+    ) -> Result<Opened, TargetError>
     where
         F: Future<Output = Result<Opened, TargetError>>,
     {
         match ask().await {
-            Err(e) if e.is(Errno::ENFILE) && self.close_all().await => ask().await,
+            Err(e) if e.is(Errno::ENFILE) => {
+                // who waits here finds the room that the other has made
+                let _turn = self.making_room.lock().await;
+                let there = (self.table.lock()).take_where(|open, _| Arc::ptr_eq(&open.mdc, mdc));
+                let closing = tokio::spawn(self.close_many(there));
+                let _ = tokio::time::timeout(ROOM_WAIT, closing).await;
+                ask().await
+            }
             done => done,
         }
-    }
-
-    /// Closes all of them. False: there was none.
-    async fn close_all(&self) -> bool {
-        let all = {
-            let mut table = self.table.lock();
-            table.order.clear();
-            std::mem::take(&mut table.by_fid)
-        };
-        let any = !all.is_empty();
-        let closes = all.into_values().map(|(_, open)| self.to_close(open));
-        let closes: Vec<_> = closes.collect();
-        (futures_util::stream::iter(closes).for_each_concurrent(CLOSED_AT_ONCE, |c| c)).await;
-        any
     }
 
     /// The open of `fid`, which is the caller's from here on.
@@ -192,10 +226,10 @@ impl KeptOpens {
     }
 
     fn closes(&self, open: Option<Arc<MdtOpen>>) -> impl Future<Output = ()> + Send + use<> {
-        let closing = open.map(|open| self.to_close(open));
+        let closing = open.map(|open| tokio::spawn(self.forgets_and_closes(open)));
         async move {
             if let Some(closing) = closing {
-                let _ = tokio::time::timeout(CLOSE_WAIT, tokio::spawn(closing)).await;
+                let _ = tokio::time::timeout(CLOSE_WAIT, closing).await;
             }
         }
     }
@@ -206,6 +240,7 @@ impl KeptOpens {
         table.ended = true;
         table.by_fid.clear();
         table.order.clear();
+        table.made = 0;
     }
 
     /// Closes the open of `fid`.
@@ -217,19 +252,17 @@ impl KeptOpens {
 
     /// Closes it. What is sent to its MDT after this returns comes after the close, as a rule, unless it made the file.
     pub fn close_soon(&self, open: Arc<MdtOpen>) {
-        let mut closing = Box::pin(self.to_close(open));
+        let mut closing = Box::pin(self.forgets_and_closes(open));
         let begun = (&mut closing).now_or_never();
         if let (None, Ok(runtime)) = (begun, tokio::runtime::Handle::try_current()) {
             runtime.spawn(closing);
         }
     }
 
-    /// Forgets what depends on it, and then closes it.
-    fn to_close(&self, open: Arc<MdtOpen>) -> impl Future<Output = ()> + Send + use<> {
+    /// Forgets what depends on it, now, and closes it when the kernel has forgotten it too.
+    fn forgets_and_closes(&self, open: Arc<MdtOpen>) -> impl Future<Output = ()> + Send + use<> {
         let forgotten = open.has_made().then(|| {
-            let fid = open.fid();
-            self.upcalls
-                .tell(|| self.cache.extent_lost(DOM_OST, fid.res_id()));
+            self.forget_made(open.fid(), false);
             self.upcalls.forgotten()
         });
         async move {
@@ -241,6 +274,47 @@ impl KeptOpens {
             {
                 tracing::debug!(%error, "closing a file that was kept open");
             }
+        }
+    }
+
+    /// What is known of a file because this client made it and has it open. `gone`: the kernel has no use for it any more either.
+    fn forget_made(&self, fid: Fid, gone: bool) {
+        let forget = || self.cache.extent_lost(DOM_OST, fid.res_id());
+        match gone {
+            true => drop(forget()),
+            false => self.upcalls.tell(forget),
+        }
+    }
+
+    /// What is open of `fid` at `mdc`, to be closed by the removal of its name: [`Self::given_back`] says what came of that. Of a file
+    /// that was made it stays kept meanwhile, for whoever asks for the file.
+    pub fn lend(&self, fid: Fid, mdc: &Arc<Mdc>) -> Option<Arc<MdtOpen>> {
+        let open = {
+            let mut table = self.table.lock();
+            let open = table.by_fid.get(&fid)?.1.clone();
+            if !open.has_made() {
+                table.take(fid);
+            }
+            open
+        };
+        if open.is_current() && Arc::ptr_eq(&open.mdc, mdc) {
+            return Some(open);
+        }
+        if !open.has_made() {
+            self.close_soon(open);
+        }
+        None
+    }
+
+    /// What was lent: `closed`, or to be closed now; `gone`: nobody has a use for the file any more.
+    pub fn given_back(&self, open: Arc<MdtOpen>, closed: bool, gone: bool) {
+        if open.has_made() && self.take_made(open.fid()).is_none() {
+            return; // whoever took it closes it
+        }
+        match closed {
+            true if open.has_made() => self.forget_made(open.fid(), gone),
+            true => {}
+            false => self.close_soon(open),
         }
     }
 
@@ -259,8 +333,9 @@ impl KeptOpens {
 /// Looks after the kept opens until there are none.
 async fn close_unused(kept: Weak<KeptOpens>) {
     loop {
-        tokio::time::sleep(MAX_AGE / 4).await;
-        if !kept.upgrade().is_some_and(|kept| kept.close_old()) {
+        tokio::time::sleep(MADE_MAX_AGE / 4).await;
+        let Some(kept) = kept.upgrade() else { return };
+        if !kept.close_old().await {
             return;
         }
     }

@@ -160,7 +160,9 @@ impl LockHook for MdtHooks {
         Box::pin(async move {
             locks.late.end(fid);
             locks.late.sent(fid).await;
-            locks.kept.made_closed(fid).await;
+            let closed = locks.kept.made_closed(fid);
+            locks.upcalls.forgotten().await;
+            closed.await;
             true
         })
     }

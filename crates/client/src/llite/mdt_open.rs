@@ -32,6 +32,8 @@ pub(super) struct MdtOpen {
     /// The MDT was asked for this open by itself: it did not come with the making of the file, which needs no permission of the
     /// file's own, and was not refused when the file was to be opened again.
     asked_for: AtomicBool,
+    /// It came with the making of the file.
+    made: bool,
     /// Type and permissions, which a close tells.
     pub mode: u32,
     /// [`coral_ptlrpc::Import::generation`] it is open under.
@@ -81,6 +83,7 @@ impl MdtOpen {
             ids: Ids { umask: 0, ..*ids },
             access: access(attr),
             asked_for: AtomicBool::new(!o.created),
+            made: o.created,
             mode: attr.mode,
             generation,
             now: tokio::sync::Mutex::new(now),
@@ -97,10 +100,14 @@ impl MdtOpen {
         self.fid
     }
 
-    /// It made the file, or stands for an open that was refused when it was asked for again: the MDT has not found that whoever
-    /// opened it may.
+    /// It made the file.
     pub fn has_made(&self) -> bool {
-        !self.asked_for.load(Ordering::Acquire)
+        self.made
+    }
+
+    /// It is open there, and the MDT found that whoever opened it may.
+    pub fn is_asked_for(&self) -> bool {
+        self.asked_for.load(Ordering::Acquire)
     }
 
     /// Whether `ids` opened it, and would have been given the same where the file has attributes `attr`.

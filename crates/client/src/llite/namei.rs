@@ -21,14 +21,13 @@ use super::identities::Identities;
 use super::inode::read_attr;
 use super::kept::KeptOpens;
 use super::late::LateAttrs;
-use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
 use crate::error::{Error, Refusal};
-use crate::mdc::{CreateArgs, Ids, Mdc};
+use crate::mdc::{Changed, CreateArgs, Ids, Mdc};
 use crate::time::Timespec;
 
 /// Longest symlink target, bytes, without NUL.
@@ -355,8 +354,8 @@ impl Namespace {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             me.late.sent_of_name(&me.cache, parent, &name).await;
-            let kept = me.kept_open_of(&mdc, parent, &name);
-            let victim = me.is_to_lose(parent, &name);
+            let victim = me.victim_of(parent, &name);
+            let kept = victim.fid.and_then(|fid| me.kept.lend(fid, &mdc));
             let _change = me.changes.begin(&[parent]);
             let now = me.servers.now();
             let open = match &kept {
@@ -366,8 +365,14 @@ impl Namespace {
             let done = mdc
                 .unlink(&ids, parent, &name, child, dir, now, open.as_ref())
                 .await;
-            if let Some(kept) = kept.filter(|_| !matches!(done, Ok((_, true)))) {
-                me.kept.close_soon(kept);
+            if let Some(kept) = kept {
+                let gone = |done: &Changed| done.attrs.body.nlink == 0;
+                let closed = done.as_ref().ok().filter(|(_, closed)| *closed);
+                (me.kept).given_back(
+                    kept,
+                    closed.is_some(),
+                    closed.is_some_and(|(done, _)| gone(done)),
+                );
             }
             let (done, _) = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
             me.changes
@@ -509,29 +514,22 @@ impl Namespace {
         .await
     }
 
-    /// What `name` stands for is to lose it.
-    /// What is open of the file that is going to be removed by `mdc`, without use: it is closed with the removal.
-    fn kept_open_of(&self, mdc: &Arc<Mdc>, dir: Fid, name: &[u8]) -> Option<Arc<MdtOpen>> {
-        let fid = self.cache.name_of(dir, name)?;
-        let kept = self.kept.take(fid)?;
-        // who made it knows its size as long as it is open, and no longer
-        let goes = || (self.cache.known(fid)).is_some_and(|k| k.md.attr.nlink == 1);
-        if kept.is_current() && Arc::ptr_eq(&kept.mdc, mdc) && (!kept.has_made() || goes()) {
-            return Some(kept);
-        }
-        self.kept.close_soon(kept);
-        None
-    }
-
-    fn is_to_lose(&self, dir: Fid, name: &[u8]) -> Victim {
+    /// What `name` stands for, as far as is known, with what locks may be held on.
+    fn victim_of(&self, dir: Fid, name: &[u8]) -> Victim {
         let fid = self.cache.name_of(dir, name);
-        if let Some(fid) = fid {
-            self.kept.close(fid);
-        }
         Victim {
             fid,
             objects: fid.map_or_else(Vec::new, |fid| self.cache.objects_of(fid)),
         }
+    }
+
+    /// What `name` stands for is to lose it.
+    fn is_to_lose(&self, dir: Fid, name: &[u8]) -> Victim {
+        let victim = self.victim_of(dir, name);
+        if let Some(fid) = victim.fid {
+            self.kept.close(fid);
+        }
+        victim
     }
 
     /// An object lost a name: `body` says how it looks now, `victim` which it was as far as the cache knew.

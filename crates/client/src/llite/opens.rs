@@ -164,19 +164,19 @@ impl Opens {
             let alone = Arc::strong_count(&fh.inode) == 1;
             alone && fh.inode.data.quiet() == Some(0) && !late.has_ended()
         };
-        let takes = layout.form == Form::Objects && !layout.has_dom() && fh.at_mdt.is_current();
+        let takes = layout.form == Form::Objects && !layout.has_dom();
+        let takes = takes && self.kept.takes_made(&fh.at_mdt);
         if !takes || !is_untouched() || !self.has_covered_name(fid) {
             return false;
         }
         let objects = self.late.objects(fid).unwrap_or_default();
         self.kept.keep(fid, fh.at_mdt.clone());
-        // whoever does one of these from here on finds it kept
+        // who opens or changes the file from here on finds it here
         let kept = is_untouched() && self.has_covered_name(fid);
         if kept {
             self.kept.learn_made(&fh.at_mdt, layout.generation, objects);
         }
-        // what somebody else has taken is closed by that
-        kept || self.kept.take_made(fid).is_none()
+        kept || self.kept.take_made(fid).is_none() // whoever took it closes it
     }
 
     /// Whoever takes the last name of the file away calls a lock of this client back first.
@@ -259,7 +259,7 @@ impl Opens {
                     &ids, parent, &name, fid, bits, mode, now, at.version, want_lock,
                 )
             };
-            let opened = me.kept.with_room(ask).await;
+            let opened = me.kept.with_room(&mdc, ask).await;
             if !opened.as_ref().is_ok_and(|o| o.keeps) {
                 me.late.closed(fid);
             }
@@ -428,7 +428,7 @@ impl Opens {
             let mark = me.cache.begin_read(fid);
             let (bits, now) = (mds_flags(flags), me.servers.now());
             let ask = || mdc.open(&ids, fid, b"", fid, bits, 0, now, 0, want_lock);
-            let mut o = me.kept.with_room(ask).await?;
+            let mut o = me.kept.with_room(&mdc, ask).await?;
             let md = MdInode::read(&mdc, &o.attrs)?;
             me.attributes.learn(&mdc, mark, &md, o.lock.take());
             me.ids.hint(md.attr.fid, md.attr.gid);

@@ -254,14 +254,15 @@ impl Mdc {
         let reply = self.reint(rq.about([parent, child])).await?;
         let changed = Changed::read(self, &reply)?;
         let removed = changed.attrs.body.fid1;
-        if self.coral() && removed != child {
-            // a replay removes what was removed, not what we believed the name to stand for
+        let closed = open.filter(|_| changed.attrs.body.open_handle == close);
+        if self.coral() && (removed != child || closed.is_none()) {
+            // a replay removes and closes what was removed and closed, not what we believed the name to stand for
             rec.fid2 = removed;
+            rec.close = closed.map_or(0, |_| close);
             self.import().edit_replay(reply.transno, |bufs| {
                 bufs[0] = coral_wire::Wire::to_bytes(&rec)
             });
         }
-        let closed = open.filter(|_| changed.attrs.body.open_handle == close);
         if let Some(open) = closed {
             self.forget_open(open, reply.transno);
         }

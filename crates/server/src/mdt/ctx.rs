@@ -210,10 +210,10 @@ impl Ctx {
     /// Nobody keeps attributes of `fid` back any more, and what was kept has come. The caller holds no lock.
     pub async fn end_keeping(&self, fid: &Fid) {
         let keeper = self.reading().opens.keeper(fid);
-        let told = match keeper {
-            Some(exp) => self.ops.ask_kept(exp, fid).await,
-            None => return,
-        };
+        let Some(exp) = keeper else { return };
+        // nobody else waits while a client does not answer
+        self.rq.rq.leave_lane();
+        let told = self.ops.ask_kept(exp, fid).await;
         // it may have given its lock back already, or not know of it yet
         let lock = match told {
             true => None,

@@ -159,6 +159,11 @@ impl OpenTable {
         }
     }
 
+    /// Half of it is free. A client that may keep attributes of a file back keeps the file open longer than its programs do.
+    pub fn has_ample_room(&self) -> bool {
+        self.handles.len() < self.limits.all / 2
+    }
+
     /// Enters `handle` under `cookie`.
     pub fn insert(&mut self, cookie: u64, handle: OpenHandle) {
         if self.handles.insert(cookie, handle).is_some() {

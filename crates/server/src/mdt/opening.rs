@@ -330,7 +330,7 @@ impl Ctx {
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
         let lock = self.give_lock(req, &fid, OPEN_BITS, OPEN_TRIES);
-        let keeps = self.may_keep(&o.rec, lock.is_some());
+        let keeps = self.may_keep(&o.rec, lock.is_some()) && core.opens.has_ample_room();
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
             p.body.valid |= coral_wire::mds::md::FLEASIZE;

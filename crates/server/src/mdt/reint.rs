@@ -52,10 +52,10 @@ impl Ctx {
             match &rec {
                 Rec::Setattr(r) => Box::pin(self.data_times_again(r)).await?,
                 // its open was replayed before it
-                Rec::Unlink(r) if self.coral => {
-                    let opens = &mut self.core().opens;
-                    let open = opens.current(r.close, self.exp());
-                    open.map(|cookie| opens.remove(cookie, self.exp()));
+                Rec::Unlink(r) => {
+                    let core = &mut *self.core();
+                    let given_up = self.given_up(core, r.close, Some(r.fid2));
+                    given_up.map(|cookie| core.opens.remove(cookie, self.exp()));
                 }
                 _ => {}
             }
