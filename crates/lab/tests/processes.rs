@@ -338,17 +338,17 @@ fn a_process_that_fails_at_its_very_end_fails_the_run() {
 #[test]
 fn ranks_on_hosts_work_in_the_directory_of_the_command() {
     let dir = place();
-    let line = "ior --np 3 -F -w -k -t 4k -b 16k -o it's";
-    let run = start(&dir, &format!("{line} {}", with_ssh(&dir, "")));
-    let out = run.wait_with_output().expect("it ends");
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    for rank in 0..3 {
-        assert_eq!(transfers(&dir, &format!("it's.{rank:08}")), 4);
-    }
+    let three_write = |dir: &TempDir, path: &str, how: &str| {
+        let line = format!("ior --np 3 -F -w -k -t 4k -b 16k -o {path} {how}");
+        let out = start(dir, &line).wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{said}");
+        let name = path.rsplit('/').next().expect("a name");
+        for rank in 0..3 {
+            assert_eq!(transfers(dir, &format!("{name}.{rank:08}")), 4);
+        }
+    };
+    three_write(&dir, "it's", &with_ssh(&dir, ""));
 
     // bert has none of that name
     let dir = place();
@@ -367,17 +367,5 @@ fn ranks_on_hosts_work_in_the_directory_of_the_command() {
     );
 
     // and needs none
-    let run = start(
-        &dir,
-        &format!("{line} {how}").replace("it's", &format!("{at}/g")),
-    );
-    let out = run.wait_with_output().expect("it ends");
-    assert!(
-        out.status.success(),
-        "{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
-    for rank in 0..3 {
-        assert_eq!(transfers(&dir, &format!("g.{rank:08}")), 4);
-    }
+    three_write(&dir, &format!("{at}/g"), &how);
 }

@@ -42,6 +42,11 @@ fn push_attributes(a: &mut Answer, body: &MdtBody) {
         .push_empty();
 }
 
+/// Body, MDT_MD and LOGCOOKIES of a reply about an object that lost a name.
+pub(super) fn push_unlinked(a: &mut Answer, body: &MdtBody) {
+    a.msg.push(body).push_empty().push_empty();
+}
+
 impl Ctx {
     /// Serves a reint request.
     pub async fn reint(&self) -> MdtResult<Answer> {
@@ -277,9 +282,9 @@ impl Ctx {
             )?;
             let mut a = self.answer(0);
             pre.tell(&mut a);
-            let mut body = self.pack(&gone.fid, &gone.ino);
+            let mut body = self.unlinked(Some(&gone));
             body.open_handle = given_up.map_or(0, |_| r.close);
-            a.msg.push(&body).push_empty().push_empty();
+            push_unlinked(&mut a, &body);
             let parent = t.get(&at.parent)?;
             self.push_parents(&mut a, [Some((at.parent, t.ino(parent))), None]);
             self.commit(t, &mut a)?;
@@ -312,10 +317,9 @@ impl Ctx {
         a
     }
 
-    /// Body, MDT_MD and LOGCOOKIES of a reply about an object that lost a name.
-    pub(super) fn push_unlinked(&self, a: &mut Answer, gone: Option<&Unlinked>) {
-        let body = gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default();
-        a.msg.push(&body).push_empty().push_empty();
+    /// Body of a reply about an object that lost a name.
+    pub(super) fn unlinked(&self, gone: Option<&Unlinked>) -> MdtBody {
+        gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default()
     }
 
     fn rename_mode(&self, r: &RecRename) -> Result<RenameMode, Errno> {
@@ -405,9 +409,9 @@ impl Ctx {
             }
             let mut a = self.answer(0);
             pre.tell(&mut a);
-            let mut body = gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default();
+            let mut body = self.unlinked(gone.as_ref());
             body.fid2 = child.filter(|_| self.coral).unwrap_or_default();
-            a.msg.push(&body).push_empty().push_empty();
+            push_unlinked(&mut a, &body);
             let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);
             // two names of one object stay, and what the directories look like now is by others' changes
             let changed = target != child;

@@ -21,6 +21,7 @@ use super::dom;
 use super::handler::MdtOps;
 use super::namespace::{self, At, RenameMode, Unlinked};
 use super::record::Inode;
+use super::reint::push_unlinked;
 use super::store::{MdtError, MdtResult, Txn};
 use super::trans::{Need, Op};
 
@@ -186,7 +187,7 @@ impl Ctx {
             let gone = unlink(&core, &mut t)?;
             same(&updates, &t.updates())?;
             let mut a = self.answer(0);
-            self.push_unlinked(&mut a, Some(&gone));
+            push_unlinked(&mut a, &self.unlinked(Some(&gone)));
             self.push_parents(&mut a, [None, None]);
             op.decide(self, t, &mut a)?;
             a
@@ -287,7 +288,7 @@ impl Ctx {
                 }
             }
             let mut a = self.answer(0);
-            self.push_unlinked(&mut a, gone.as_ref());
+            push_unlinked(&mut a, &self.unlinked(gone.as_ref()));
             self.push_parents(&mut a, [None, None]);
             let changing = data.iter().map(|id| self.ops.data.changing_owner(*id));
             let _changing = changing.collect::<Result<Vec<_>, _>>()?;
