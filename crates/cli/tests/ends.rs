@@ -6,7 +6,7 @@ use common::{
     Place, Running, coral, fails, in_namespace, in_network_namespace, is_mounted, ok, pause, text,
     until,
 };
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -730,6 +730,14 @@ fn a_generator_that_is_ended_at_work_leaves_no_client_behind() {
     );
 }
 
+/// Processes that those of a process's threads have started.
+fn children(pid: u32) -> Vec<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of = |t: std::fs::DirEntry| std::fs::read_to_string(t.path().join("children")).unwrap();
+    let all: String = threads.flatten().map(of).collect();
+    all.split_whitespace().map(str::to_owned).collect()
+}
+
 /// Its servers are stopped in the middle of its operations. The record of an earlier run is no record of this one.
 #[test]
 fn a_generator_that_cannot_end_says_what_has_not_ended() {
@@ -753,28 +761,81 @@ fn a_generator_that_cannot_end_says_what_has_not_ended() {
             until("both write", || {
                 (0..2).all(|i| mnt.join(format!("f.0000000{i}")).exists())
             });
-            let children = format!("/proc/{0}/task/{0}/children", ior.id());
-            let ranks = std::fs::read_to_string(children).unwrap();
+            let ranks = children(ior.id());
+            assert_eq!(ranks.len(), 1, "rank 1");
             signal(running.pid(), "STOP");
             pause(500);
             let begun = tokio::time::Instant::now();
+            let mut ior = ior;
+            let stderr = BufReader::new(ior.stderr.take().unwrap());
             signal(ior.id(), "INT");
-            let out = ior.wait_with_output().unwrap();
-            let said = text(&out);
-            assert_eq!(out.status.code(), Some(130), "{said}");
+            let mut said = String::new();
+            let mut told = 0;
+            for line in stderr.lines() {
+                let line = line.unwrap();
+                if line.contains("12 s after SIGINT: ") {
+                    told = begun.elapsed().as_secs();
+                }
+                said += &(line + "\n");
+            }
+            let code = ior.wait().unwrap().code();
+            assert_eq!(code, Some(130), "{said}");
             let took = begun.elapsed().as_secs();
             assert!(took <= 22, "{took} s: {said}");
+            assert!((12..15).contains(&told), "told after {told} s: {said}");
             assert!(
                 said.contains("12 s after SIGINT: ranks 0, 1 are in operations"),
                 "{said}"
             );
             assert!(!record.exists(), "there is none of this run");
-            for rank in ranks.split_whitespace() {
+            for rank in ranks {
                 assert!(
-                    !Path::new("/proc").join(rank).exists(),
+                    !Path::new("/proc").join(&rank).exists(),
                     "{rank} is there still"
                 );
             }
+            signal(running.pid(), "CONT");
+            ok(Command::new("umount").arg("-l").arg(&mnt));
+            until("the client has ended", || ended(&mut client));
+            running.stop();
+        },
+    );
+}
+
+/// Rank 0 is in an operation of the kernel's. The signals are heard beside it.
+#[test]
+fn a_second_signal_ends_a_generator_that_is_in_an_operation() {
+    in_namespace(
+        "a_second_signal_ends_a_generator_that_is_in_an_operation",
+        || {
+            let place = Place::new();
+            let _guard = EndsWithTest(place.dir.path());
+            let running = place.up(&[]);
+            let mnt = place.make("second");
+            let mut client = client(place.port, &mnt);
+            let mut ior = coral();
+            ior.args("ior --np 2 --processes -F -w -t 4k -b 1g --posix.odirect -o".split(' '))
+                .arg(mnt.join("f"));
+            let ior = ior.stdout(Stdio::null()).stderr(Stdio::piped());
+            let ior = ior.spawn().unwrap();
+            until("both write", || {
+                (0..2).all(|i| mnt.join(format!("f.0000000{i}")).exists())
+            });
+            signal(running.pid(), "STOP");
+            pause(500);
+            let begun = tokio::time::Instant::now();
+            signal(ior.id(), "INT");
+            pause(1000);
+            signal(ior.id(), "INT");
+            let out = ior.wait_with_output().unwrap();
+            let said = text(&out);
+            let took = begun.elapsed().as_secs();
+            assert!(took <= 10, "{took} s: {said}");
+            assert_eq!(out.status.code(), Some(130), "{said}");
+            assert!(
+                said.contains("at a second signal, SIGINT: ranks 0, 1 are in operations"),
+                "{said}"
+            );
             signal(running.pid(), "CONT");
             ok(Command::new("umount").arg("-l").arg(&mnt));
             until("the client has ended", || ended(&mut client));

@@ -661,6 +661,8 @@ fn a_name_that_no_step_has_is_told() {
         assert!(r.html.contains(&html), "{says}");
     }
     assert_eq!(told.len(), 6, "{told:?}");
+    let empty = r.html.contains("<th>shortest, us</th>");
+    assert!(!empty, "a distribution of nothing has no table: {}", r.html);
 }
 
 /// Each load generator leaves a record in which the repeat is the number of operations: the figure has all of them, and lines of

@@ -152,8 +152,205 @@ fn a_process_that_is_killed_ends_the_others_at_once() {
         let why = why_incomplete(&dir);
         let told = format!("; 1 of 2 ranks had done {done} operations with ");
         assert!(why.contains(&told), "{told}: {why}");
-        assert!(said.contains(&why), "{why}: {said}");
+        let how = match on_hosts {
+            true => "the process of rank 1 on bert ended by signal: 9 (SIGKILL)",
+            false => "the process of rank 1 ended by signal: 9 (SIGKILL)",
+        };
+        assert!(why.contains(how), "{how}: {why}");
+        let address = why.contains("127.0.0.1");
+        assert!(!address, "it has a name: {why}");
+        // A shell may say something, too.
+        assert!(said.ends_with(&format!("ior: {why}\n")), "{said}");
+        assert_eq!(said.matches("ior: ").count(), 1, "{said}");
     }
+}
+
+/// All ranks of a run fail for the same reason; one of them is named, once.
+#[test]
+fn what_all_ranks_fail_of_is_said_once() {
+    for how in ["", "--processes", "--hosts"] {
+        let dir = place();
+        let how = match how {
+            "--hosts" => with_ssh(&dir, ""),
+            how => how.to_owned(),
+        };
+        let line = format!("ior --np 4 -F -w -t 4k -b 16k -o none/f {how}");
+        let said = end(start(&dir, &line.replace("none/", "none-such/")));
+        let why = why_incomplete(&dir);
+        let is_named = (0..4).any(|rank| {
+            why.starts_with(&format!(
+                "rank {rank}: Cannot create file none-such/f.0000000{rank}: "
+            ))
+        });
+        assert!(
+            is_named && why.contains(" had done 0 operations with "),
+            "{why}"
+        );
+        assert_eq!(said, format!("ior: {why}\n"), "{how}");
+    }
+}
+
+/// Lines on standard error as they come.
+#[expect(clippy::disallowed_methods, reason = "reads beside the test")]
+fn lines(run: &mut Child) -> std::sync::mpsc::Receiver<String> {
+    let (to, lines) = std::sync::mpsc::channel();
+    let stderr = std::io::BufReader::new(run.stderr.take().expect("it is read"));
+    std::thread::spawn(move || {
+        let all = std::io::BufRead::lines(stderr).map_while(Result::ok);
+        all.for_each(|line| drop(to.send(line)));
+    });
+    lines
+}
+
+/// Of two ranks, the process of rank 1 is stopped while both write.
+fn start_and_stop(dir: &TempDir, line: &str, how: &str) -> (Child, String) {
+    let run = start(dir, &format!("{line} {how} -o f"));
+    until("both write", || {
+        transfers(dir, "f.00000000") > 0 && transfers(dir, "f.00000001") > 0
+    });
+    let stopped = pid_of(dir, "1:1:2");
+    signal("STOP", &stopped);
+    (run, stopped)
+}
+
+#[test]
+fn a_process_that_stands_still_is_named_and_the_run_goes_on_with_it() {
+    std::thread::scope(|s| {
+        for on_hosts in [false, true] {
+            s.spawn(move || {
+                let dir = place();
+                let how = match on_hosts {
+                    true => with_ssh(&dir, ""),
+                    false => "--processes".to_owned(),
+                };
+                // A second or two, after which rank 0 waits.
+                let line = "ior --np 2 -F -w -k -t 4k -b 600k -O interIODelay=10000";
+                let (mut run, stopped) = start_and_stop(&dir, line, &how);
+                let lines = lines(&mut run);
+                let next = || lines.recv_timeout(Duration::from_secs(30));
+                let still = next().expect("it is said");
+                let who = format!("ior: rank 1 (process {stopped} on ");
+                assert!(still.starts_with(&who), "{who}: {still}");
+                let on_bert = still.starts_with(&format!("{who}bert) stands still: "));
+                assert!(
+                    still.contains(") stands still: ") && on_bert == on_hosts,
+                    "{still}"
+                );
+                signal("CONT", &stopped);
+                let goes_on = next().expect("it is said");
+                assert!(
+                    goes_on.starts_with(&who) && goes_on.contains(") goes on after "),
+                    "{goes_on}"
+                );
+                assert!(run.wait().expect("it ends").success());
+                assert_eq!(transfers(&dir, "f.00000001"), 150);
+                assert_eq!(common::record(&dir)["complete"], true);
+            });
+        }
+    });
+}
+
+/// What stands still cannot end in order: it has some seconds, and the others write their record.
+#[test]
+fn a_process_that_stands_still_does_not_outlive_a_run_that_is_ended() {
+    std::thread::scope(|s| {
+        for on_hosts in [false, true] {
+            s.spawn(move || {
+                let dir = place();
+                let how = match on_hosts {
+                    true => with_ssh(&dir, ""),
+                    false => "--processes".to_owned(),
+                };
+                let line = LONG.replace("--np 2", "--np 3");
+                let run = start(&dir, &format!("{line} {how} -o f"));
+                until("all write", || {
+                    (0..3).all(|rank| transfers(&dir, &format!("f.{rank:08}")) > 0)
+                });
+                // anna has two of the ranks, in one process
+                let (still, gone) = match on_hosts {
+                    true => ("0:2:3", "2:1:3"),
+                    false => ("1:1:3", "2:1:3"),
+                };
+                let stopped = pid_of(&dir, still);
+                signal("STOP", &stopped);
+                signal("KILL", &pid_of(&dir, gone));
+                end(run);
+                until("it is gone", || !Path::new("/proc").join(&stopped).exists());
+                let why = why_incomplete(&dir);
+                assert!(why.contains("rank 2"), "{why}");
+            });
+        }
+    });
+}
+
+/// The ranks there are told by their own connection, and end as after a failure.
+#[test]
+fn where_the_connection_to_a_host_is_cut_its_ranks_end_at_once() {
+    let dir = place();
+    let ssh = with_ssh(
+        &dir,
+        "echo $$ > DIR/ssh.$1"
+            .replace("DIR", &dir.path().to_string_lossy())
+            .as_str(),
+    );
+    // It waits for its command, as ssh does.
+    let script = fs::read_to_string(dir.path().join("ssh")).expect("written");
+    make_program(
+        &dir.path().join("ssh"),
+        &script.replace("exec sh -c \"exec $command\"", "sh -c \"exec $command\""),
+    );
+    let run = start(&dir, &format!("{LONG} {ssh} -o f"));
+    until("both write", || {
+        transfers(&dir, "f.00000000") > 0 && transfers(&dir, "f.00000001") > 0
+    });
+    let cut = fs::read_to_string(dir.path().join("ssh.bert")).expect("its id");
+    signal("KILL", &cut);
+    let said = end(run);
+    let there = pid_of(&dir, "1:1:2");
+    until("it has ended", || !Path::new("/proc").join(&there).exists());
+    let [done, done_there] = ["f.00000000", "f.00000001"].map(|f| transfers(&dir, f));
+    assert!(
+        done < FEW && done_there < FEW,
+        "they went on to {done} and {done_there}"
+    );
+    let why = why_incomplete(&dir);
+    let told = format!(
+        "the connection to bert (its ssh, process {}) ended by signal: 9 (SIGKILL); ranks 0 to 1 had done {} operations with ",
+        cut.trim(),
+        done + done_there
+    );
+    assert!(why.starts_with(&told), "{told}: {why}");
+    assert_eq!(said, format!("ior: {why}\n"));
+}
+
+/// The kernel gives a signal to the first thread of a process: an operation there would keep it.
+#[test]
+fn the_first_thread_of_a_process_is_in_no_operation() {
+    let (dir, line) = with_stuck(0);
+    let mut run = start(&dir, &format!("{line} --np 1 --processes"));
+    let wchan = |thread: &str| {
+        let at = format!("/proc/{0}/task/{thread}/syscall", run.id());
+        fs::read_to_string(at).unwrap_or_default()
+    };
+    let opens = format!("{} ", libc::SYS_openat);
+    let first = run.id().to_string();
+    let threads = || {
+        let all = fs::read_dir(format!("/proc/{}/task", run.id())).expect("it is there");
+        let names = all
+            .flatten()
+            .map(|t| t.file_name().to_string_lossy().into_owned());
+        names.collect::<Vec<_>>()
+    };
+    until("a thread waits for its file", || {
+        threads().iter().any(|t| wchan(t).starts_with(&opens))
+    });
+    let waits = wchan(&first);
+    assert!(
+        waits.starts_with(&format!("{} ", libc::SYS_futex)),
+        "{waits}"
+    );
+    run.kill().expect("it is there");
+    run.wait().expect("it ends");
 }
 
 #[test]
@@ -161,10 +358,12 @@ fn processes_end_where_rank_0_fails_and_say_what_they_did() {
     let dir = place();
     fs::create_dir(dir.path().join("f.00000000")).expect("made");
     let said = end(start(&dir, &format!("{LONG} --processes -o f")));
+    let why = why_incomplete(&dir);
     assert!(
-        said.contains("ior: Cannot create file f.00000000: "),
-        "{said}"
+        why.starts_with("rank 0: Cannot create file f.00000000: "),
+        "{why}"
     );
+    assert_eq!(said, format!("ior: {why}\n"), "it is said once");
     let done = transfers(&dir, "f.00000001");
     assert!(done < FEW, "rank 1 went on to {done}");
     let why = why_incomplete(&dir);
@@ -181,7 +380,9 @@ fn ranks_of_a_foreign_launcher_end_where_another_fails() {
         let line = format!("{} -o f", LONG.replace("--np 2 ", ""));
         let said = start_foreign(&dir, &line).map(end).concat();
         assert!(
-            said.contains(&format!("ior: Cannot create file f.0000000{fails}: ")),
+            said.contains(&format!(
+                "ior: rank {fails}: Cannot create file f.0000000{fails}: "
+            )),
             "{said}"
         );
         let done = transfers(&dir, &format!("f.0000000{}", 1 - fails));
@@ -227,7 +428,7 @@ fn with_stuck(stuck: u32) -> (TempDir, String) {
 /// Why the run with a stuck rank ended.
 fn short(stuck: u32) -> String {
     let rank = 1 - stuck;
-    format!("cannot read from file f.{rank:08}: the file ends here")
+    format!("rank {rank}: cannot read from file f.{rank:08}: the file ends here")
 }
 
 /// The rank that has the record, or a thread beside it, is in an operation that does not end.
@@ -253,9 +454,8 @@ fn a_failure_is_told_and_a_process_does_not_wait_for_ever_for_its_own_ranks() {
     fn stuck(dir: &TempDir, said: &str, rank: u32) {
         let why = short(rank);
         let told = format!(
-            "ior: rank {}: {why}; what is under way has 12 s to end\n\
-             ior: 12 s after that: rank {rank} is in an operation that has not ended; nothing is waited for any longer, and there is no record\n",
-            1 - rank
+            "ior: {why}; what is under way has 12 s to end\n\
+             ior: 12 s after that: rank {rank} is in an operation that has not ended; nothing is waited for any longer, and there is no record\n"
         );
         assert!(said.contains(&told), "{told}: {said}");
         assert!(!dir.path().join("r.json").exists());
@@ -318,7 +518,7 @@ fn a_process_that_fails_at_its_very_end_fails_the_run() {
         (
             "kill -9 $$",
             true,
-            "rank 1 on bert ended by signal: 9 (SIGKILL)",
+            "the process of rank 1 on bert ended by signal: 9 (SIGKILL)",
         ),
     ] {
         let dir = place();

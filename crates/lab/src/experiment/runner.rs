@@ -285,13 +285,20 @@ fn line(plan: &Plan, r: &Record) -> String {
         StepKind::Measure => "repeat",
         StepKind::Again => "A again",
     };
-    let figures: Vec<String> = r
-        .roles
-        .iter()
+    // What a figure shows, where it shows something of the role; the first else.
+    let is_drawn = |name: &str| {
+        let drawn = plan.spec.figures.iter().flat_map(|f| &f.y);
+        drawn.into_iter().any(|y| y == name)
+    };
+    let figures: Vec<String> = (r.roles.iter())
         .filter_map(|role| {
-            role.measures
-                .first()
-                .map(|m| format!("{}/{} {:.2} {}", role.name, m.name, m.value, m.unit))
+            let all = &role.measures;
+            let drawn = all
+                .iter()
+                .find(|m| is_drawn(&format!("{}/{}", role.name, m.name)));
+            let m = drawn.or(all.first())?;
+            let shown = format!("{}/{} {:.2} {}", role.name, m.name, m.value, m.unit);
+            Some(shown.trim_end().to_owned())
         })
         .collect();
     format!("{label}, {kind} {}: {}", r.step.rep, figures.join(", "))
@@ -302,4 +309,52 @@ pub fn loopback_up(stop: &AtomicBool) -> Result<(), String> {
     let mut up = Command::new("ip");
     let stop = || stop.load(Ordering::Relaxed);
     output_unless(up.args(["link", "set", "lo", "up"]), &stop).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load;
+    use super::super::store::{Did, Measure, RoleRecord};
+    use super::*;
+
+    /// The first figure that a program prints may be a count.
+    #[test]
+    fn a_step_tells_what_figures_show() {
+        let of = |y: &str| {
+            let text = format!(
+                "name = 'x'\n[parameters]\nop = ['a']\n[[roles]]\nname = 'j'\ncommand = ['true']\nparser = 'json'\n[[figures]]\ntitle = 't'\nkind = 'lines'\nx = 'op'\ny = ['{y}']\n"
+            );
+            let plan = Plan::of(&load(&text, None).unwrap()).unwrap();
+            let measure = |name: &str, unit: &str, value: f64| Measure {
+                name: name.into(),
+                unit: unit.into(),
+                value,
+            };
+            let role = RoleRecord {
+                name: "j".into(),
+                command: vec![],
+                exit: Some(0),
+                seconds: 1.0,
+                cpu_s: 0.0,
+                measures: vec![measure("n", "", 1.0), measure("rate", "ops/s", 7.0)],
+                stdout: String::new(),
+                stderr: String::new(),
+            };
+            let record = Record {
+                step: plan.steps[0].clone(),
+                started_ms: 1,
+                cache: Did::default(),
+                roles: vec![role],
+                sums: vec![],
+                overlap: None,
+                samples: None,
+                verdict: None,
+                error: None,
+            };
+            let told = line(&plan, &record);
+            told.rsplit_once(": ").unwrap().1.to_owned()
+        };
+        assert_eq!(of("j/rate"), "j/rate 7.00 ops/s");
+        assert_eq!(of("j/n"), "j/n 1.00");
+    }
 }

@@ -119,14 +119,21 @@ impl Ending {
     pub(super) fn left_over(&self) -> Option<String> {
         let meeting = self.meeting()?;
         let left = meeting.not_left();
-        let who = match &left[..] {
-            [] => "the ranks have ended, and their mounts or processes have not".to_owned(),
-            [one] => format!("rank {one} is in an operation that has not ended"),
-            several => format!(
+        let still = meeting.still();
+        let is_still = |rank: &u32| still.iter().any(|p| p.ranks.contains(rank));
+        let at_work: Vec<u32> = left.iter().copied().filter(|r| !is_still(r)).collect();
+        let at_work = match &at_work[..] {
+            [] if !still.is_empty() => None,
+            [] => Some("the ranks have ended, and their mounts or processes have not".to_owned()),
+            [one] => Some(format!("rank {one} is in an operation that has not ended")),
+            several => Some(format!(
                 "ranks {} are in operations that have not ended",
                 super::text::ranks(several)
-            ),
+            )),
         };
+        let still = still.iter().map(|p| p.does("stands still", "stand still"));
+        let who: Vec<String> = at_work.into_iter().chain(still).collect();
+        let who = who.join("; ");
         // The ranks hand it over before they leave, and it is taken to be written.
         let record = match left.is_empty() && !meeting.has_record() {
             true => "",

@@ -1,22 +1,22 @@
 //! Ranks of other processes at the [`Meeting`]: one TCP connection each.
 //!
 //! Who connects shows the run's token. It then measures how far its clock is from the hub's, and exchanges frames.
-//! A connection that ends without a farewell ends the run for everyone. A process that nobody of ours has started has another one, on
-//! which it hears in the middle of its work that the run is broken, or rank 0 gone ([`listen`]). Both ends are the same program, so the format
-//! has a version and no other compatibility.
+//! A connection that ends without a farewell ends the run for everyone. A process has another one for itself ([`super::pulse`]). Both ends
+//! are the same program, so the format has a version and no other compatibility.
 
 use super::clock::Clock;
 use super::failed::Failed;
 use super::meet::{Meeting, Shared};
+use super::pulse::{self, Process};
 use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens each connection, with the version of the format.
-const HELLO: [u8; 8] = *b"corallb4";
-/// In the place of a rank: a connection that only listens.
-const LISTENER: u32 = u32::MAX;
+const HELLO: [u8; 8] = *b"corallb5";
+/// In the place of a rank: the connection of a process.
+pub(super) const LISTENER: u32 = u32::MAX;
 /// Longest token, bytes.
 const MAX_TOKEN_BYTES: usize = 64;
 /// Most bytes of one rank in one exchange, and of a record.
@@ -33,10 +33,8 @@ const KEEPALIVE_STEP: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 4;
 
 /// What a rank says that has no connection.
-const CANNOT_JOIN: &str = "cannot join the run at";
+pub(super) const CANNOT_JOIN: &str = "cannot join the run at";
 const LOST_HUB: &str = "lost the run's hub";
-/// What it hears in the middle of its work where nobody can say more: the hub is in rank 0's process.
-const HUB_GONE: &str = "rank 0 is gone";
 
 const EXCHANGE: u8 = 1;
 const RECORD: u8 = 2;
@@ -46,17 +44,29 @@ const BREAK: u8 = 4;
 const FINE: u8 = 0;
 const BROKEN: u8 = 1;
 
+/// What the connections of a run share.
+pub(crate) struct Hub {
+    /// Where its ranks meet.
+    pub meeting: Arc<Meeting>,
+    /// What whoever connects must show.
+    pub token: String,
+    /// The common time.
+    pub clock: Clock,
+    /// Tells whoever started the run something.
+    pub say: Box<dyn Fn(&str) + Send + Sync>,
+}
+
 /// Accepts the ranks of `expected` until all are there, the limit is over or the run ends; serves each in a thread of
 /// `scope`. Runs in a thread of its own.
 pub(crate) fn serve<'s>(
     scope: &'s std::thread::Scope<'s, '_>,
     listener: TcpListener,
-    meeting: Arc<Meeting>,
-    token: String,
-    clock: Clock,
+    hub: Hub,
     expected: std::ops::Range<u32>,
     limit: Duration,
 ) {
+    let hub = Arc::new(hub);
+    let (meeting, clock) = (hub.meeting.clone(), hub.clock);
     let deadline = clock.now() + limit.as_nanos() as i64;
     if let Err(e) = listener.set_nonblocking(true) {
         return meeting.break_up(&format!("the ranks cannot meet: {e}"));
@@ -74,8 +84,8 @@ pub(crate) fn serve<'s>(
         }
         match listener.accept() {
             Ok((stream, from)) => {
-                let (meeting, token) = (meeting.clone(), token.clone());
-                scope.spawn(move || serve_one(&meeting, stream, from, &token, clock));
+                let hub = hub.clone();
+                scope.spawn(move || serve_one(&hub, stream, from));
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => super::clock::sleep(LOOK),
             Err(e) => return meeting.break_up(&format!("the ranks cannot meet: {e}")),
@@ -83,33 +93,37 @@ pub(crate) fn serve<'s>(
     }
 }
 
+/// Who has connected.
+enum Guest {
+    Rank(u32),
+    Process(Process),
+}
+
 /// One connection, from its greeting to its end. Strangers are turned away and change nothing.
-fn serve_one(meeting: &Meeting, stream: TcpStream, from: SocketAddr, token: &str, clock: Clock) {
-    let Ok((rank, mut stream)) = greet(meeting, stream, token, clock) else {
-        return;
+fn serve_one(hub: &Hub, stream: TcpStream, from: SocketAddr) {
+    let meeting = &*hub.meeting;
+    let (rank, mut stream) = match greet(hub, stream) {
+        Ok((Guest::Rank(rank), stream)) => (rank, stream),
+        Ok((Guest::Process(p), stream)) => return pulse::attend(hub, stream.get_ref(), &p),
+        Err(_) => return,
     };
-    if rank == LISTENER {
-        let mut told = vec![];
-        put_bytes(&mut told, meeting.over().unwrap_or_default().as_bytes());
-        // Who is gone by now needs to hear nothing.
-        let _ = stream.get_mut().write_all(&told);
-        return;
-    }
     if let Err(e) = relay(meeting, rank, &mut stream) {
         let why = match e.kind() {
             io::ErrorKind::UnexpectedEof => "its connection has ended".to_owned(),
             _ => e.to_string(),
         };
-        meeting.break_up(&format!("rank {rank} at {} went away: {why}", from.ip()));
+        let who = match meeting.process_of(rank) {
+            Some(p) if p.ranks.len() == 1 => p.to_string(),
+            Some(p) => format!("rank {rank} (process {} on {})", p.pid, p.host),
+            None => format!("rank {rank} at {}", from.ip()),
+        };
+        meeting.go_away(rank);
+        meeting.break_up(&format!("{who} went away: {why}"));
     }
 }
 
-fn greet(
-    meeting: &Meeting,
-    stream: TcpStream,
-    token: &str,
-    clock: Clock,
-) -> io::Result<(u32, BufReader<TcpStream>)> {
+fn greet(hub: &Hub, stream: TcpStream) -> io::Result<(Guest, BufReader<TcpStream>)> {
+    let (meeting, clock) = (&*hub.meeting, hub.clock);
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(HELLO_LIMIT))?;
     prepare(&stream)?;
@@ -118,18 +132,28 @@ fn greet(
     stream.read_exact(&mut hello)?;
     let shown = read_bytes(&mut stream, MAX_TOKEN_BYTES)?;
     let rank = read_u32(&mut stream)?;
-    let is_known = hello == HELLO && shown == token.as_bytes();
+    let is_known = hello == HELLO && shown == hub.token.as_bytes();
     if !is_known || rank != LISTENER && !meeting.join(rank) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
+    let (guest, trips) = match rank {
+        LISTENER => {
+            let process = Process::read(&mut stream)?;
+            if process.ranks.is_empty() || process.ranks.end > meeting.size() {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            meeting.has(&process);
+            (Guest::Process(process), 0)
+        }
+        rank => (Guest::Rank(rank), CLOCK_TRIPS),
+    };
     stream.get_mut().write_all(&meeting.size().to_le_bytes())?;
-    let trips = if rank == LISTENER { 0 } else { CLOCK_TRIPS };
     for _ in 0..trips {
         stream.read_exact(&mut [0])?;
         stream.get_mut().write_all(&clock.now().to_le_bytes())?;
     }
     stream.get_ref().set_read_timeout(None)?;
-    Ok((rank, stream))
+    Ok((guest, stream))
 }
 
 fn relay(meeting: &Meeting, rank: u32, stream: &mut BufReader<TcpStream>) -> io::Result<()> {
@@ -170,32 +194,19 @@ fn relay(meeting: &Meeting, rank: u32, stream: &mut BufReader<TcpStream>) -> io:
     }
 }
 
-/// Calls `heard` with the reason when the run at `address` breaks or the hub goes away, from a thread of its own.
-pub(super) fn listen(
+/// A connection on which the hub knows who this is, and the number of ranks. `about` is what a process says of itself.
+pub(super) fn greeted(
     address: &str,
     token: &str,
-    heard: impl FnOnce(&str) + Send + 'static,
-) -> Result<(), Failed> {
-    let why = |e: io::Error| Failed::Apart(format!("this process {CANNOT_JOIN} {address}: {e}"));
-    let (mut stream, _) = greeted(address, token, LISTENER).map_err(why)?;
-    let listen = move || {
-        match read_bytes(&mut stream, MAX_SHARE_BYTES) {
-            // The run ends in order.
-            Ok(why) if why.is_empty() => {}
-            Ok(why) => heard(&String::from_utf8_lossy(&why)),
-            Err(_) => heard(HUB_GONE),
-        }
-    };
-    crate::clock::spawn("listen", listen).map(drop).map_err(why)
-}
-
-/// A connection on which the hub knows who this is, and the number of ranks.
-fn greeted(address: &str, token: &str, rank: u32) -> io::Result<(BufReader<TcpStream>, u32)> {
+    rank: u32,
+    about: &[u8],
+) -> io::Result<(BufReader<TcpStream>, u32)> {
     let mut stream = connect(address)?;
     prepare(&stream)?;
     let mut hello = HELLO.to_vec();
     put_bytes(&mut hello, token.as_bytes());
     hello.extend(rank.to_le_bytes());
+    hello.extend(about);
     stream.write_all(&hello)?;
     let mut stream = BufReader::new(stream);
     let size = read_u32(&mut stream)?;
@@ -218,7 +229,7 @@ impl Connection {
         clock: Clock,
     ) -> Result<(Connection, u32, Clock), Failed> {
         let why = |e: io::Error| Failed::Apart(format!("rank {rank} {CANNOT_JOIN} {address}: {e}"));
-        let (mut stream, size) = greeted(address, token, rank).map_err(why)?;
+        let (mut stream, size) = greeted(address, token, rank, &[]).map_err(why)?;
         let clock = measure(&mut stream, clock).map_err(why)?;
         Ok((Connection { stream, rank }, size, clock))
     }
@@ -313,18 +324,18 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend((bytes.len() as u32).to_le_bytes());
     to.extend(bytes);
 }
 
-fn read_u32(from: &mut impl Read) -> io::Result<u32> {
+pub(super) fn read_u32(from: &mut impl Read) -> io::Result<u32> {
     let mut bytes = [0; 4];
     from.read_exact(&mut bytes)?;
     Ok(u32::from_le_bytes(bytes))
 }
 
-fn read_bytes(from: &mut impl Read, max: usize) -> io::Result<Vec<u8>> {
+pub(super) fn read_bytes(from: &mut impl Read, max: usize) -> io::Result<Vec<u8>> {
     let len = read_u32(from)? as usize;
     if len > max {
         return Err(io::ErrorKind::InvalidData.into());
@@ -340,7 +351,25 @@ fn read_bytes(from: &mut impl Read, max: usize) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pulse::{Heard, listen};
     use super::*;
+
+    fn hub(meeting: Arc<Meeting>, clock: Clock, say: impl Fn(&str) + Send + Sync + 'static) -> Hub {
+        Hub {
+            meeting,
+            token: "secret".into(),
+            clock,
+            say: Box::new(say),
+        }
+    }
+
+    fn process(ranks: std::ops::Range<u32>) -> Process {
+        Process {
+            ranks,
+            pid: 77,
+            host: "anna".into(),
+        }
+    }
 
     fn run(
         size: u32,
@@ -353,7 +382,8 @@ mod tests {
         let address = listener.local_addr().expect("bound").to_string();
         std::thread::scope(|s| {
             let m = meeting.clone();
-            s.spawn(move || serve(s, listener, m, "secret".into(), clock, 0..size, limit));
+            let hub = hub(m, clock, |_| ());
+            s.spawn(move || serve(s, listener, hub, 0..size, limit));
             s.spawn(move || ranks(&address, clock));
         });
         let broken = meeting.broken();
@@ -411,14 +441,27 @@ mod tests {
         assert!(broken.is_some());
     }
 
+    #[test]
+    fn a_rank_that_vanishes_is_named_by_its_process_and_host() {
+        let (_, broken) = run(2, Duration::from_secs(60), |address, clock| {
+            listen(address, "secret", &process(1..2), |_| ()).expect("listens");
+            let (mut stays, ..) = Connection::join(address, "secret", 0, clock).expect("joins");
+            drop(Connection::join(address, "secret", 1, clock).expect("joins"));
+            stays.exchange(2, &[]).expect_err("rank 1 is gone");
+            stays.leave((0, 0));
+        });
+        let told = "rank 1 (process 77 on anna) went away: its connection has ended";
+        assert_eq!(broken.as_deref(), Some(told));
+    }
+
     /// The rank that listens is in no exchange; one whose run ends in order hears nothing.
     #[test]
     fn a_process_hears_in_the_middle_of_its_work_that_the_run_is_broken() {
         for is_broken in [true, false] {
             let (heard, hears) = std::sync::mpsc::channel();
             let (_, broken) = run(2, Duration::from_secs(60), move |address, clock| {
-                let heard = move |why: &str| heard.send(why.to_owned()).expect("waited for");
-                listen(address, "secret", heard).expect("listens");
+                let heard = move |what| heard.send(what).expect("waited for");
+                listen(address, "secret", &process(0..1), heard).expect("listens");
                 let [mut one, mut other] = [0, 1].map(|rank| {
                     let (c, ..) = Connection::join(address, "secret", rank, clock).expect("joins");
                     c
@@ -428,7 +471,7 @@ mod tests {
                     false => one.leave((0, 0)),
                 }
                 if is_broken {
-                    assert_eq!(hears.recv().as_deref(), Ok("rank 0: no disk"));
+                    assert_eq!(hears.recv(), Ok(Heard::Broken("rank 0: no disk".into())));
                     one.leave((0, 0));
                 }
                 other.leave((0, 0));
@@ -445,15 +488,16 @@ mod tests {
         let address = listener.local_addr().expect("bound").to_string();
         let (heard, hears) = std::sync::mpsc::channel();
         std::thread::scope(|s| {
-            s.spawn(|| {
+            s.spawn(move || {
                 let (stream, _) = listener.accept().expect("it connects");
                 // As where the process is killed: the connection ends, and nothing was said.
-                greet(&meeting, stream, "secret", Clock::start()).expect("it is known");
+                let hub = hub(meeting, Clock::start(), |_| ());
+                assert!(greet(&hub, stream).is_ok(), "it is known");
             });
-            let heard = move |why: &str| heard.send(why.to_owned()).expect("waited for");
-            listen(&address, "secret", heard).expect("listens");
+            let heard = move |what| heard.send(what).expect("waited for");
+            listen(&address, "secret", &process(0..1), heard).expect("listens");
         });
-        assert_eq!(hears.recv().as_deref(), Ok(HUB_GONE));
+        assert_eq!(hears.recv(), Ok(Heard::Gone));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Invariant: when one rank breaks the meeting, every exchange that waits or comes later fails with its reason.
 
 use super::ending::Ending;
+use super::pulse::Process;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -34,12 +35,23 @@ struct State {
     joined: Vec<bool>,
     /// Operations and bytes of each rank that has left.
     done: Vec<Option<(u64, u64)>>,
+    /// Those whose connection has ended without that.
+    gone: Vec<bool>,
+    /// Other processes than this one, and whether they stand still.
+    processes: Vec<(Process, bool)>,
+    /// Nobody of other processes is waited for any more.
+    closed: bool,
     record: Option<Vec<u8>>,
 }
 
 impl State {
     fn have_left(&self) -> bool {
         self.done.iter().all(Option::is_some)
+    }
+
+    /// A rank of another process is here: it has come, and neither left nor gone away.
+    fn is_here(&self, rank: usize) -> bool {
+        self.joined[rank] && self.done[rank].is_none() && !self.gone[rank]
     }
 }
 
@@ -59,6 +71,7 @@ impl Meeting {
             state: Mutex::new(State {
                 joined: vec![false; size as usize],
                 done: vec![None; size as usize],
+                gone: vec![false; size as usize],
                 ..State::default()
             }),
             changed: Condvar::new(),
@@ -161,9 +174,75 @@ impl Meeting {
         if let Some(of) = state.done.get_mut(rank as usize) {
             *of = Some(done);
         }
-        if state.have_left() {
-            self.over.notify_all();
+        self.over.notify_all();
+    }
+
+    /// The connection of a rank has ended, and it has not left.
+    pub(crate) fn go_away(&self, rank: u32) {
+        self.state.lock().gone[rank as usize] = true;
+        self.over.notify_all();
+    }
+
+    /// Ranks of other processes among these are here, as far as their connections tell.
+    pub(crate) fn are_here(&self, ranks: std::ops::Range<u32>) -> bool {
+        let state = self.state.lock();
+        ranks.into_iter().any(|r| state.is_here(r as usize))
+    }
+
+    /// Waits until no rank of another process is here, or [`Meeting::close`].
+    pub(crate) fn wait_for_the_last(&self) {
+        let mut state = self.state.lock();
+        while !state.closed && (0..state.joined.len()).any(|r| state.is_here(r)) {
+            self.over.wait(&mut state);
         }
+    }
+
+    /// Processes of this run have ended, or are not waited for any more.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.over.notify_all();
+    }
+
+    /// Another process has come.
+    pub(crate) fn has(&self, process: &Process) {
+        let mut state = self.state.lock();
+        state.processes.push((process.clone(), false));
+    }
+
+    /// It stands still, or does no longer.
+    pub(crate) fn stands_still(&self, process: &Process, does: bool) {
+        let mut state = self.state.lock();
+        let of = state.processes.iter_mut().filter(|(p, _)| p == process);
+        of.for_each(|(_, is)| *is = does);
+    }
+
+    /// Processes with ranks that are here, and that stand still.
+    pub(crate) fn still(&self) -> Vec<Process> {
+        let state = self.state.lock();
+        let is_here = |p: &Process| p.ranks.clone().any(|r| state.is_here(r as usize));
+        let still = state.processes.iter().filter(|(p, is)| *is && is_here(p));
+        still.map(|(p, _)| p.clone()).collect()
+    }
+
+    /// The process that a rank is in, where it is another one.
+    pub(crate) fn process_of(&self, rank: u32) -> Option<Process> {
+        let state = self.state.lock();
+        let found = state
+            .processes
+            .iter()
+            .find(|(p, _)| p.ranks.contains(&rank));
+        found.map(|(p, _)| p.clone())
+    }
+
+    /// It is broken, or all ranks have left.
+    pub(crate) fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        state.broken.is_some() || state.have_left()
+    }
+
+    /// Somebody has ended it, outside of the run.
+    pub(crate) fn is_ended_from_outside(&self) -> bool {
+        self.ending.get().is_some_and(|e| e.outside().is_some())
     }
 
     /// Waits until it is broken, and why, or all ranks have left.
@@ -178,6 +257,16 @@ impl Meeting {
     /// Whether a rank has left, and so said what it did.
     pub(crate) fn is_told(&self) -> bool {
         self.state.lock().done.iter().any(Option::is_some)
+    }
+
+    /// A rank that has left had done something.
+    pub(crate) fn has_worked(&self) -> bool {
+        let state = self.state.lock();
+        state
+            .done
+            .iter()
+            .flatten()
+            .any(|(operations, _)| *operations > 0)
     }
 
     /// Ranks that have not left.

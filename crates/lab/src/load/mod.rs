@@ -3,7 +3,7 @@
 //! The four read the command lines of the programs they are named after and print what those print. What is measured
 //! besides, and what the originals show in a way that misleads, is in a record of our own ([`record`]).
 //!
-//! Ranks are threads or processes that meet ([`meet`], [`hub`]), here, on other hosts, or under a foreign `mpirun`
+//! Ranks are threads or processes that meet ([`meet`], [`hub`], `pulse`), here, on other hosts, or under a foreign `mpirun`
 //! ([`launch`]). A rank works on a [`storage::Storage`]: system calls on a path, Coral's client library, or nothing.
 //! It counts with a [`meter::Meter`]; anyone may read the counts while it runs ([`progress`]).
 //!
@@ -30,6 +30,7 @@ mod options;
 pub mod out;
 pub mod pattern;
 pub mod progress;
+pub(crate) mod pulse;
 pub mod random;
 pub mod ranks;
 pub mod record;

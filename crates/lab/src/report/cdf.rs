@@ -67,7 +67,11 @@ pub(super) fn html(a: &Analysis, f: &Figure, id: &str) -> String {
         true => String::new(),
         false => chart.svg(id) + &note,
     };
-    wrap(&f.title, &picture, &finding, &table(&all))
+    let table = match all.is_empty() {
+        true => String::new(),
+        false => table(&all),
+    };
+    wrap(&f.title, &picture, &finding, &table)
 }
 
 /// What the records of the point's repeats say of it.

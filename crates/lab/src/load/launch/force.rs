@@ -61,7 +61,8 @@ pub(super) fn watch(
     spawn("watch", watch).map(drop)
 }
 
-fn say(tool: &str, what: &str) {
+/// A line for whoever started the run.
+pub(super) fn say(tool: &str, what: &str) {
     // It may be closed.
     let _ = writeln!(std::io::stderr(), "{tool}: {what}");
 }

@@ -6,6 +6,7 @@
 
 mod children;
 mod force;
+mod foreign;
 mod mounted;
 mod own;
 mod place;
@@ -21,10 +22,11 @@ pub(crate) use start::quoted;
 use super::clock::{Clock, wall_s};
 use super::ending::Ending;
 use super::failed::Failed;
-use super::hub::{self, Connection};
+use super::hub::{self, Connection, Hub};
 use super::meet::Meeting;
 use super::out::Out;
 use super::progress::Board;
+use super::pulse::{self, Heard, Process};
 use super::ranks::{Group, Lost, Rank};
 use super::record::{FORMAT, Record};
 use super::storage::{Dummy, Library, Posix, Storage, Until};
@@ -114,7 +116,7 @@ pub struct Ended {
 
 /// The program of this name: runs it with the process's environment and prints to standard output. Whoever ends the process before
 /// that asks `ending` for it, and where that takes longer than [`END_LIMIT`] ends it by force ([`end_by_force`]), as this does where
-/// the run has failed.
+/// the run has failed. The run is in a thread of its own: a signal goes to the first thread, which must not be in an operation then.
 pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted, ending: Ending) -> ExitCode {
     let mut texts = Vec::new();
     for arg in args {
@@ -141,17 +143,26 @@ pub fn main(tool: &str, args: Vec<OsString>, mounted: Mounted, ending: Ending) -
         mounted,
         ending,
     };
-    match self::run(run) {
-        Ok(Ended { code: 0, .. }) if out.failed() => {
+    let ended = match crate::clock::spawn("run", || self::run(run)) {
+        Ok(thread) => thread.join(),
+        Err(why) => {
+            eprintln!("{tool}: a thread cannot be started: {why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match ended {
+        Ok(Ok(Ended { code: 0, .. })) if out.failed() => {
             eprintln!("{tool}: what was printed could not be written");
             ExitCode::FAILURE
         }
-        Ok(ended) => ExitCode::from(ended.code),
-        Err(Failed::Said(code)) => ExitCode::from(code),
-        Err(why) => {
+        Ok(Ok(ended)) => ExitCode::from(ended.code),
+        Ok(Err(Failed::Said(code))) => ExitCode::from(code),
+        Ok(Err(why)) => {
             eprintln!("{tool}: {why}");
             ExitCode::FAILURE
         }
+        // It has said where.
+        Err(_panic) => ExitCode::FAILURE,
     }
 }
 
@@ -188,7 +199,7 @@ pub fn run(run: Run) -> Result<Ended, Failed> {
                 record: None,
             })
         }
-        Place::Foreign(p) => start::foreign(&run, &own, &*tool, &p),
+        Place::Foreign(p) => foreign::foreign(&run, &own, &*tool, &p),
     }
 }
 
@@ -308,6 +319,7 @@ impl<'r> Local<'r> {
             let why = match (self.run.ending.why(), why) {
                 (Some(first), _) => first.to_owned(),
                 (None, Failed::Apart(heard)) => heard.clone(),
+                (None, own) if size == 1 => own.to_string(),
                 (None, own) => of_rank(id, own),
             };
             // The other ranks of this process hear of it at once, those of others through the hub.

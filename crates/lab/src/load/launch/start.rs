@@ -1,27 +1,29 @@
 //! The ranks are started, meet and are waited for.
 
-use super::children::{BROKEN, Children};
+use super::children::{BROKEN, Children, Start, There};
+use super::force::say;
+use super::foreign::HUB_GONE;
 use super::own::{Own, Ranks};
-use super::place::{DIR, Foreign, HOST, Launched, MEET, RANKS, RECORD};
-use super::{Clock, Connection, Duration, Group, Meeting, hub};
+use super::place::{DIR, HOST, Launched, MEET, RANKS, RECORD};
+use super::{Clock, Connection, Duration, Group, Heard, Hub, Meeting, Process, hub, pulse};
 use super::{Ended, Ending, Failed, Local, Mounted, Run, Tool};
 use rustix::fs::Access;
 use std::fs;
-use std::io::{BufRead, Read, Write};
+use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
 /// Ranks of other processes are to be there in so long.
-const MEET_LIMIT: Duration = Duration::from_secs(60);
-/// How often a rank looks whether rank 0 has said where to meet.
-const MEET_LOOK: Duration = Duration::from_millis(20);
+pub(super) const MEET_LIMIT: Duration = Duration::from_secs(60);
+/// What ranks that one of ours has started hear where nobody can say more.
+const LEFT_ALONE: &str = "whoever started it is there no more";
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 16;
 /// Longest file that says where to meet, bytes.
-const MEET_FILE_MAX: u64 = 512;
+pub(super) const MEET_FILE_MAX: u64 = 512;
 
 /// This process starts the run.
 pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Failed> {
@@ -53,7 +55,7 @@ pub(super) fn alone(run: &Run, own: &Own, tool: &dyn Tool) -> Result<Ended, Fail
 
 /// What is written at the end has a place, before anything is measured. The files themselves are not made: a run that is refused
 /// leaves none.
-fn can_be_written(run: &Run, own: &Own) -> Result<(), Failed> {
+pub(super) fn can_be_written(run: &Run, own: &Own) -> Result<(), Failed> {
     let record = own.json.iter().map(|path| ("--coral-json", path.as_str()));
     let stopwatches = (own.stopwatches.iter()).map(|path| ("--coral-stopwatches", path.as_str()));
     let of_lab = run.env.var(RECORD).map(|path| (RECORD, path));
@@ -79,7 +81,7 @@ fn can_be_written(run: &Run, own: &Own) -> Result<(), Failed> {
 }
 
 /// Files of an earlier run of the same names go: where this one leaves none they would pass for its own.
-fn forget_earlier(run: &Run, own: &Own) -> Result<(), Failed> {
+pub(super) fn forget_earlier(run: &Run, own: &Own) -> Result<(), Failed> {
     let of_run = own.json.as_deref().into_iter().chain(run.env.var(RECORD));
     for path in of_run.chain(own.stopwatches.as_deref()) {
         // Where a link leads it leads to the new one too; not those that stand for what is open.
@@ -99,7 +101,7 @@ fn forget_earlier(run: &Run, own: &Own) -> Result<(), Failed> {
 }
 
 /// The record is written whatever came of the run. Where that was ended, it has what all ranks had done: they have left.
-fn finish(
+pub(super) fn finish(
     run: &Run,
     own: &Own,
     meeting: &Meeting,
@@ -110,6 +112,14 @@ fn finish(
     let done = done.map_err(|why| match why {
         Failed::Apart(why) if run.ending.why().is_some() && is_told => {
             Failed::Apart(with_told(&why))
+        }
+        // Nothing was begun.
+        Failed::Refused(why) if !meeting.has_worked() => Failed::Refused(why),
+        // The first failure of all ranks, with the name of the rank.
+        Failed::Storage { .. } | Failed::File { .. } | Failed::Refused(_) if is_told => {
+            Failed::Apart(with_told(
+                &meeting.broken().unwrap_or_else(|| why.to_string()),
+            ))
         }
         why => why,
     });
@@ -130,11 +140,15 @@ fn finish(
     if let Some(record) = &mut record {
         let of_record = record["why_incomplete"].as_str();
         let why = match &done {
-            Err(Failed::Apart(why)) => Some(why.clone()),
-            Err(why) => {
-                let why = of_record.map_or_else(|| why.to_string(), str::to_owned);
-                Some(if is_told { with_told(&why) } else { why })
+            Err(Failed::Said(_)) => {
+                let why = of_record.unwrap_or_default();
+                Some(if is_told {
+                    with_told(why)
+                } else {
+                    why.to_owned()
+                })
             }
+            Err(why) => Some(why.to_string()),
             // Ranks have left in order before their process fails.
             Ok(code) if *code > 0 && of_record.is_none() => {
                 Some(format!("a process of the run ended with code {code}"))
@@ -223,16 +237,17 @@ fn processes(local: &Local<'_>, own: &Own, meeting: &Arc<Meeting>) -> Result<u8,
             .args(run.args.iter().skip(1))
             .env(RANKS, format!("{rank}:1:{size}"))
             .env(MEET, &address);
-        starts.push((
+        starts.push(Start {
             command,
-            rank..rank + 1,
-            format!("the process of rank {rank}"),
-        ));
+            ranks: rank..rank + 1,
+            what: format!("the process of rank {rank}"),
+            there: None,
+        });
     }
     let children = &Children::start(starts, &token)?;
     let done = std::thread::scope(|s| {
-        let (m, clock, token) = (meeting.clone(), local.clock, token.clone());
-        s.spawn(move || hub::serve(s, listener, m, token, clock, 1..size, MEET_LIMIT));
+        let hub = hub(run, meeting, local.clock, token.clone());
+        s.spawn(move || hub::serve(s, listener, hub, 1..size, MEET_LIMIT));
         let others = s.spawn(move || children.wait(meeting, &run.ending));
         let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock)?;
         let others = others.join();
@@ -276,22 +291,27 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
         ];
         words.extend(run.args.iter().skip(1).cloned());
         let line: Vec<String> = words.iter().map(|w| quoted(w)).collect();
+        // A shell stays there to say by which signal the process ends: ssh does not.
+        let line = quoted(&format!("{}; exit $?", line.join(" ")));
         let ssh = own.ssh.as_deref().unwrap_or("ssh -o BatchMode=yes");
-        let mut ssh = ssh.split_whitespace();
-        let mut command = Command::new(ssh.next().unwrap_or("ssh"));
-        command.args(ssh).arg(host).arg(line.join(" "));
-        let what = match count {
-            1 => format!("rank {first} on {host}"),
-            _ => format!("ranks {first} to {} on {host}", first + count - 1),
+        let there = There {
+            host: host.clone(),
+            ssh: ssh.split_whitespace().map(str::to_owned).collect(),
         };
-        starts.push((command, first..first + count, what));
+        let ranks = first..first + count;
+        starts.push(Start {
+            command: there.command(&format!("sh -c {line}")),
+            what: format!("{} on {host}", pulse::ranks_text(&ranks)),
+            ranks,
+            there: Some(there),
+        });
         first += count;
     }
     let clock = Clock::start();
     let children = &Children::start(starts, &token)?;
     std::thread::scope(|s| {
-        let (m, token) = (meeting.clone(), token.clone());
-        s.spawn(move || hub::serve(s, listener, m, token, clock, 0..size, MEET_LIMIT));
+        let hub = hub(run, meeting, clock, token.clone());
+        s.spawn(move || hub::serve(s, listener, hub, 0..size, MEET_LIMIT));
         let code = children.wait(meeting, &run.ending);
         match meeting.broken() {
             Some(why) => Err(match run.ending.failed(clock) {
@@ -301,6 +321,16 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
             None => Ok(code),
         }
     })
+}
+
+pub(super) fn hub(run: &Run, meeting: &Arc<Meeting>, clock: Clock, token: String) -> Hub {
+    let tool = run.tool.clone();
+    Hub {
+        meeting: meeting.clone(),
+        token,
+        clock,
+        say: Box::new(move |what: &str| say(&tool, what)),
+    }
 }
 
 /// What runs a rank of another process: `PROGRAM ior ...`.
@@ -351,7 +381,7 @@ fn address_towards(host: &str) -> Result<String, Failed> {
         })
 }
 
-fn cannot_meet(e: std::io::Error) -> Failed {
+pub(super) fn cannot_meet(e: std::io::Error) -> Failed {
     Failed::Apart(format!("the ranks have no place to meet: {e}"))
 }
 
@@ -390,7 +420,9 @@ pub(super) fn joined(
     let token = told_token()?;
     end_with_standard_input(run.mounted.clone(), run.ending.clone());
     let ranks = place.first..place.first + place.count;
-    let local = Local::new(run, own, tool, ranks.clone(), place.host.as_deref())?;
+    let host = place.host.clone().unwrap_or_else(super::host_name);
+    hear(run, &place.address, &token, &ranks, &host)?;
+    let local = Local::new(run, own, tool, ranks.clone(), Some(&host))?;
     let done = std::thread::scope(|s| {
         let ranks: Vec<_> = ranks
             .map(|id| {
@@ -404,10 +436,36 @@ pub(super) fn joined(
             .collect();
         verdict(ranks.into_iter().map(join).collect())
     });
-    local.end(own, done).map_err(|why| match why {
-        // Who started this process says it for all.
-        Failed::Apart(why) if !Connection::is_own(&why) => Failed::Said(1),
-        why => why,
+    // Who started this process says for all ranks why the run failed.
+    let done = done.map_err(|why| match why {
+        Failed::Apart(why) if Connection::is_own(&why) => Failed::Apart(why),
+        Failed::Said(code) => Failed::Said(code),
+        _ => Failed::Said(1),
+    });
+    local.end(own, done)
+}
+
+/// Hears beside the ranks of this process that the run is over.
+pub(super) fn hear(
+    run: &Run,
+    address: &str,
+    token: &str,
+    ranks: &std::ops::Range<u32>,
+    host: &str,
+) -> Result<(), Failed> {
+    let process = Process {
+        ranks: ranks.clone(),
+        pid: std::process::id(),
+        host: host.to_owned(),
+    };
+    let ending = run.ending.clone();
+    // Who has started a process of ours may end it for somebody; a foreign launcher ends its processes itself.
+    let is_ours = run.env.var(RANKS).is_some();
+    pulse::listen(address, token, &process, move |what| match what {
+        Heard::Ended(why) if is_ours => ending.end(&why),
+        Heard::Ended(why) | Heard::Broken(why) => ending.broken(&why),
+        Heard::Gone if is_ours => ending.broken(LEFT_ALONE),
+        Heard::Gone => ending.broken(HUB_GONE),
     })
 }
 
@@ -419,15 +477,17 @@ pub(super) fn joined(
 )]
 fn end_with_standard_input(mounted: Mounted, ending: Ending) {
     std::thread::spawn(move || {
+        let mut is_told = false;
         for why in std::io::stdin().lock().lines().map_while(Result::ok) {
+            is_told = true;
             match why.strip_prefix(BROKEN) {
                 Some(why) => ending.broken(why),
                 None => ending.end(&why),
             }
         }
         // Those that were told why have had their time.
-        if ending.why().is_none() {
-            ending.end("whoever started it is there no more");
+        if !is_told {
+            ending.end(LEFT_ALONE);
             // Ranks that are about to end by themselves may say why.
             crate::load::clock::sleep(Duration::from_secs(2));
         }
@@ -436,149 +496,8 @@ fn end_with_standard_input(mounted: Mounted, ending: Ending) {
     });
 }
 
-/// A foreign launcher started this process as one rank.
-pub(super) fn foreign(
-    run: &Run,
-    own: &Own,
-    tool: &dyn Tool,
-    place: &Foreign,
-) -> Result<Ended, Failed> {
-    let local = Local::new(run, own, tool, place.rank..place.rank + 1, None)?;
-    if place.rank > 0 {
-        let (address, token) = find(place)?;
-        let ending = run.ending.clone();
-        hub::listen(&address, &token, move |why| ending.broken(why))?;
-        let (c, size, clock) = Connection::join(&address, &token, place.rank, local.clock)?;
-        let code = local.rank(place.rank, size, Group::There(c), clock);
-        let code = local.end(own, code)?;
-        return Ok(Ended { code, record: None });
-    }
-    can_be_written(run, own)?;
-    forget_earlier(run, own)?;
-    let meeting = Meeting::new(place.size);
-    run.ending.at(&meeting);
-    let (listener, token, said) = say_where(place)?;
-    let done = std::thread::scope(|s| {
-        let (m, clock) = (meeting.clone(), local.clock);
-        s.spawn(move || hub::serve(s, listener, m, token, clock, 1..place.size, MEET_LIMIT));
-        local.rank(0, place.size, Group::Here(meeting.clone()), local.clock)
-    });
-    drop(said);
-    let done = local.end(own, done);
-    finish(run, own, &meeting, done)
-}
-
-/// Removes the file that says where to meet, at the end of the run.
-struct Said(Option<String>);
-
-impl Drop for Said {
-    fn drop(&mut self) {
-        if let Some(path) = &self.0 {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-fn meet_file(place: &Foreign) -> Option<(String, bool)> {
-    let user = rustix::process::getuid().as_raw();
-    let name = format!("coral-lab-{user}-{}.meet", place.job);
-    match &place.meet {
-        Some(meet) if !meet.contains(':') => Some((format!("{meet}/{name}"), true)),
-        Some(_) => None,
-        None => Some((
-            std::env::temp_dir()
-                .join(name)
-                .to_string_lossy()
-                .into_owned(),
-            false,
-        )),
-    }
-}
-
-/// Rank 0 listens, and says where in a file that only its user can read, unless the others know the address.
-fn say_where(place: &Foreign) -> Result<(TcpListener, String, Said), Failed> {
-    let Some((path, hosts)) = meet_file(place) else {
-        let address = place.meet.as_deref().unwrap_or_default();
-        let port = address.rsplit_once(':').map_or("", |(_, port)| port);
-        let listener = TcpListener::bind(format!("0.0.0.0:{port}")).map_err(cannot_meet)?;
-        return Ok((listener, place.job.clone(), Said(None)));
-    };
-    let listener = TcpListener::bind(if hosts { "0.0.0.0:0" } else { "127.0.0.1:0" });
-    let listener = listener.map_err(cannot_meet)?;
-    let port = listener.local_addr().map_err(cannot_meet)?.port();
-    let host = if hosts {
-        super::host_name()
-    } else {
-        "127.0.0.1".to_owned()
-    };
-    let token = token()?;
-    // A file of an earlier run that was killed; whoever read it finds nobody and reads again.
-    let _ = fs::remove_file(&path);
-    let new = format!("{path}.new");
-    let _ = fs::remove_file(&new);
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&new)
-        .and_then(|mut f| f.write_all(format!("{host}:{port} {token}\n").as_bytes()))
-        .and_then(|()| fs::rename(&new, &path));
-    written.map_err(Failed::file(&path))?;
-    Ok((listener, token, Said(Some(path))))
-}
-
-/// Waits for what rank 0 says, and for somebody to listen there.
-fn find(place: &Foreign) -> Result<(String, String), Failed> {
-    let mut waited = Duration::ZERO;
-    loop {
-        let found = match meet_file(place) {
-            None => Some((place.meet.clone().unwrap_or_default(), place.job.clone())),
-            Some((path, _)) => read_where(&path)?,
-        };
-        if let Some((address, token)) = found
-            && std::net::TcpStream::connect(&address).is_ok()
-        {
-            return Ok((address, token));
-        }
-        if waited > MEET_LIMIT {
-            return Err(Failed::Apart(format!(
-                "rank {} found no rank 0 within {} s; {MEET} names an address or a directory that all hosts see",
-                place.rank,
-                MEET_LIMIT.as_secs()
-            )));
-        }
-        crate::load::clock::sleep(MEET_LOOK);
-        waited += MEET_LOOK;
-    }
-}
-
-/// None where there is no such file yet. A file of another user is not believed.
-fn read_where(path: &str) -> Result<Option<(String, String)>, Failed> {
-    let flags = libc::O_NOFOLLOW;
-    let file = match fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)
-    {
-        Ok(file) => file,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Failed::file(path)(e)),
-    };
-    let owner = file.metadata().map_err(Failed::file(path))?.uid();
-    if owner != rustix::process::getuid().as_raw() {
-        return Err(Failed::Apart(format!("{path} is of user {owner}")));
-    }
-    let mut text = String::new();
-    let mut file = file.take(MEET_FILE_MAX);
-    file.read_to_string(&mut text).map_err(Failed::file(path))?;
-    Ok(text
-        .trim()
-        .split_once(' ')
-        .map(|(a, t)| (a.to_owned(), t.to_owned())))
-}
-
 /// What a rank of another process shows to be let in.
-fn token() -> Result<String, Failed> {
+pub(super) fn token() -> Result<String, Failed> {
     let mut bytes = [0; TOKEN_BYTES];
     fs::File::open("/dev/urandom")
         .and_then(|mut f| f.read_exact(&mut bytes))

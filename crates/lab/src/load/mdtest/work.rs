@@ -10,6 +10,7 @@ use crate::load::pattern::Pattern;
 use crate::load::record::Stonewall;
 use crate::load::storage::How;
 use std::fmt::Write as _;
+use std::io;
 
 impl Test<'_, '_, '_> {
     fn names(&self, task: u32, turn: Turn) -> Names {
@@ -208,14 +209,14 @@ impl Test<'_, '_, '_> {
             ..How::default()
         };
         let made = self.rank.storage.open(path, how).and_then(|f| f.close());
-        self.expect("unable to create file", path, made)
+        made.map_err(Failed::storage("unable to create file", path))
     }
 
     /// Bytes that were written to it.
     fn create(&mut self, path: &str, number: u64) -> Result<u64, Failed> {
         if self.o.is("make_node") {
             let made = self.rank.storage.mknod(path, FILE_MODE);
-            self.expect("unable to mknod file", path, made)?;
+            made.map_err(Failed::storage("unable to mknod file", path))?;
             return Ok(0);
         }
         if self.write_buffer.is_empty() {
@@ -230,25 +231,20 @@ impl Test<'_, '_, '_> {
             mode: FILE_MODE,
             ..How::default()
         };
-        let mut file = match self.rank.storage.open(path, how) {
-            Ok(file) => file,
-            Err(e) => {
-                self.lose(&format!("unable to create file {path}: {e}"))?;
-                return Ok(0);
-            }
-        };
+        let made = self.rank.storage.open(path, how);
+        let mut file = made.map_err(Failed::storage("unable to create file", path))?;
         o.pattern
             .update(number, &mut self.write_buffer, self.seed, self.rank.id);
-        let written = file.write_at(&self.write_buffer, 0);
-        let bytes = *written.as_ref().unwrap_or(&0) as u64;
-        match written {
-            Ok(n) if n == self.write_buffer.len() => {}
-            Ok(n) => self.lose(&format!(
-                "unable to write file {path}: {n} bytes of {}",
-                self.write_buffer.len()
-            ))?,
-            Err(e) => self.lose(&format!("unable to write file {path}: {e}"))?,
-        }
+        let bytes = file
+            .write_at(&self.write_buffer, 0)
+            .and_then(|n| match n == self.write_buffer.len() {
+                true => Ok(n as u64),
+                false => Err(io::Error::other(format!(
+                    "{n} bytes of {} were written",
+                    self.write_buffer.len()
+                ))),
+            })
+            .map_err(Failed::storage("unable to write file", path))?;
         if o.is("sync_file") {
             let synced = file.sync();
             self.expect("unable to sync file", path, synced)?;
@@ -268,7 +264,7 @@ impl Test<'_, '_, '_> {
                 .fill(&mut self.write_buffer, self.seed, self.rank.id);
         }
         let closed = file.close();
-        self.expect("unable to close file", path, closed)?;
+        closed.map_err(Failed::storage("unable to close file", path))?;
         Ok(bytes)
     }
 
@@ -287,13 +283,8 @@ impl Test<'_, '_, '_> {
                     read: true,
                     ..How::default()
                 };
-                let mut file = match self.rank.storage.open(&path, how) {
-                    Ok(file) => file,
-                    Err(e) => {
-                        self.lose(&format!("unable to open file {path}: {e}"))?;
-                        continue;
-                    }
-                };
+                let opened = self.rank.storage.open(&path, how);
+                let mut file = opened.map_err(Failed::storage("unable to open file", &path))?;
                 let mut moved = 0;
                 if bytes > 0 {
                     self.read_buffer[0] = !self.read_buffer[0];
@@ -308,7 +299,7 @@ impl Test<'_, '_, '_> {
                     }
                 }
                 let closed = file.close();
-                self.expect("unable to close file", &path, closed)?;
+                closed.map_err(Failed::storage("unable to close file", &path))?;
                 meter.done(moved);
             }
         }
