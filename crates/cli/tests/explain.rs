@@ -8,6 +8,8 @@ use common::{Place, Running, coral, fails, ok, text, until};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A way of 10 ms to and fro is more than what a machine adds, and one of 100 ms more than what a busy one adds.
 const FAR_S: &str = "0.01";
@@ -224,6 +226,94 @@ fn distance_is_named_with_small_requests() {
         drop(load);
         two.stop();
     });
+}
+
+/// Six programs make and remove files in one directory, 20 ms away each way. Then they end while a trial is made, and another is to be made.
+#[test]
+fn a_trial_tells_of_one_directory_and_nothing_of_a_load_that_has_ended() {
+    alone(
+        "a_trial_tells_of_one_directory_and_nothing_of_a_load_that_has_ended",
+        || {
+            let place = Place::new();
+            let two = Two::start(&place);
+            two.far("127.0.0.2", "0.02");
+            two.far("127.0.0.3", "0.02");
+            let dir = two.mnt.join("shared");
+            std::fs::create_dir(&dir).expect("made");
+            let count = Arc::new(AtomicU64::new(0));
+            let start = || {
+                let (dir, count) = (dir.clone(), count.clone());
+                Load::start(6, move |p, round| {
+                    let name = dir.join(format!("{p}-{round}"));
+                    std::fs::File::create(&name).expect("made");
+                    std::fs::remove_file(&name).expect("removed");
+                    count.fetch_add(1, Ordering::Relaxed);
+                })
+            };
+            let load = start();
+            until("there is a load", || count.load(Ordering::Relaxed) > 20);
+            let servers = [place.path("mds"), place.path("ost1")];
+            let mut explain = two.explain(&[&servers[0], &servers[1]]);
+            let said = ok(explain.args(["--try", "--for", "3"]));
+            println!("{said}");
+            for told in [
+                "verdict: fixed concurrency (the programs)",
+                " and the like in one directory, [0x",
+                "two at once in the directory of the load: ",
+                "so a directory of its own for each program raises the rate, and more programs in that one do not",
+                "it is fixed concurrency (the programs)",
+            ] {
+                assert!(said.contains(told), "{told}: {said}");
+            }
+
+            let mut trial = two
+                .explain(&[&servers[0], &servers[1]])
+                .args(["--try", "--for", "3"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut errors = BufReader::new(trial.stderr.take().unwrap()).lines();
+            let trying = errors.by_ref().map_while(Result::ok);
+            assert!(trying.into_iter().any(|l| l.starts_with("trying: ")));
+            drop(load);
+            let errors: Vec<String> = errors.map_while(Result::ok).collect();
+            let out = trial.wait_with_output().unwrap();
+            let said = text(&out);
+            assert_eq!(out.status.code(), Some(1), "{said} {errors:?}");
+            assert!(
+                said.contains(": nothing can be said of fixed concurrency"),
+                "{said}"
+            );
+            assert!(!said.contains("\nit is "), "{said}");
+            let why = errors.iter().find(|l| l.starts_with("coral: the load "));
+            assert!(
+                why.is_some_and(|l| l.contains("nothing can be said")),
+                "{errors:?}"
+            );
+
+            // it ends before the trial
+            let load = start();
+            let early = two
+                .explain(&[&servers[0], &servers[1]])
+                .args(["--try", "--for", "3"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            ok(Command::new("sleep").arg("1.5"));
+            drop(load);
+            let out = early.wait_with_output().unwrap();
+            let said = text(&out);
+            assert_eq!(out.status.code(), Some(1), "{said}");
+            assert!(
+                said.contains("coral: the load ended ") && said.contains("nothing can be tried"),
+                "{said}"
+            );
+            assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+            two.stop();
+        },
+    );
 }
 
 fn signal(pid: u32, name: &str) {

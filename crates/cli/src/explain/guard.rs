@@ -35,7 +35,7 @@ pub(super) enum Undo {
         router: String,
         large: usize,
     },
-    /// A directory of the trial's is removed with all in it.
+    /// A directory of the trial's is removed with all in it, or a file.
     Remove { dir: PathBuf },
 }
 
@@ -88,7 +88,11 @@ fn remove(dir: &Path) -> Result<(), String> {
     if !name.starts_with(DIR_PREFIX) {
         return Err(format!("'{}' is no directory of a trial", dir.display()));
     }
-    match std::fs::remove_dir_all(dir) {
+    let removed = match dir.is_file() {
+        true => std::fs::remove_file(dir),
+        false => std::fs::remove_dir_all(dir),
+    };
+    match removed {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
             Err(format!("'{}': {e}", dir.display()))
         }
@@ -191,6 +195,10 @@ mod tests {
         let undo = |dir: &PathBuf| Undo::Remove { dir: dir.clone() }.apply();
         assert_eq!(undo(&own), Ok(()));
         assert_eq!(undo(&own), Ok(()), "it is gone already");
+        let file = tmp.path().join(".coral-explain-7-0");
+        std::fs::write(&file, "x").unwrap();
+        assert_eq!(undo(&file), Ok(()));
+        assert!(!file.exists());
         assert!(
             undo(&other)
                 .unwrap_err()

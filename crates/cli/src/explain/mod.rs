@@ -9,7 +9,8 @@ use crate::lfs;
 use crate::trace::{ask_all, left_out, print, tcp};
 use coral_lab::experiment::RunDir;
 use coral_lab::verdict::{
-    Host, Look, Looks, STOPWATCHES as IN_RUN, Seen, Verdict, explain as judge, this_host,
+    Host, Judged, Look, Looks, STOPWATCHES as IN_RUN, Seen, Span, Verdict, explain as judge,
+    this_host,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -60,37 +61,62 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
             None => trial::run(e).map(|()| ExitCode::SUCCESS),
         };
     }
-    let (seen, of, silent) = match file {
-        // As far as all processes have told of them.
-        Some(file) => (read(&file)?.recent(f64::INFINITY).0, None, vec![]),
-        None => {
-            let watched = watched(&e.places, e.watch);
-            let all = ask_all(&e.places)?;
-            let (mut seen, seconds, ago) = all.seen.recent(e.watch.max(RECENT_S));
-            watched.into(&mut seen);
-            (seen, Some((seconds, ago)), all.silent)
-        }
-    };
-    let mut facts = seen.facts(&seen.joined());
-    facts.asked_s = of.map_or(0.0, |(seconds, _)| seconds);
-    let verdict = match of {
-        Some(_) => judge(&facts),
-        None => judge(&facts).of_record(),
-    };
-    if e.json {
-        let all = with_source(&verdict, of, &silent);
-        print(&format!("{all:#}\n"))?;
-        return Ok(left_out(&silent));
+    if let Some(file) = file {
+        let Judged { span, verdict } = of_file(&file)?.judged();
+        let text = match e.json {
+            true => format!("{:#}\n", of_kept(&verdict, span)),
+            false => format!(
+                "{}{verdict}",
+                span.map_or_else(String::new, |s| s.to_string())
+            ),
+        };
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    let of = match of {
-        Some((seconds, ago)) if ago >= AGO_S => {
+    let watched = watched(&e.places, e.watch);
+    let all = ask_all(&e.places)?;
+    let (mut seen, seconds, ago) = all.seen.recent(e.watch.max(RECENT_S));
+    // What a machine did when the load was over says nothing of it.
+    let is_over = ago > e.watch / 2.0 && ago >= AGO_S;
+    if !is_over {
+        watched.into(&mut seen);
+    }
+    let mut facts = seen.facts(&seen.joined());
+    facts.asked_s = seconds;
+    let verdict = judge(&facts);
+    if e.json {
+        let mut all = with_source(&verdict, Some((seconds, ago)), &all.silent);
+        all["processors_watched"] = json!(!is_over);
+        print(&format!("{all:#}\n"))?;
+    } else {
+        let of = of_text(seconds, ago, is_over);
+        print(&format!("{of}{verdict}"))?;
+    }
+    Ok(left_out(&all.silent))
+}
+
+/// Of what time the operations are, as a line.
+fn of_text(seconds: f64, ago: f64, is_over: bool) -> String {
+    match (ago >= AGO_S, is_over) {
+        (true, true) => format!(
+            "operations of {seconds:.1} s, the last of which ended {ago:.0} s ago: what processors and connections did since then is left out\n"
+        ),
+        (true, false) => {
             format!("operations of {seconds:.1} s, the last of which ended {ago:.0} s ago\n")
         }
-        Some((seconds, _)) if seconds > 0.0 => format!("operations of the last {seconds:.1} s\n"),
+        _ if seconds > 0.0 => format!("operations of the last {seconds:.1} s\n"),
         _ => String::new(),
-    };
-    print(&format!("{of}{verdict}"))?;
-    Ok(left_out(&silent))
+    }
+}
+
+/// What was kept of a run, which was chosen then; or all of a file, as far as all processes have told of it.
+fn of_file(file: &Path) -> Result<Seen, String> {
+    let seen = read(file)?;
+    let of_run = file.parent().is_some_and(RunDir::is_at) && file.ends_with(IN_RUN);
+    Ok(match of_run {
+        true => seen,
+        false => seen.of_file(),
+    })
 }
 
 /// What was watched meanwhile: this machine, and the TCP connections of the processes.
@@ -180,6 +206,13 @@ fn with_source(v: &Verdict, of: Option<(f64, f64)>, silent: &[String]) -> Value 
     all
 }
 
+/// The same of what was kept.
+fn of_kept(v: &Verdict, span: Option<Span>) -> Value {
+    let mut all = with_source(v, None, &[]);
+    all["of"] = json!(span);
+    all
+}
+
 fn as_json(v: &Verdict) -> Value {
     let causes = v.causes.iter().map(|c| {
         json!({
@@ -194,7 +227,8 @@ fn as_json(v: &Verdict) -> Value {
             "expected": v.little.expected(), "counted": v.little.counted,
         },
         "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
-        "at_once": v.at_once, "next": v.next,
+        "no_load": v.is_idle, "nearly_full": v.nearly_full, "at_once": v.at_once, "notes": v.notes,
+        "next": v.next,
         "rpcs_with_data": v.transfers.map(|t| json!({
             "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "under_way": t.under_way,
             "in_flight": t.in_flight, "places": t.places, "targets": t.targets,

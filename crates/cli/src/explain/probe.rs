@@ -2,7 +2,8 @@
 
 use super::guard::{DIR_PREFIX, Guard, Undo};
 use crate::trace::ask_all;
-use coral_lab::verdict::Seen;
+use coral_lab::verdict::{Fid, Seen};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ pub(super) struct Probe {
     /// Places of the processes that keep the operations.
     places: Vec<PathBuf>,
     /// FIDs of what was worked on, as the stopwatches have them.
-    fids: Vec<(u64, u32, u32)>,
+    fids: Vec<Fid>,
     /// Its own operations so far, and when they were fetched last.
     own: Seen,
     fetched: Instant,
@@ -45,10 +46,11 @@ impl Probe {
         let dir = mount.join(format!("{DIR_PREFIX}{}", std::process::id()));
         guard.note(&Undo::Remove { dir: dir.clone() })?;
         std::fs::create_dir(&dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
+        let fids = vec![fid(&dir)?];
         Ok(Probe {
             dir,
             places: places.to_owned(),
-            fids: Vec::new(),
+            fids,
             own: Seen::default(),
             fetched: Instant::now(),
             left_out: Vec::new(),
@@ -83,8 +85,13 @@ impl Probe {
     }
 
     /// Its own operations.
-    pub(super) fn own(self) -> Seen {
-        self.own
+    pub(super) fn own(&self) -> &Seen {
+        &self.own
+    }
+
+    /// What it has worked on.
+    pub(super) fn fids(&self) -> BTreeSet<Fid> {
+        self.fids.iter().copied().collect()
     }
 
     /// Takes its own operations from the rings of all processes.
@@ -122,27 +129,105 @@ impl Probe {
     }
 
     /// Writes of 4 KiB in a second, each on disk before the next, of `programs` at once for so long.
-    pub(super) fn rate(&self, programs: usize, time: Duration) -> Result<f64, String> {
-        let one = |i: usize| -> std::io::Result<usize> {
-            let mut file = File::create(self.dir.join(format!("{programs}-{i}")))?;
-            let (begun, mut count) = (Instant::now(), 0);
-            while begun.elapsed() < time {
-                file.write_all(&[7; SMALL_BYTES])?;
-                file.sync_data()?;
-                count += 1;
-            }
-            Ok(count)
-        };
-        let counts: Vec<std::io::Result<usize>> = std::thread::scope(|s| {
-            let threads: Vec<_> = (0..programs).map(|i| s.spawn(move || one(i))).collect();
-            let ended = threads.into_iter().map(|t| t.join());
-            ended
-                .map(|r| r.unwrap_or_else(|_| Err(std::io::Error::other("a program failed"))))
-                .collect()
+    pub(super) fn rate(&mut self, programs: usize, time: Duration) -> Result<f64, String> {
+        let names = (0..programs).map(|i| self.dir.join(format!("{programs}-{i}")));
+        let names: Vec<PathBuf> = names.collect();
+        let files = names.iter().map(File::create);
+        let files: std::io::Result<Vec<File>> = files.collect();
+        let failed = |e: std::io::Error| format!("'{}': {e}", self.dir.display());
+        let mut files = files.map_err(failed)?;
+        let rate = rate(&mut files, time, |file, _| {
+            file.write_all(&[7; SMALL_BYTES])?;
+            file.sync_data()
         });
-        let all = counts.into_iter().sum::<std::io::Result<usize>>();
-        let all = all.map_err(|e| format!("'{}': {e}", self.dir.display()))?;
-        Ok(all as f64 / time.as_secs_f64())
+        let rate = rate.map_err(failed)?;
+        for name in &names {
+            self.fids.push(fid(name)?);
+        }
+        Ok(rate)
+    }
+
+    /// Files made and removed in a second by so many programs, each in a directory of its own.
+    pub(super) fn names(&mut self, programs: usize, time: Duration) -> Result<f64, String> {
+        let dirs = (0..programs).map(|i| self.dir.join(format!("names-{programs}-{i}")));
+        let mut dirs: Vec<PathBuf> = dirs.collect();
+        for dir in &dirs {
+            std::fs::create_dir(dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
+            self.fids.push(fid(dir)?);
+        }
+        make_names(&mut dirs, true, time)
+    }
+
+    /// The same of two programs in a directory of the load's.
+    pub(super) fn names_there(
+        &mut self,
+        dir: &Path,
+        time: Duration,
+        guard: &mut Guard,
+    ) -> Result<f64, String> {
+        let name = |i: usize| dir.join(format!("{DIR_PREFIX}{}-{i}", std::process::id()));
+        let mut names = [name(0), name(1)];
+        for name in &names {
+            guard.note(&Undo::Remove { dir: name.clone() })?;
+        }
+        make_names(&mut names, false, time)
+    }
+}
+
+/// Files made and removed in a second, by one program for each of these: files, or directories in which they are.
+fn make_names(places: &mut [PathBuf], in_them: bool, time: Duration) -> Result<f64, String> {
+    let shown = places.first().map(|p| p.display().to_string());
+    let rate = rate(places, time, |place, i| {
+        let name = match in_them {
+            true => place.join(i.to_string()),
+            false => place.clone(),
+        };
+        File::create_new(&name)?;
+        std::fs::remove_file(&name)
+    });
+    rate.map_err(|e| format!("'{}': {e}", shown.unwrap_or_default()))
+}
+
+/// What programs do in a second, one for each place at once, for so long.
+fn rate<T: Send>(
+    places: &mut [T],
+    time: Duration,
+    does: impl Fn(&mut T, usize) -> std::io::Result<()> + Sync,
+) -> std::io::Result<f64> {
+    let one = |place: &mut T| -> std::io::Result<usize> {
+        let (begun, mut count) = (Instant::now(), 0);
+        while begun.elapsed() < time {
+            does(place, count)?;
+            count += 1;
+        }
+        Ok(count)
+    };
+    let one = &one;
+    let counts: Vec<std::io::Result<usize>> = std::thread::scope(|s| {
+        let threads: Vec<_> = (places.iter_mut())
+            .map(|place| s.spawn(move || one(place)))
+            .collect();
+        let ended = threads.into_iter().map(|t| t.join());
+        ended
+            .map(|r| r.unwrap_or_else(|_| Err(std::io::Error::other("a program failed"))))
+            .collect()
+    });
+    let all = counts.into_iter().sum::<std::io::Result<usize>>()?;
+    Ok(all as f64 / time.as_secs_f64())
+}
+
+/// A directory by its FID, as it is seen below a mount.
+pub(super) fn path_of(mount: &Path, (seq, oid, ver): Fid) -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
+    let out = Command::new(program)
+        .args(["lfs", "fid2path"])
+        .arg(mount)
+        .arg(format!("[{seq:#x}:{oid:#x}:{ver:#x}]"))
+        .output()
+        .map_err(|e| format!("lfs: {e}"))?;
+    match out.status.success() {
+        true => Ok(PathBuf::from(String::from_utf8_lossy(&out.stdout).trim())),
+        false => Err(String::from_utf8_lossy(&out.stderr).trim().to_owned()),
     }
 }
 
@@ -160,7 +245,7 @@ fn lfs(args: &[&str], path: &Path) -> Result<String, String> {
     }
 }
 
-fn fid(path: &Path) -> Result<(u64, u32, u32), String> {
+fn fid(path: &Path) -> Result<Fid, String> {
     let text = lfs(&["path2fid"], path)?;
     let fid: coral_wire::fid::Fid = text
         .trim()

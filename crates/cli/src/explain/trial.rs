@@ -2,20 +2,21 @@
 //! which of the two it was.
 
 use super::guard::{Guard, Undo, buffers};
-use super::probe::Probe;
+use super::probe::{Probe, path_of};
 use super::{judge, wait, watched, with_source};
 use crate::args::Explain;
 use crate::control::Ask;
 use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, print};
 use coral_lab::verdict::{
-    Facts, LEAST_COUNT, OpKind, Outcome, Seen, Trial, Verdict, Window, Windows, again, alone,
-    locks, swap, this_host, threads, trial, two_at_once,
+    Cause, Facts, Fid, LEAST_COUNT, Load, OpKind, Outcome, Rates, Seen, Trial, Verdict, Was,
+    Window, Windows, again, alone, locks, swap, this_host, threads, trial, two_at_once,
 };
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Shortest window: ten operations should be in it.
 const WINDOW_LEAST_S: f64 = 0.5;
@@ -27,6 +28,9 @@ struct Maker<'a> {
     e: &'a Explain,
     sockets: Vec<PathBuf>,
     guard: Guard,
+    /// The load that is to be explained, and what a trial has worked on itself.
+    load: Load,
+    own: BTreeSet<Fid>,
 }
 
 /// Entry of `coral explain --try`.
@@ -40,6 +44,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
     let find::Named { sockets, .. } = find::named(&e.places, HOW)?;
     let Looked {
         seen,
+        whole,
         window: before,
         of,
     } = looked(e)?;
@@ -52,6 +57,10 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
             e.window
         ));
     }
+    let load = Load::of(&whole, e.window);
+    if let Some(why) = load.is_over(&whole, e.window) {
+        return Err(format!("{why}, so that nothing can be tried: {AGAIN}"));
+    }
     if !e.json {
         print(&verdict.to_string())?;
     }
@@ -62,6 +71,8 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         e,
         sockets,
         guard: Guard::start()?,
+        load,
+        own: BTreeSet::new(),
     };
     let made = maker.make(&trial, &verdict, &before);
     let put_back = maker.guard.put_back();
@@ -70,8 +81,15 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
     }
     let outcome = made?;
     tell(e, &verdict, of, Some(&outcome))?;
-    put_back.map(|_| ())
+    put_back?;
+    match (outcome.was, outcome.why) {
+        (Was::Ended, Some(why)) => Err(format!("{why}, so that nothing can be said: {AGAIN}")),
+        _ => Ok(()),
+    }
 }
+
+/// What is to do where the load did not last.
+const AGAIN: &str = "put a load on it that goes on for longer than the trial, and try again";
 
 /// Waits for a window, and what was seen in it.
 fn looked(e: &Explain) -> Result<Looked, String> {
@@ -82,6 +100,7 @@ fn looked(e: &Explain) -> Result<Looked, String> {
     Ok(Looked {
         seen,
         window: Window::of(&all, e.window),
+        whole: all,
         of: (seconds, ago),
     })
 }
@@ -89,6 +108,8 @@ fn looked(e: &Explain) -> Result<Looked, String> {
 /// What was seen in a window.
 struct Looked {
     seen: Seen,
+    /// All that the processes told.
+    whole: Seen,
     window: Window,
     /// The seconds that it is of, and how long ago the last operation ended.
     of: (f64, f64),
@@ -114,25 +135,39 @@ impl Maker<'_> {
         eprintln!("{text}");
     }
 
+    /// Makes it. What comes out counts only where the load went on, from its beginning to its end.
     fn make(&mut self, trial: &Trial, v: &Verdict, before: &Window) -> Result<Outcome, String> {
+        let begun = Instant::now();
+        let made = self.outcome(trial, v, before)?;
+        // Where there are windows it was looked at in the one with the change.
+        if matches!(trial, Trial::Parameter(..) | Trial::RouterBuffers(..)) {
+            return Ok(made);
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        let ended = self.ended(&ask_all(&self.e.places)?.whole()?, seconds);
+        Ok(ended.unwrap_or(made))
+    }
+
+    /// What is said where the load did not go on in the last `seconds`.
+    fn ended(&self, seen: &Seen, seconds: f64) -> Option<Outcome> {
+        let why = self.load.ended(seen, &self.own, seconds);
+        why.map(Outcome::ended)
+    }
+
+    fn outcome(&mut self, trial: &Trial, v: &Verdict, before: &Window) -> Result<Outcome, String> {
         let first = || v.causes.first().ok_or("there is no cause to try");
         match trial {
             Trial::Parameter(pattern, value) => {
                 self.parameters(pattern, value)?;
-                Ok(self.windows(before)?.outcome(first()?))
+                self.windows(before, first()?)
             }
             Trial::RouterBuffers(router, large) => {
                 self.router(router, *large as usize)?;
-                Ok(self.windows(before)?.outcome(first()?))
+                self.windows(before, first()?)
             }
             Trial::ClearCache => self.clear_cache(),
             Trial::Probe => self.probe(v),
-            Trial::Concurrency => {
-                let probe =
-                    self.directory("files are written by one program, then by two at once")?;
-                let half = Duration::from_secs_f64(self.e.window / 2.0);
-                Ok(two_at_once(probe.rate(1, half)?, probe.rate(2, half)?))
-            }
+            Trial::Concurrency => self.two_at_once(v),
             Trial::CountLocks => self.count_locks(v),
             Trial::WatchThreads => {
                 self.say(&format!(
@@ -154,18 +189,59 @@ impl Maker<'_> {
         }
     }
 
+    /// One program, and two at once: where the load makes or removes names in one directory these do the same, also in that one.
+    fn two_at_once(&mut self, v: &Verdict) -> Result<Outcome, String> {
+        let mount = self.mount()?;
+        let there = v.directory.map(|fid| path_of(&mount, fid));
+        let there = match there.transpose() {
+            Ok(there) => there,
+            Err(why) => {
+                self.say(&format!("left out: the directory of the load: {why}"));
+                None
+            }
+        };
+        let time = |parts: f64| Duration::from_secs_f64(self.e.window / parts);
+        let Some(dir) = there else {
+            let half = time(2.0);
+            let mut probe =
+                self.directory("files are written by one program, then by two at once")?;
+            let (one, two) = (probe.rate(1, half)?, probe.rate(2, half)?);
+            self.own = probe.fids();
+            let there = None;
+            return Ok(two_at_once(Rates { one, two, there }));
+        };
+        let third = time(3.0);
+        let mut probe = self.directory(&format!(
+            "files are made and removed by one program, by two at once in '{}', where the load works, and by two in directories of their own, these",
+            dir.display()
+        ))?;
+        let one = probe.names(1, third)?;
+        let there = Some(probe.names_there(&dir, third, &mut self.guard)?);
+        let two = probe.names(2, third)?;
+        self.own = probe.fids();
+        Ok(two_at_once(Rates { one, two, there }))
+    }
+
     /// The window with the change; then it is put back, and the window after that.
-    fn windows(&mut self, before: &Window) -> Result<Windows, String> {
-        let with = looked(self.e)?.window;
+    fn windows(&mut self, before: &Window, first: &Cause) -> Result<Outcome, String> {
+        let Looked {
+            window: with,
+            whole,
+            ..
+        } = looked(self.e)?;
+        if let Some(ended) = self.ended(&whole, self.e.window) {
+            return Ok(ended);
+        }
         let guard = std::mem::replace(&mut self.guard, Guard::start()?);
         let said = guard.put_back()?;
         said.iter().for_each(|l| self.say(l));
         let after = looked(self.e)?.window;
-        Ok(Windows {
+        let windows = Windows {
             before: before.clone(),
             with,
             after,
-        })
+        };
+        Ok(windows.outcome(first))
     }
 
     fn ask(&self, socket: &Path, what: &Value) -> Result<Value, String> {
@@ -250,13 +326,18 @@ impl Maker<'_> {
         Ok(swap(before, with))
     }
 
-    /// A directory for files below the first mount that is there.
-    fn directory(&mut self, what: &str) -> Result<Probe, String> {
+    /// The first mount that is there.
+    fn mount(&self) -> Result<PathBuf, String> {
         let mount = self.sockets.iter().find_map(|s| {
             let status = self.ask(s, &json!(Ask::Status)).ok()?;
             status["mount"].as_str().map(PathBuf::from)
         });
-        let mount = mount.ok_or("this trial makes files: name a mount too")?;
+        mount.ok_or_else(|| "this trial makes files: name a mount too".to_owned())
+    }
+
+    /// A directory for files below that mount.
+    fn directory(&mut self, what: &str) -> Result<Probe, String> {
+        let mount = self.mount()?;
         self.say(&format!(
             "trying: small {what}, in a directory of their own below '{}', which goes afterwards",
             mount.display()
@@ -277,6 +358,7 @@ impl Maker<'_> {
             .left_out
             .iter()
             .for_each(|w| self.say(&format!("left out: {w}")));
+        self.own = probe.fids();
         let own = probe.own();
         let facts = own.facts(&own.joined());
         Ok(alone(&judge(&facts), &facts, v))

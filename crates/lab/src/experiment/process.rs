@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 const USER_HZ: f64 = 100.0;
 /// Between looks at whether time is up.
 const LOOK: Duration = Duration::from_millis(50);
+/// Commands end together where no more than this lies between their ends.
+const APART: Duration = Duration::from_millis(150);
 /// How long what was killed may take to end. A process that waits in the kernel, as for a mount whose server is gone, ends no sooner
 /// than its wait.
 const KILLED: Duration = Duration::from_secs(20);
@@ -68,6 +70,8 @@ pub struct Ended {
 pub enum Moment<'a> {
     /// They are about to be released; these are their pids.
     Ready(&'a [u32]),
+    /// Some have ended, and others have gone on since then for [`APART`]: what all of them did together is over. This comes once.
+    Apart,
     /// All have ended, and can be read in /proc still.
     Ended,
 }
@@ -174,7 +178,7 @@ pub fn run_together(
     let mut ends: Vec<Option<(f64, f64)>> = vec![None; roles.len()];
     let mut timed_out = vec![false; roles.len()];
     let deadline = begin + timeout;
-    let mut killed = None;
+    let (mut killed, mut is_apart) = (None, false);
     while ends.iter().any(Option::is_none) {
         match rx.recv_timeout(LOOK) {
             Ok((i, end)) => ends[i] = Some(end?),
@@ -187,6 +191,16 @@ pub fn run_together(
             return Err(io::Error::new(io::ErrorKind::Interrupted, why));
         }
         let now = clock::now();
+        let first = ends
+            .iter()
+            .flatten()
+            .map(|e| e.0)
+            .fold(f64::INFINITY, f64::min);
+        let others = ends.iter().any(Option::is_none);
+        if !is_apart && others && (now - begin).as_secs_f64() >= first + APART.as_secs_f64() {
+            is_apart = true;
+            at(Moment::Apart);
+        }
         if killed.is_none() && now >= deadline {
             killed = Some(now);
             for i in (0..roles.len()).filter(|i| ends[*i].is_none()) {
@@ -524,6 +538,7 @@ mod tests {
                 let sources: Vec<Box<dyn Source>> = vec![Box::new(Processes::new(named))];
                 sampler = Sampler::start(sources, Duration::from_secs(60), &|| false).ok();
             }
+            Moment::Apart => {}
             Moment::Ended => samples = sampler.take().map(|s| s.stop(&|| false)),
         })
         .unwrap();
@@ -533,6 +548,25 @@ mod tests {
             let written = series.bins.iter().map(|b| b.sum).sum::<f64>() * 60.0;
             assert!((written - WRITTEN).abs() < 1.0, "{role}: {written}");
         }
+    }
+
+    #[test]
+    fn the_end_of_what_all_did_together_is_told_once() {
+        let tmp = tempfile::tempdir().unwrap();
+        let told = |scripts: &[&str]| {
+            let roles = scripts.iter().enumerate();
+            let roles: Vec<Role> = roles
+                .map(|(i, script)| role(tmp.path(), &format!("r{i}"), script))
+                .collect();
+            let mut told = 0;
+            run_together(&roles, Duration::from_secs(60), &|| None, |at| {
+                told += u32::from(matches!(at, Moment::Apart));
+            })
+            .unwrap();
+            told
+        };
+        assert_eq!(told(&["true", "sleep 0.3", "sleep 0.6"]), 1);
+        assert_eq!(told(&["sleep 0.3"]), 0);
     }
 
     #[test]

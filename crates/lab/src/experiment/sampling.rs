@@ -37,11 +37,15 @@ impl Runner<'_> {
     }
 }
 
-/// This machine in the means of a step.
-pub(super) fn host_of(samples: &Samples, used: Used) -> Host {
+/// This machine in the means of a step; where not all commands ended together, of the time in which it was seen who used it.
+pub(super) fn host_of(samples: &Samples, used: Used, is_common: bool) -> Host {
     let mean = |name: &str| {
         let series = samples.series.get(name);
         series.and_then(|s| s.mean()).unwrap_or(0.0)
     };
-    used.here(mean("host/cpu_busy"), mean("host/swap_in"))
+    let busy = match is_common {
+        true => used.ours + used.others,
+        false => mean("host/cpu_busy"),
+    };
+    used.here(busy, mean("host/swap_in"))
 }

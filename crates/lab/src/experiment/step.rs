@@ -12,7 +12,7 @@ use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use super::tcp_watch::TcpWatch;
 use crate::clock;
 use crate::collect::{Samples, read_sadf};
-use crate::verdict::{Host, Look, Processors, STOPWATCHES, explain};
+use crate::verdict::{Host, Look, Processors, STOPWATCHES, Seen};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -33,6 +33,14 @@ pub(super) enum Stop {
     Failed(String),
     /// The run directory cannot be written.
     Store(StoreError),
+}
+
+/// When the commands of a step ran.
+struct Time {
+    /// They began.
+    released: Instant,
+    /// Some ended before others: what the processes told then, so many seconds after the beginning, and when the first ended.
+    together: Option<(Result<Seen, String>, f64, f64)>,
 }
 
 /// Makes steps, with the rig between them.
@@ -112,27 +120,45 @@ impl Runner<'_> {
         let mounts: Vec<PathBuf> = mounts.filter_map(|m| m.canonicalize().ok()).collect();
         record.started_ms = clock::unix_ms();
         let begun = clock::now();
+        let mut released = begun;
         let pause = spec.run.sample.max(TCP_PAUSE);
         let tcp = TcpWatch::start(self.settings.tcp.clone(), self.places(), pause);
         let ends = || self.ends().is_some();
-        let (mut processors, mut used) = (None, None);
+        let (mut processors, mut used, mut together) = (None, None, None);
         let ended = self.timed(&roles, |at| match at {
             Moment::Ready(pids) => {
                 sampler = self.sampler(&roles, pids, raw);
                 processors = Some(Processors::begin(&mounts, LOOK_PAUSE));
+                released = clock::now();
+            }
+            // What the records have of the time in which all ran goes with every later operation.
+            Moment::Apart => {
+                used = processors.take().map(Processors::end);
+                together = Some((self.told(), released.elapsed().as_secs_f64()));
             }
             Moment::Ended => {
-                used = processors.take().map(Processors::end);
+                used = processors.take().map(Processors::end).or(used.take());
                 samples = sampler.take().map(|s| s.stop(&ends));
             }
         });
         let used = used.or_else(|| processors.map(Processors::end));
-        let (used, tcp) = (used.unwrap_or_default(), tcp.end());
+        let (used, mut tcp) = (used.unwrap_or_default(), tcp.end());
         let samples = samples.or_else(|| sampler.map(|s| s.stop(&ends)));
         if let Some(mut samples) = samples {
             self.sar(&point, step, raw, &mut samples);
-            let host = host_of(&samples, used);
-            record.verdict = self.verdict((host, tcp), begun, raw);
+            let host = host_of(&samples, used, together.is_some());
+            let ends = ended.iter().flatten().map(|e| e.seconds);
+            let first_s = ends.fold(f64::INFINITY, f64::min);
+            let time = Time {
+                released,
+                together: together.map(|(seen, at_s)| (seen, at_s, first_s)),
+            };
+            if let Some((.., first_s)) = &time.together {
+                let begun_s = released.duration_since(begun).as_secs_f64();
+                let common = tcp.iter().filter(|l| l.at_s <= begun_s + first_s).count();
+                tcp.truncate(common.max(2));
+            }
+            record.verdict = self.verdict((host, tcp), time, raw);
             let name = format!("{raw}/samples.json");
             self.run.write(&name, &samples).map_err(|e| e.to_string())?;
             record.samples = Some(name);
@@ -420,10 +446,11 @@ impl Runner<'_> {
         Ok(did)
     }
 
-    /// What limited the commands that have just ended; None: no Coral processes are known here. All records go into the run, for
-    /// `coral explain`: those of the last step stay. Of commands that mounted file systems through the library and wrote down what
-    /// their stopwatches saw, these count, and the mounts do not. What was before the commands, such as the mounting, is left out.
-    fn verdict(&self, (host, tcp): (Host, Vec<Look>), begun: Instant, raw: &str) -> Option<String> {
+    /// What limited the commands that have just ended, in the time in which all of them ran; None: no Coral processes are known here.
+    /// All records go into the run, for `coral explain`: those of the last step stay. Of commands that mounted file systems through
+    /// the library and wrote down what their stopwatches saw, these count, and the mounts do not. What was before the commands, such as
+    /// the mounting, is left out.
+    fn verdict(&self, (host, tcp): (Host, Vec<Look>), time: Time, raw: &str) -> Option<String> {
         let own = taken_stopwatches(&self.run.path().join(raw));
         let mut places = match own.is_empty() {
             true => self.clients(),
@@ -433,21 +460,39 @@ impl Runner<'_> {
         if places.is_empty() && own.is_empty() {
             return None;
         }
-        let seen = (self.settings.trace)(&places).and_then(|mut seen| {
-            for answer in &own {
-                seen.take(answer)?;
+        let since_s = |at: Instant| clock::now().duration_since(at).as_secs_f64();
+        let is_common = time.together.is_some();
+        let seen = match time.together {
+            Some((seen, at_s, first_s)) if own.is_empty() => {
+                seen.map(|seen| seen.within(at_s, at_s - first_s, is_common))
             }
-            let since = clock::now().duration_since(begun);
-            let mut seen = seen.last(since.as_secs_f64());
+            together => (self.settings.trace)(&places).and_then(|mut seen| {
+                for answer in &own {
+                    seen.take(answer)?;
+                }
+                let from_s = since_s(time.released);
+                let first_s = together.map_or(from_s, |(.., first_s)| first_s);
+                Ok(seen.within(from_s, from_s - first_s, is_common))
+            }),
+        };
+        let seen = seen.and_then(|mut seen| {
             seen.hosts.push(host);
             seen.tcp = tcp;
             let kept = self.run.write(STOPWATCHES, &seen);
             kept.map(|()| seen).map_err(|e| e.to_string())
         });
         Some(match seen {
-            Ok(seen) => explain(&seen.facts(&seen.joined())).of_record().to_string(),
+            Ok(seen) => seen.judged().to_string(),
             Err(why) => format!("verdict: unknown: {why}\n"),
         })
+    }
+
+    /// What all processes tell that are known here.
+    fn told(&self) -> Result<Seen, String> {
+        match self.places() {
+            none if none.is_empty() => Err("no Coral process is known here".to_owned()),
+            places => (self.settings.trace)(&places),
+        }
     }
 
     /// Where the processes of all mounts can be asked.

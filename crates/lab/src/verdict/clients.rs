@@ -5,7 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Facts, Path, seconds};
+use super::facts::{Facts, OpKind, Path, seconds};
+use super::hosts::{CORE_BUSY, CPU_WAIT};
+use super::links::Link;
+use super::notes::kind_of;
 use super::rules::RTT_NEAR_S;
 use crate::attribution::{Joined, JoinedOp, Segment};
 
@@ -23,6 +26,8 @@ pub struct Clients {
     pub count: u64,
     /// Seconds of these, all together.
     pub seconds: f64,
+    /// Operations by name.
+    pub ops: Vec<OpKind>,
     /// Their paths, by target.
     pub paths: Vec<Path>,
 }
@@ -40,15 +45,28 @@ pub(super) fn clients(
 ) -> Vec<Clients> {
     let mut used: BTreeMap<usize, (u64, Vec<usize>)> =
         ops.iter().map(|o| (o.client, (0, vec![]))).collect();
+    let mut nearest: BTreeMap<usize, f64> = BTreeMap::new();
     for ((client, target), p) in paths(&|client| Some(client)) {
         let (rpcs, targets) = used.entry(client).or_default();
         *rpcs += p.rpcs;
         targets.push(target);
+        if p.rpcs >= ENOUGH_OF_PATH {
+            let least = nearest.entry(client).or_insert(f64::INFINITY);
+            *least = least.min(p.rtt_s);
+        }
     }
-    let mut alike: BTreeMap<&[usize], usize> = BTreeMap::new();
+    // One that is known to be far from all is not taken together with those that are near.
+    let is_far = |client: &usize| {
+        let least = nearest.get(client).copied().filter(|s| s.is_finite());
+        least.is_some_and(|s| s > RTT_NEAR_S)
+    };
+    let mut alike: BTreeMap<(&[usize], bool), usize> = BTreeMap::new();
     let groups = used.iter().map(|(client, (rpcs, targets))| match rpcs {
         ENOUGH_RPCS.. => (*client, *client),
-        _ => (*client, *alike.entry(targets).or_insert(*client)),
+        _ => {
+            let of = (targets.as_slice(), is_far(client));
+            (*client, *alike.entry(of).or_insert(*client))
+        }
     });
     let groups: BTreeMap<usize, usize> = groups.collect();
     if groups.values().collect::<BTreeSet<_>>().len() < 2 {
@@ -65,6 +83,9 @@ pub(super) fn clients(
         let own = all.entry(g).or_default();
         own.count += 1;
         own.seconds += seconds(o.ns());
+        let kind = kind_of(&mut own.ops, &o.op.op);
+        kind.count += 1;
+        kind.seconds += seconds(o.ns());
         for p in &o.parts {
             let of = at.entry((g, p.at)).or_default();
             *of.entry(p.segment).or_default() += seconds(p.ns());
@@ -80,16 +101,19 @@ pub(super) fn clients(
 }
 
 /// Of paths with few RPCs the least times are those of all clients to these targets, as far as the client is not farther from
-/// everything.
+/// everything: from what it sent enough to, or from all together.
 fn believe(own: &mut [Path], together: &[Path]) {
-    let nearest = match own.iter().map(|p| p.rpcs).sum::<u64>() {
-        ENOUGH_RPCS.. => own.iter().map(|p| p.rtt_s).fold(f64::INFINITY, f64::min),
-        _ => 0.0,
+    let total = own.iter().map(|p| p.rpcs).sum::<u64>();
+    let least = |what: fn(&Path) -> f64| {
+        let is_sure = |p: &&Path| total >= ENOUGH_RPCS || p.rpcs >= ENOUGH_OF_PATH;
+        let sure = own.iter().filter(is_sure).map(what);
+        sure.min_by(f64::total_cmp).unwrap_or(0.0)
     };
+    let (nearest, held) = (least(|p| p.rtt_s), least(|p| p.send_s));
     for p in own.iter_mut().filter(|p| p.rpcs < ENOUGH_OF_PATH) {
         if let Some(all) = together.iter().find(|o| o.target == p.target) {
             p.rtt_s = p.rtt_s.min(all.rtt_s.max(nearest));
-            p.send_s = p.send_s.min(all.send_s);
+            p.send_s = p.send_s.min(all.send_s.max(held));
         }
     }
 }
@@ -106,8 +130,9 @@ pub(super) struct View<'a> {
     pub seconds: f64,
     /// Paths from them.
     pub paths: &'a [Path],
-    /// Least time there and back on each of these, seconds. Of a busy way even the quickest RPC may have stood in a queue: where TCP has
-    /// measured the way, that counts, with what was held back before it was sent.
+    /// Least time there and back on each of these, seconds. Of a busy way even the quickest RPC may have stood in a queue, or waited for
+    /// a processor: where TCP has measured such a way, that counts, with what was held back before it was sent. Elsewhere it does not:
+    /// what LNet holds back where it arrives, TCP has never seen, and nobody stamps it.
     pub there: Vec<f64>,
 }
 
@@ -121,7 +146,13 @@ struct LeastTrips<'a> {
 impl<'a> LeastTrips<'a> {
     fn new(f: &'a Facts) -> Self {
         let mut all = Self::default();
-        for l in f.links.iter().filter(|l| l.least_rtt_s > 0.0) {
+        let is_starved =
+            (f.hosts.iter()).any(|h| h.busiest_core >= CORE_BUSY || h.cpu_wait >= CPU_WAIT);
+        // What stands before one direction delays the answers to the other.
+        let queues = f.links.iter().filter(|l| is_starved || l.has_queue());
+        let queues: BTreeSet<[&str; 2]> = queues.map(Link::ends).collect();
+        let queued = f.links.iter().filter(|l| queues.contains(&l.ends()));
+        for l in queued.filter(|l| l.least_rtt_s > 0.0) {
             for (from, to) in [(l.from.as_str(), l.to.as_str()), (&l.to, &l.from)] {
                 for least in [
                     all.between.entry((from, to)).or_insert(f64::INFINITY),
@@ -283,10 +314,30 @@ mod tests {
         let all = told_apart(&[(0, 0, 30, 0.02), (1, 1, 30, 0.000_1), (2, 2, 900, 0.000_1)]);
         assert_eq!(all.len(), 3);
         assert!(all.iter().all(|c| c.paths.len() == 1), "{all:?}");
-        // the same targets: there it is one group
-        let all = told_apart(&[(0, 0, 30, 0.02), (1, 0, 30, 0.000_1), (2, 2, 900, 0.000_1)]);
-        let nids: Vec<usize> = all.iter().map(|c| c.nids.len()).collect();
-        assert_eq!(nids, [2, 1]);
+        // the same targets: there it is one group, unless one is known to be far
+        let groups = |rpcs: u64, far: f64| {
+            let few = [(0, 0, rpcs, far), (1, 0, rpcs, 0.000_1)];
+            let all = told_apart(&[few[0], few[1], (2, 2, 900, 0.000_1)]);
+            all.iter().map(|c| c.nids.len()).collect::<Vec<_>>()
+        };
+        assert_eq!(groups(30, 0.001), [2, 1]);
+        assert_eq!(groups(9, 0.02), [2, 1], "it may have been a queue");
+        assert_eq!(groups(30, 0.02), [1, 1, 1]);
+    }
+
+    /// 21 requests to each of two OSTs that are 20 ms away, and three to the MDT, which another client that is near uses too.
+    #[test]
+    fn the_way_of_another_client_is_not_its_own() {
+        let used = |c: usize, rpcs: [u64; 3], s: f64| {
+            let used = rpcs.into_iter().enumerate();
+            used.map(move |(t, rpcs)| (c, t, rpcs, s))
+        };
+        let far = used(0, [3, 21, 21], 0.02);
+        let all: Vec<_> = far.chain(used(1, [90, 900, 900], 0.000_04)).collect();
+        let all = told_apart(&all);
+        let own = all.iter().find(|c| c.nids == ["c0@tcp"]).unwrap();
+        let ways: Vec<_> = own.paths.iter().map(|p| (p.rtt_s, p.send_s)).collect();
+        assert_eq!(ways, [(0.02, 0.01); 3]);
     }
 
     /// A client has sent one or two RPCs to each of 40 targets, some of which stood in a queue; others have sent many.
@@ -316,6 +367,7 @@ mod tests {
             from: from.into(),
             to: to.into(),
             least_rtt_s,
+            waiting_bytes: 1e6,
             ..Default::default()
         };
         let path = Path {
@@ -342,6 +394,11 @@ mod tests {
         let far = f.far_views();
         let far: Vec<&String> = far.iter().flat_map(|v| v.nids).collect();
         assert_eq!(far, ["d@tcp", "e@tcp"], "the first has a queue only");
+        // a short round trip of TCP over which nothing waits: it is LNet that holds back what comes in
+        let mut free = f.clone();
+        free.links.iter_mut().for_each(|l| l.waiting_bytes = 500.0);
+        let there: Vec<f64> = free.views().iter().map(|v| v.there[0]).collect();
+        assert_eq!(there, [0.03; 3]);
         let together = Facts {
             clients: vec![],
             paths: vec![path],

@@ -4,10 +4,11 @@ use std::fmt;
 
 use crate::attribution::Segment;
 
-use super::facts::{Data, Facts, Path};
+use super::facts::{Facts, Host, Path, Transfers};
 use super::going::Going;
-use super::hosts::CORE_BUSY;
-use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms};
+use super::hosts::{CORE_BUSY, nearly_full};
+use super::notes::{ahead, notes};
+use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms, own_directories};
 use super::trial::LEAST_COUNT;
 
 /// How far Little's law may be off before the stamps are not believed.
@@ -34,6 +35,10 @@ const NEARLY_ALL: f64 = 0.95;
 const ASK_SERVERS: &str = "ask the servers and routers too: name their directories";
 /// What is to do where they were asked, and have forgotten.
 const FORGOTTEN: &str = "the servers were asked, and their records of these requests have made room for later ones: ask while the other load on them rests, or sooner after this one";
+/// What is to do without a load.
+const PUT_LOAD: &str = "put load on it, and ask again";
+/// What tells more where all have told, and nobody has stamped it.
+const SEE_TRACE: &str = "see with `coral trace` which operations these are: no stamp tells for what they waited, as of a task that waits for a processor";
 /// Why nothing is said where programs only wait for each other.
 const ONLY_LOCKS: &str =
     "programs wait for locks that programs have (fcntl, flock), and do nothing else";
@@ -64,41 +69,6 @@ impl Little {
     }
 }
 
-/// RPCs that carry data of files, in bulk or within the message.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Transfers {
-    /// RPCs.
-    pub rpcs: u64,
-    /// Bytes of one, in the mean.
-    pub mean_bytes: f64,
-    /// Seconds of one, in the mean, from its slot to its reply.
-    pub mean_s: f64,
-    /// Under way at once, in the mean.
-    pub under_way: f64,
-    /// Those of them that had taken a place: what is under a lock of the client's own needs none.
-    pub in_flight: f64,
-    /// Places of all clients at all targets.
-    pub places: u32,
-    /// Targets.
-    pub targets: usize,
-}
-
-impl Transfers {
-    fn of(f: &Facts) -> Option<Transfers> {
-        let used: Vec<&Path> = f.paths.iter().filter(|p| p.data.rpcs > 0).collect();
-        let all = used.iter().fold(Data::default(), |d, p| d.with(p.data));
-        (!used.is_empty()).then(|| Transfers {
-            rpcs: all.rpcs,
-            mean_bytes: all.mean_bytes(),
-            mean_s: all.mean_s(),
-            under_way: all.inside_s / f.window_s.max(1e-12),
-            in_flight: all.placed_s / f.window_s.max(1e-12),
-            places: used.iter().map(|p| p.places).sum(),
-            targets: used.len(),
-        })
-    }
-}
-
 /// What limits a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
@@ -110,8 +80,18 @@ pub struct Verdict {
     pub shares: Vec<(Segment, f64)>,
     /// Why nothing can be said.
     pub unknown: Option<String>,
+    /// There are too few operations for a load.
+    pub is_idle: bool,
+    /// A machine that has hardly any room, where no cause is named.
+    pub nearly_full: Option<String>,
     /// What holds the rate down where nobody is slow and nothing is full: how many operations the programs have under way at once.
     pub at_once: Option<String>,
+    /// What is no cause, and worth a line.
+    pub notes: Vec<String>,
+    /// Why more RPCs with data are under way than operations.
+    pub ahead: Option<&'static str>,
+    /// The directory in which names are made or removed one at a time, for most of the time.
+    pub directory: Option<(u64, u32, u32)>,
     /// RPCs with data: of what size they were, and how many at once.
     pub transfers: Option<Transfers>,
     /// Operations that are left out because programs waited in them for locks that programs have, and their seconds.
@@ -189,10 +169,18 @@ pub fn explain(f: &Facts) -> Verdict {
         found.clear();
     }
     found.splice(0..0, still);
-    let at_once = (found.is_empty() && unknown.is_none())
+    let stands_out = !found.is_empty() || unknown.is_some();
+    let full = nearly_full(f).filter(|_| !stands_out);
+    let nearly_full = full.map(|h| room(h, &little));
+    let at_once = (!stands_out && full.is_none())
         .then(|| at_once(f, &little))
         .flatten();
     let mut next = next(&found, &shares, unknown.as_deref());
+    if is_idle {
+        next = PUT_LOAD.to_owned();
+    } else if next == ASK_SERVERS && f.share(Segment::Remote, None) == 0.0 {
+        next = SEE_TRACE.to_owned();
+    }
     if let (0, Some(g)) = (count, &going) {
         next = what_holds(g);
     }
@@ -205,16 +193,36 @@ pub fn explain(f: &Facts) -> Verdict {
     if next == ASK_SERVERS && forgotten > 0.0 && 2.0 * forgotten >= missing {
         next = FORGOTTEN.to_owned();
     }
+    let directory = f.one_directory.as_ref().filter(|_| !is_idle);
     if at_once.is_some() {
-        next = format!("more programs at once, or more operations at once by each; {next}");
+        let more = "more programs at once, or more operations at once by each";
+        next = match directory {
+            Some(d) => format!("{}; {next}", own_directories(f, d).1),
+            None => format!("{more}; {next}"),
+        };
+    } else if let Some(h) = full {
+        next = format!(
+            "more programs on {} gain little: give it more cores, or measure with clients on other machines; {next}",
+            h.name
+        );
     }
+    let transfers = Transfers::of(f);
     Verdict {
+        is_idle,
+        nearly_full,
+        notes: if stands_out && found.is_empty() {
+            vec![]
+        } else {
+            notes(f, &found)
+        },
+        ahead: transfers.and_then(|t| ahead(f, &t, little.counted)),
+        directory: directory.map(|d| d.fid),
         little,
         causes: found,
         shares,
         unknown,
         at_once,
-        transfers: Transfers::of(f),
+        transfers,
         program_locks: f.program_locks,
         going,
         next,
@@ -319,11 +327,30 @@ fn at_once(f: &Facts, little: &Little) -> Option<String> {
     })
 }
 
+/// A machine without room.
+fn room(h: &Host, little: &Little) -> String {
+    let taken = match h.ours + h.others > 0.0 {
+        true => format!(
+            ", by Coral and its load {:.2} of them, by other programs {:.2}",
+            h.ours, h.others
+        ),
+        false => String::new(),
+    };
+    format!(
+        "the {} cores of {} are {:.0}% busy in the mean{taken}; {:.2} operations are under way at once, {} each",
+        h.core_count,
+        h.name,
+        100.0 * h.cores.min(1.0),
+        little.expected(),
+        ms(little.time_s)
+    )
+}
+
 /// What would tell the first two apart.
 fn next(causes: &[Cause], shares: &[(Segment, f64)], unknown: Option<&str>) -> String {
     match (causes, shares.first()) {
         ([still, ..], _) if still.kind == CauseKind::StandsStill => still.change.clone(),
-        (_, None) => "put load on it, and ask again".to_owned(),
+        (_, None) => PUT_LOAD.to_owned(),
         ([], _) if unknown.is_some() => ASK_SERVERS.to_owned(),
         ([], Some((s, share))) => format!(
             "nothing stands out: {} is the largest part with {:.0}%",
@@ -361,21 +388,34 @@ fn fall(share: f64) -> String {
 impl fmt::Display for Verdict {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let l = &self.little;
-        writeln!(
-            out,
-            "Little's law {}: {:.1} operations/s x {} = {:.2} under way, {:.2} counted",
-            if l.holds() { "holds" } else { "does not hold" },
-            l.rate,
-            ms(l.time_s),
-            l.expected(),
-            l.counted
-        )?;
+        match self.is_idle {
+            true => writeln!(
+                out,
+                "Little's law is not asked: there are too few operations, {} each",
+                ms(l.time_s)
+            )?,
+            false => writeln!(
+                out,
+                "Little's law {}: {:.1} operations/s x {} = {:.2} under way, {:.2} counted",
+                if l.holds() { "holds" } else { "does not hold" },
+                l.rate,
+                ms(l.time_s),
+                l.expected(),
+                l.counted
+            )?,
+        }
         match (&self.unknown, self.causes.first()) {
             (Some(why), _) => writeln!(out, "verdict: unknown: {why}")?,
             (None, Some(c)) => writeln!(out, "verdict: {} ({})", c.kind.name(), c.subject)?,
-            (None, None) => match &self.at_once {
-                Some(why) => writeln!(out, "verdict: nobody is slow and nothing is full: {why}")?,
-                None => writeln!(out, "verdict: nothing stands out")?,
+            (None, None) => match (&self.nearly_full, &self.at_once) {
+                (Some(why), _) => writeln!(
+                    out,
+                    "verdict: nobody is slow, and a machine is nearly full: {why}"
+                )?,
+                (_, Some(why)) => {
+                    writeln!(out, "verdict: nobody is slow and nothing is full: {why}")?
+                }
+                (None, None) => writeln!(out, "verdict: nothing stands out")?,
             },
         }
         for (i, c) in self.causes.iter().enumerate() {
@@ -392,10 +432,17 @@ impl fmt::Display for Verdict {
                 writeln!(out, "   ceiling: {ceiling}")?;
             }
         }
+        for note in &self.notes {
+            writeln!(out, "note: {note}")?;
+        }
         if let Some(t) = &self.transfers {
+            let ahead = match self.ahead {
+                Some(why) => format!("; that is more than operations: {why}"),
+                None => String::new(),
+            };
             writeln!(
                 out,
-                "RPCs with data: {:.0} KiB each in the mean, {:.1} under way to {} target{}, with {:.1} of {} places; {} each",
+                "RPCs with data: {:.0} KiB each in the mean, {:.1} under way to {} target{}, with {:.1} of {} places; {} each{ahead}",
                 t.mean_bytes / 1024.0,
                 t.under_way,
                 t.targets,
@@ -447,17 +494,21 @@ impl fmt::Display for Verdict {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::{Host, OpKind};
+    use super::super::facts::{Data, OpKind};
     use super::super::{Holder, Trial, trial};
     use super::*;
 
     /// One program that reads again and again, near by: 0.8 operations are under way.
     fn one_reader(busiest_core: f64) -> Verdict {
+        explain(&facts_of_one_reader(busiest_core))
+    }
+
+    fn facts_of_one_reader(busiest_core: f64) -> Facts {
         let host = Host {
             busiest_core,
             ..Host::default()
         };
-        explain(&Facts {
+        Facts {
             window_s: 1.0,
             under_way: 0.8,
             ops: vec![OpKind {
@@ -472,7 +523,7 @@ mod tests {
             .into(),
             hosts: vec![host],
             ..Facts::default()
-        })
+        }
     }
 
     #[test]
@@ -530,7 +581,68 @@ mod tests {
             text.contains("verdict: unknown: there is no load: 7 operations in 10.00 s\n"),
             "{text}"
         );
+        let few = "Little's law is not asked: there are too few operations, 1.00 ms each\n";
+        assert!(text.starts_with(few), "{text}");
+        assert_eq!(idle.next, PUT_LOAD);
         assert_eq!(of(700, 1.0).unknown, None, "they are one after the other");
+    }
+
+    #[test]
+    fn a_machine_that_is_nearly_full_needs_no_more_programs() {
+        let of = |cores: f64| {
+            let mut f = facts_of_one_reader(0.89);
+            f.hosts[0] = Host {
+                name: "this machine".into(),
+                cores,
+                core_count: 2,
+                ours: 1.6,
+                others: 0.15,
+                ..f.hosts[0].clone()
+            };
+            explain(&f)
+        };
+        let full = of(0.88);
+        let told = "verdict: nobody is slow, and a machine is nearly full: the 2 cores of this machine are 88% busy in the mean, by Coral and its load 1.60 of them, by other programs 0.15; 0.80 operations are under way at once, 100.0 us each\n";
+        assert!(full.to_string().contains(told), "{full}");
+        assert!(
+            full.next
+                .starts_with("more programs on this machine gain little")
+        );
+        assert_eq!((full.at_once.clone(), trial(&full)), (None, None));
+        let half = of(0.7);
+        assert!(half.at_once.is_some() && half.nearly_full.is_none());
+    }
+
+    #[test]
+    fn what_no_stamp_tells_no_server_tells_either() {
+        let of = |s: Segment| {
+            let mut f = facts_of_one_reader(0.5);
+            f.seconds = [((s, "fs1-OST0000".to_owned()), 0.7)].into();
+            explain(&f).next
+        };
+        assert_eq!(of(Segment::Remote), ASK_SERVERS);
+        assert_eq!(of(Segment::NotPlaced), SEE_TRACE);
+    }
+
+    /// As eight programs look that make files in one directory.
+    #[test]
+    fn where_one_directory_is_worked_in_more_programs_are_not_all_that_helps() {
+        let next = |lock_waiters| {
+            let mut f = facts_of_one_reader(0.5);
+            f.hosts[0].lock_waiters = lock_waiters;
+            f.one_directory = Some(super::super::OneDirectory {
+                fid: (2, 3, 0),
+                client: "c@tcp".into(),
+                op: "CREATE".into(),
+                seconds: 0.7,
+            });
+            let v = explain(&f);
+            assert_eq!(v.directory, Some((2, 3, 0)));
+            v.next
+        };
+        assert!(next(Some(7.0)).starts_with("give each program a directory of its own; "));
+        assert!(next(Some(0.0)).starts_with("more programs, each in a directory of its own; "));
+        assert!(next(None).starts_with("if several programs work in that directory, "));
     }
 
     #[test]

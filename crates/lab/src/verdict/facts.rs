@@ -10,6 +10,7 @@ use super::clients::{Clients, clients};
 use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
 use super::stored::stored;
+use super::trial::LEAST_COUNT;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
 
 /// Moments at which it is counted how many operations are under way: with few of them, operations that come in bursts are missed
@@ -86,6 +87,8 @@ pub struct Path {
     pub data: Data,
     /// Those of them with more than [`SMALL_BYTES`].
     pub large: Data,
+    /// Of [`Data::inside_s`] what reads have.
+    pub reading_s: f64,
     /// RPCs with bulk data.
     pub bulk_rpcs: u64,
     /// Most RPCs a client may have in flight.
@@ -179,6 +182,10 @@ pub struct Host {
     /// The one that took most of them.
     #[serde(default)]
     pub other: Option<String>,
+    /// Threads that waited at once in the kernel for the lock of a directory or a file, in the mean, of programs that use a mount;
+    /// None: it could not be seen.
+    #[serde(default)]
+    pub lock_waiters: Option<f64>,
 }
 
 /// Large buffers of a router.
@@ -194,6 +201,19 @@ pub struct RouterBuffers {
     /// connection waited unread.
     #[serde(default)]
     pub starved: f64,
+}
+
+/// A directory in which a mount makes and removes names one at a time: the kernel lets no more through, however many programs wait.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OneDirectory {
+    /// It.
+    pub fid: (u64, u32, u32),
+    /// NID of the client.
+    pub client: String,
+    /// The operation that has most of the time.
+    pub op: String,
+    /// Seconds of these operations, all together.
+    pub seconds: f64,
 }
 
 /// A file whose lock several clients want.
@@ -245,6 +265,10 @@ pub struct Facts {
     pub contended: Vec<Contended>,
     /// Files that several clients write, past their caches, the worst first.
     pub shared: Vec<Shared>,
+    /// The directory in which most of the time names are made or removed, by one mount and never two at a time.
+    pub one_directory: Option<OneDirectory>,
+    /// Whether all that was asked is on one machine, clients and servers.
+    pub is_one_machine: bool,
     /// Locks that clients were asked to give back, and clients that were.
     pub callbacks: (u64, u32),
     /// Seconds of the RPCs that operations waited for, and those of them with more than [`SMALL_BYTES`] of data.
@@ -269,6 +293,41 @@ pub struct Facts {
     pub lost: u64,
     /// Most by which stamps contradict each other, seconds.
     pub conflict_s: f64,
+}
+
+/// RPCs that carry data of files, in bulk or within the message.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transfers {
+    /// RPCs.
+    pub rpcs: u64,
+    /// Bytes of one, in the mean.
+    pub mean_bytes: f64,
+    /// Seconds of one, in the mean, from its slot to its reply.
+    pub mean_s: f64,
+    /// Under way at once, in the mean.
+    pub under_way: f64,
+    /// Those of them that had taken a place: what is under a lock of the client's own needs none.
+    pub in_flight: f64,
+    /// Places of all clients at all targets.
+    pub places: u32,
+    /// Targets.
+    pub targets: usize,
+}
+
+impl Transfers {
+    pub(super) fn of(f: &Facts) -> Option<Transfers> {
+        let used: Vec<&Path> = f.paths.iter().filter(|p| p.data.rpcs > 0).collect();
+        let all = used.iter().fold(Data::default(), |d, p| d.with(p.data));
+        (!used.is_empty()).then(|| Transfers {
+            rpcs: all.rpcs,
+            mean_bytes: all.mean_bytes(),
+            mean_s: all.mean_s(),
+            under_way: all.inside_s / f.window_s.max(1e-12),
+            in_flight: all.placed_s / f.window_s.max(1e-12),
+            places: used.iter().map(|p| p.places).sum(),
+            targets: used.len(),
+        })
+    }
 }
 
 pub(super) fn seconds(ns: i64) -> f64 {
@@ -334,6 +393,7 @@ impl Facts {
         let asked = j.callbacks.iter().filter(inside);
         let who: BTreeSet<usize> = asked.clone().map(|(c, _)| *c).collect();
         f.callbacks = (asked.count() as u64, who.len() as u32);
+        f.one_directory = one_directory(j, &ops).filter(|d| 2.0 * d.seconds > f.op_s());
         f.waited = waited(j, &ops);
         let enqueues =
             |r: &&JoinedRpc| r.rpc.op != 0 && r.rpc.opc == opc::LDLM_ENQUEUE && counts(r);
@@ -437,6 +497,9 @@ pub(super) fn paths(
                 placed_s: if r.rpc.in_flight > 0 { inside } else { 0.0 },
             };
             p.data = p.data.with(data);
+            if r.rpc.opc != opc::OST_WRITE {
+                p.reading_s += inside;
+            }
             if bytes > SMALL_BYTES {
                 p.large = p.large.with(data);
             }
@@ -500,6 +563,41 @@ fn rtt(r: &JoinedRpc) -> f64 {
     seconds(on_it.map(Part::ns).sum())
 }
 
+/// What holds the kernel's lock of the directory, as FUSE names it.
+const NAMES: [&str; 9] = [
+    "CREATE", "MKNOD", "MKDIR", "SYMLINK", "LINK", "UNLINK", "RMDIR", "RENAME", "RENAME2",
+];
+/// Share of the time of operations on a directory in which two may be under way: when one is answered, the next begins before its
+/// record is made.
+const OVERLAPS: f64 = 0.05;
+
+/// The directory with most of such operations' time, if they never went side by side.
+fn one_directory(j: &Joined, ops: &[&JoinedOp]) -> Option<OneDirectory> {
+    let mut all: BTreeMap<(usize, (u64, u32, u32)), Vec<&JoinedOp>> = BTreeMap::new();
+    let named = ops.iter().filter(|o| o.op.fid.0 != 0);
+    for o in named.filter(|o| NAMES.contains(&&*o.op.op)) {
+        all.entry((o.client, o.op.fid)).or_default().push(o);
+    }
+    let took = |of: &[&JoinedOp]| of.iter().map(|o| o.ns()).sum::<i64>();
+    let ((client, fid), mut of) = all.into_iter().max_by_key(|(_, of)| took(of))?;
+    of.sort_by_key(|o| o.op.span.0);
+    let overlap = of
+        .windows(2)
+        .map(|w| (w[0].op.span.1 - w[1].op.span.0).max(0));
+    let is_one = overlap.sum::<i64>() as f64 <= OVERLAPS * took(&of) as f64;
+    let mut kinds: BTreeMap<&str, i64> = BTreeMap::new();
+    for o in &of {
+        *kinds.entry(&o.op.op).or_default() += o.ns();
+    }
+    let most = kinds.into_iter().max_by_key(|(_, ns)| *ns)?;
+    (is_one && of.len() as u64 >= LEAST_COUNT).then(|| OneDirectory {
+        fid,
+        client: j.names[client].clone(),
+        op: most.0.to_owned(),
+        seconds: seconds(took(&of)),
+    })
+}
+
 fn contended(ops: &[&JoinedOp]) -> Vec<Contended> {
     let mut all: BTreeMap<(u64, u32, u32), (Contended, BTreeSet<usize>)> = BTreeMap::new();
     for o in ops.iter().filter(|o| o.op.fid.0 != 0) {
@@ -556,6 +654,43 @@ fn shared(j: &Joined, ops: &[&JoinedOp]) -> Vec<Shared> {
 mod tests {
     use super::*;
     use crate::attribution::rpc_of;
+
+    /// Operations of a name in a directory, each with its beginning and end.
+    fn in_directory(names: &[&str], spans: impl Iterator<Item = (i64, i64)>) -> Joined {
+        let op = |(id, span): (usize, (i64, i64))| JoinedOp {
+            op: coral_stopwatch::Op {
+                id: id as u64,
+                op: names[id % names.len()].to_owned().into(),
+                fid: (5, 6, 0),
+                span,
+                run_ns: 0,
+                waits: vec![],
+            },
+            client: 0,
+            parts: vec![],
+            rpcs: vec![],
+        };
+        Joined {
+            names: vec!["c@tcp".into()],
+            ops: spans.enumerate().map(op).collect(),
+            ..Joined::default()
+        }
+    }
+
+    #[test]
+    fn names_that_are_made_one_at_a_time_are_known() {
+        let of = |names: &[&str], every: i64| {
+            let spans = (0..20).map(|i| (every * i, every * i + 9_000_000));
+            Facts::of(&in_directory(names, spans)).one_directory
+        };
+        let one = of(&["CREATE", "UNLINK"], 10_000_000).unwrap();
+        assert_eq!((one.fid, one.client.as_str()), ((5, 6, 0), "c@tcp"));
+        assert!((one.seconds - 0.18).abs() < 1e-9, "{one:?}");
+        assert!(of(&["CREATE"], 8_800_000).is_some(), "it is recorded late");
+        assert_eq!(of(&["CREATE"], 4_000_000), None, "two at a time");
+        assert_eq!(of(&["READ"], 10_000_000), None);
+        assert_eq!(of(&["CREATE", "READ", "READ"], 10_000_000), None);
+    }
 
     /// A request that was held back for 40 ms. By their bounds alone the clocks of both ends may be 20 ms apart.
     #[test]

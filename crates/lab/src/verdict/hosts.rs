@@ -4,6 +4,8 @@ use super::facts::{Facts, Host, Path};
 use super::rules::{Cause, CauseKind, SHARE_LEAST, SlowStorage};
 use crate::attribution::Segment;
 
+/// Where all cores are so busy there is hardly any room.
+const NEARLY_FULL: f64 = 0.85;
 /// A core so busy has no room.
 pub(super) const CORE_BUSY: f64 = 0.95;
 /// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
@@ -55,6 +57,12 @@ fn not_run(f: &Facts, storage: &[SlowStorage]) -> f64 {
 /// All cores are full, and threads of Coral's wait for them.
 pub(super) fn is_full(h: &Host) -> bool {
     h.cores >= CORE_BUSY && h.cpu_wait >= CPU_WAIT
+}
+
+/// A machine whose cores are all nearly full, whoever fills them.
+pub(super) fn nearly_full(f: &Facts) -> Option<&Host> {
+    let busy = f.hosts.iter().filter(|h| h.cores >= NEARLY_FULL);
+    busy.max_by(|a, b| a.cores.total_cmp(&b.cores))
 }
 
 pub(super) fn hosts(f: &Facts, slow_links: &[String], storage: &[SlowStorage]) -> Vec<Cause> {

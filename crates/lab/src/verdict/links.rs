@@ -142,6 +142,18 @@ pub struct Link {
 }
 
 impl Link {
+    /// Something waits on it, before it is sent or before it is read: what comes then is late for that.
+    pub(super) fn has_queue(&self) -> bool {
+        self.waiting_bytes >= WAITING_LEAST || self.unread_bytes >= UNREAD_LEAST
+    }
+
+    /// Both ends, whichever sends.
+    pub(super) fn ends(&self) -> [&str; 2] {
+        let mut ends = [self.from.as_str(), self.to.as_str()];
+        ends.sort_unstable();
+        ends
+    }
+
     /// What it carries stands in a queue.
     fn is_queued(&self) -> bool {
         self.peer_full < PEER_FULL * self.busy

@@ -43,6 +43,8 @@ pub struct Used {
     pub cpu_wait: f64,
     /// Share of the whole time that the core was busy that was busiest in it.
     pub busiest_core: f64,
+    /// Threads that waited in the kernel for the lock of a directory or a file, as [`Host::lock_waiters`] has it.
+    pub lock_waiters: Option<f64>,
 }
 
 impl Used {
@@ -60,6 +62,7 @@ impl Used {
             ours: self.ours,
             others: self.others,
             other: self.other,
+            lock_waiters: self.lock_waiters,
         }
     }
 
@@ -77,6 +80,10 @@ pub(super) struct Program {
     pub(super) name: String,
     pub(super) parent: u32,
     pub(super) is_coral: bool,
+    /// Its first thread waits in the kernel, and no signal ends that.
+    pub(super) is_blocked: bool,
+    /// Its threads.
+    pub(super) threads: u32,
     /// When it was started, in clock ticks: with its pid it tells it from all others.
     pub(super) begun: u64,
     /// CPU seconds of its own.
@@ -124,6 +131,7 @@ impl Processors {
         used.within(busy / s.max(1e-9));
         used.cpu_wait = waited as f64 / 1e9 / s.max(1e-9);
         used.busiest_core = busiest_core.unwrap_or(0.0);
+        used.lock_waiters = in_use.lock_waiters();
         used
     }
 }
@@ -256,6 +264,8 @@ fn program(stat: &str, is_coral: bool) -> Option<Program> {
         name: name.to_owned(),
         parent: fields.get(1)?.parse().ok()?,
         is_coral,
+        is_blocked: fields.first() == Some(&"D"),
+        threads: fields.get(17)?.parse().ok()?,
         begun: fields.get(19)?.parse().ok()?,
         cpu_s: (ticks(11)? + ticks(12)?) / USER_HZ,
         children_s: (ticks(13)? + ticks(14)?) / USER_HZ,
@@ -298,6 +308,8 @@ mod tests {
                 name: (*name).to_owned(),
                 parent: *parent,
                 is_coral: *name == "coral",
+                is_blocked: false,
+                threads: 1,
                 begun: 0,
                 cpu_s: cpu_s - children_s,
                 children_s,
@@ -333,6 +345,7 @@ mod tests {
         let in_use = InUse {
             programs: [40].into(),
             parents: [50].into(),
+            ..InUse::default()
         };
         let used = shared_out(&before, &after, 2.0, 30, &in_use);
         assert_eq!((used.ours, used.others), (0.875, 1.5));
@@ -348,6 +361,8 @@ mod tests {
             name: "p".into(),
             parent,
             is_coral: false,
+            is_blocked: false,
+            threads: 1,
             begun,
             cpu_s,
             children_s,

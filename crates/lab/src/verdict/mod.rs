@@ -18,7 +18,9 @@ mod facts;
 mod going;
 mod hosts;
 mod links;
+mod load;
 mod machine;
+mod notes;
 mod rules;
 mod seen;
 mod slow_links;
@@ -27,14 +29,18 @@ mod trial;
 mod users;
 
 pub use clients::Clients;
-pub use explain::{Little, Transfers, Verdict, explain};
-pub use facts::{Contended, Data, Facts, Host, OpKind, Path, RouterBuffers, SMALL_BYTES, Shared};
+pub use explain::{Little, Verdict, explain};
+pub use facts::{
+    Contended, Data, Facts, Host, OneDirectory, OpKind, Path, RouterBuffers, SMALL_BYTES, Shared,
+    Transfers,
+};
 pub use going::{Going, Holder};
 pub use links::{Answers, Link, Look, Looks, Tcp};
+pub use load::{Fid, Load};
 pub use machine::{Processors, Used, this_host};
 pub use rules::{Cause, CauseKind};
-pub use seen::{Granted, Seen};
+pub use seen::{Granted, Judged, Seen, Span};
 pub use trial::{
-    LEAST_COUNT, Outcome, Trial, Was, Window, Windows, again, alone, locks, swap, threads, trial,
-    two_at_once,
+    LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, locks, swap, threads,
+    trial, two_at_once,
 };

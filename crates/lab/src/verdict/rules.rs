@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::attribution::Segment;
 
 use super::clients::{View, who};
-use super::facts::{Data, Facts, Path};
+use super::facts::{Data, Facts, OneDirectory, Path};
 use super::hosts::{hosts, is_full};
 use super::links::saturated;
 use super::slow_links::slow_links;
@@ -27,6 +27,10 @@ const STORAGE_BYTES_PER_S: f64 = 200e6;
 pub(super) const RTT_NEAR_S: f64 = 0.002;
 /// RPCs in flight that Lustre has by default.
 const IN_FLIGHT_DEFAULT: u32 = 8;
+/// Share of the RPCs with bulk data from which on these are told.
+const BULK_LEAST: f64 = 0.05;
+/// Threads in the mean that wait for a directory, from which on it is they that are told.
+const WAITERS_LEAST: f64 = 0.5;
 /// Locks given back in an operation, from which on clients take them from each other.
 pub(super) const CALLBACKS_LEAST: f64 = 0.2;
 /// Share of the writes without a grant.
@@ -334,7 +338,7 @@ fn far_window(f: &Facts) -> Option<Cause> {
     let all = large.iter().fold(Data::default(), |d, p| d.with(p.large));
     let (size, mean) = (all.mean_bytes(), all.mean_s());
     let way = large.iter().map(|p| 2.0 * p.rtt_s * p.large.rpcs as f64);
-    let way = way.sum::<f64>() / all.rpcs.max(1) as f64;
+    let way = (way.sum::<f64>() / all.rpcs.max(1) as f64).min(mean);
     let under_way = all.inside_s / f.window_s.max(1e-12);
     let in_flight = all.placed_s / f.window_s.max(1e-12);
     let places: u32 = large.iter().map(|p| p.places).sum();
@@ -369,7 +373,9 @@ fn far_window(f: &Facts) -> Option<Cause> {
             rate(under_way * size / mean),
             match under_way < f64::from(places) {
                 true => format!(
-                    "; {places} would be {}",
+                    "; {places} under way x {:.0} KiB / {}, the way alone, would be {}",
+                    size / 1024.0,
+                    ms(way),
                     rate(f64::from(places) * size / way)
                 ),
                 false => String::new(),
@@ -424,29 +430,76 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
     let rtt = used().map(|p| p.rtt_s * p.rpcs as f64).sum::<f64>() / rpcs.max(1) as f64;
     let op_s: f64 = views.iter().map(|v| v.seconds).sum();
     let n = op_s / f.window_s.max(1e-12);
-    let r = op_s / views.iter().map(|v| v.count).sum::<u64>().max(1) as f64;
+    let count = views.iter().map(|v| v.count).sum::<u64>().max(1) as f64;
+    let r = op_s / count;
+    // Many operations need several RPCs, and many none: what is on the way of one in the mean is less than it takes.
+    let on_it = (share * f.op_s() / count).min(r);
+    let bulk = used().map(|p| p.bulk_rpcs).sum::<u64>() as f64 / rpcs.max(1) as f64;
+    let own = |d: &&OneDirectory| {
+        views
+            .iter()
+            .any(|v| v.nids.is_empty() || v.nids.contains(&d.client))
+    };
+    let directory = f.one_directory.as_ref().filter(own);
+    let (in_one, change) = directory.map(|d| own_directories(f, d)).unzip();
     (share >= 0.5 && f.is_small()).then(|| Cause {
         kind: CauseKind::FixedConcurrency,
         subject: PROGRAMS.to_owned(),
         fid: None,
         share,
         figure: format!(
-            "{n:.1} operations under way, {} each, of which there and back {}{}",
+            "{n:.1} operations under way, {} each, {} of it on the way; an RPC is there and back {}{}{}{}",
             ms(r),
+            ms(on_it),
             ms(rtt),
-            who_is_far(f, &views)
+            match bulk {
+                b if b >= BULK_LEAST => format!(
+                    ", and as long again for the bulk data that {:.0}% of them have",
+                    100.0 * b
+                ),
+                _ => String::new(),
+            },
+            who_is_far(f, &views),
+            in_one.unwrap_or_default()
         ),
         ceiling: Some(format!(
-            "{n:.1} / {} = {:.0} operations/s{}",
-            ms(r),
-            n / r,
+            "{n:.1} at once / {} on the way = {:.0} operations/s{} at most, however quick all else is",
+            ms(on_it),
+            n / on_it.max(1e-12),
             match f.views().len() > views.len() {
                 true => " of the far clients",
                 false => "",
             }
         )),
-        change: "more operations at once, as by more programs".to_owned(),
+        change: change.unwrap_or_else(|| "more operations at once, as by more programs".to_owned()),
     })
+}
+
+/// What is known of who waits for a directory in which one operation goes on at a time, and what helps.
+pub(super) fn own_directories(f: &Facts, d: &OneDirectory) -> (String, String) {
+    let (seq, oid, ver) = d.fid;
+    let seen = f.hosts.iter().filter_map(|h| h.lock_waiters);
+    let waiters = seen.max_by(f64::total_cmp);
+    let said = format!(
+        "; {:.0}% of the time is {} and the like in one directory, [{seq:#x}:{oid:#x}:{ver:#x}], by one mount, one at a time",
+        100.0 * (d.seconds / f.op_s().max(1e-12)).min(1.0),
+        d.op
+    );
+    match waiters {
+        Some(n) if n >= WAITERS_LEAST => (
+            format!("{said}: {n:.1} threads wait meanwhile in the kernel, which lets one in at a time"),
+            "give each program a directory of its own".to_owned(),
+        ),
+        // Seen, and nobody waits: it is one program that does one thing at a time.
+        Some(_) => (
+            format!("{said}; nobody waits for it in the kernel"),
+            "more programs, each in a directory of its own".to_owned(),
+        ),
+        None => (
+            format!("{said}: the kernel lets one in at a time, however many programs wait there"),
+            "if several programs work in that directory, give each one of its own; if it is one, more programs, each in its own".to_owned(),
+        ),
+    }
 }
 
 /// A lock that is taken away costs the wait of whoever wants it, and an enqueue of whoever had it.
@@ -651,6 +704,7 @@ mod tests {
                     from: "client@tcp".into(),
                     to: format!("{target}@tcp"),
                     least_rtt_s: *s,
+                    waiting_bytes: 1e6,
                     ..Link::default()
                 })
                 .collect(),
@@ -828,6 +882,48 @@ mod tests {
         }
     }
 
+    /// Half of the operations need no RPC, so that one in the mean takes less than the way there and back.
+    #[test]
+    fn no_part_is_larger_than_the_whole() {
+        let mut f = held_back(0.02, 0.02);
+        f.ops[0].count = 400;
+        let c = causes(&f).remove(0);
+        let told = "0.8 operations under way, 21.25 ms each, 20.00 ms of it on the way; an RPC is there and back 40.00 ms, and as long again for the bulk data that 100% of them have";
+        assert_eq!(c.figure, told);
+        let ceiling = "0.8 at once / 20.00 ms on the way = 42 operations/s at most, however quick all else is";
+        assert_eq!(c.ceiling.as_deref(), Some(ceiling));
+    }
+
+    #[test]
+    fn who_waits_for_one_directory_is_told() {
+        let of = |lock_waiters| {
+            let mut f = held_back(0.02, 0.02);
+            f.hosts = vec![Host {
+                lock_waiters,
+                ..Host::default()
+            }];
+            f.one_directory = Some(OneDirectory {
+                fid: (2, 3, 0),
+                client: "c@tcp".into(),
+                op: "CREATE".into(),
+                seconds: f.op_s(),
+            });
+            let c = causes(&f).remove(0);
+            (c.figure, c.change)
+        };
+        let (figure, change) = of(Some(7.1));
+        let told = "; 100% of the time is CREATE and the like in one directory, [0x2:0x3:0x0], by one mount, one at a time: 7.1 threads wait meanwhile in the kernel, which lets one in at a time";
+        assert!(figure.ends_with(told), "{figure}");
+        assert_eq!(change, "give each program a directory of its own");
+        let (figure, change) = of(None);
+        assert!(
+            figure.ends_with("however many programs wait there"),
+            "{figure}"
+        );
+        assert!(change.starts_with("if several programs"), "{change}");
+        assert!(of(Some(0.0)).1.starts_with("more programs, each in"));
+    }
+
     #[test]
     fn all_osts_with_too_few_slots_are_named_together() {
         let slots = |target: &str, waited: f64| {
@@ -893,6 +989,7 @@ mod tests {
                     nids: vec![format!("c{i}@tcp")],
                     count: 100,
                     seconds: 1.2,
+                    ops: vec![],
                     paths: vec![p],
                 }
             };
@@ -953,6 +1050,8 @@ mod tests {
             (CauseKind::FixedConcurrency, PROGRAMS)
         );
         assert_eq!(c.change, "more at once: more programs");
+        let formula = "1.8 under way x 1024 KiB / 50.00 ms = 37.7 MB/s; 24 under way x 1024 KiB / 48.00 ms, the way alone, would be 524.3 MB/s";
+        assert_eq!(c.ceiling.as_deref(), Some(formula));
         assert!(far_osts(2, 3, 0.6).change.ends_with("(lfs setstripe -c 3)"));
         assert!(far_osts(2, 9, 0.6).change.ends_with("(lfs setstripe -c 4)"));
         let full = far_osts(3, 3, 7.9);

@@ -62,7 +62,62 @@ pub struct Seen {
     /// Connections over TCP, from the first moment to the last.
     #[serde(default)]
     pub tcp: Vec<Look>,
+    /// The time that the operations are of, where it was chosen: all others were left out. None: they are all that there are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub span: Option<Span>,
 }
+
+/// The time that operations are of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// Its seconds.
+    pub seconds: f64,
+    /// Seconds that were asked for.
+    pub asked_s: f64,
+    /// The commands of a step were of unequal length: it is the time in which all ran.
+    #[serde(default)]
+    pub is_common: bool,
+    /// Operations before it that a long idle time parts from it, and the seconds of that.
+    #[serde(default)]
+    pub before: (u64, f64),
+}
+
+impl std::fmt::Display for Span {
+    /// A line, where it is not simply all that was asked for.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_cut = self.seconds < NEARLY_WHOLE * self.asked_s;
+        let (seconds, asked) = (self.seconds, self.asked_s);
+        match (self.is_common, is_cut) {
+            (false, false) => {}
+            (true, false) => writeln!(
+                out,
+                "operations of the {asked:.1} s in which all commands ran"
+            )?,
+            (true, true) => writeln!(
+                out,
+                "operations of the last {seconds:.2} s of {asked:.1} s in which all commands ran: the records reach back no further"
+            )?,
+            (false, true) => writeln!(
+                out,
+                "operations of the last {seconds:.2} s of {asked:.1} s: the records reach back no further"
+            )?,
+        }
+        if let (count @ 1.., idle_s) = self.before {
+            writeln!(
+                out,
+                "left out: {count} operations before the load, from which {idle_s:.1} s without any part it"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A time is all that was asked for when it is so large a part of it.
+const NEARLY_WHOLE: f64 = 0.95;
+/// Operations that so long a time without any parts from what comes after them are of another load, seconds; as long as they are fewer
+/// than one in so many.
+const IDLE_S: f64 = 1.0;
+const FEW_OF: usize = 10;
 
 impl Seen {
     /// Takes in what a process answered: stopwatches and routers.
@@ -92,6 +147,77 @@ impl Seen {
         let ended = ops.map(|o| o.span.1).max();
         let ago = ended.map_or(seconds, |at| (seen.now() - at) as f64 / 1e9);
         (last, seconds, ago)
+    }
+
+    /// Operations that began in the time from `from_s` to `to_s` seconds before the last dump was made, and ended in it: of a step, in
+    /// which all its commands ran.
+    pub fn within(&self, from_s: f64, to_s: f64, is_common: bool) -> Seen {
+        let seen = self.on_one_clock();
+        let at = seen.now() - (to_s * 1e9) as i64;
+        let asked_s = from_s - to_s;
+        let (mut within, seconds) = seen.before(at, seen.until().min(at), asked_s);
+        within.span = Some(Span {
+            seconds,
+            asked_s,
+            is_common,
+            before: (0, 0.0),
+        });
+        within
+    }
+
+    /// Operations of a file, as far as all processes have told of them, and without those of long before the load. What was chosen
+    /// already stays.
+    pub fn of_file(self) -> Seen {
+        if self.span.is_some() {
+            return self;
+        }
+        let (mut recent, _, _) = self.recent(f64::INFINITY);
+        let mut spans: Vec<(i64, i64)> = recent.op_spans().collect();
+        spans.sort_unstable();
+        let all: Vec<(i64, i64)> = self.on_one_clock().op_spans().collect();
+        let whole = |spans: &[(i64, i64)]| {
+            let from = spans.iter().map(|s| s.0).min().unwrap_or(0);
+            let to = spans.iter().map(|s| s.1).max().unwrap_or(0);
+            (to - from) as f64 / 1e9
+        };
+        let mut before = (0, 0.0);
+        let mut until = i64::MIN;
+        for (i, (begun, ended)) in spans.iter().enumerate() {
+            let idle_s = begun.saturating_sub(until) as f64 / 1e9;
+            if i > 0 && idle_s >= IDLE_S && i * FEW_OF <= spans.len() {
+                before = (i as u64, idle_s);
+            }
+            until = until.max(*ended);
+        }
+        let rest = &spans[before.0 as usize..];
+        if let (1.., Some((from, _))) = (before.0, rest.first()) {
+            recent = recent.cut(*from, i64::MAX);
+        }
+        let seconds = whole(rest);
+        let lost = all.len() > spans.len();
+        recent.span = Some(Span {
+            seconds,
+            asked_s: if lost && before.0 == 0 {
+                whole(&all)
+            } else {
+                seconds
+            },
+            is_common: false,
+            before,
+        });
+        recent
+    }
+
+    fn op_spans(&self) -> impl Iterator<Item = (i64, i64)> {
+        self.dumps.iter().flat_map(|d| &d.ops).map(|o| o.span)
+    }
+
+    /// What limits what was kept, in a run or a file: the verdict, with the time that it is of.
+    pub fn judged(&self) -> Judged {
+        Judged {
+            span: self.span,
+            verdict: super::explain(&self.facts(&self.joined())).of_record(),
+        }
     }
 
     /// Operations of the last `seconds` of the load: before the last of them ended, whenever that was. Also how many seconds that are,
@@ -206,6 +332,11 @@ impl Seen {
     /// All that a verdict needs of it.
     pub fn facts(&self, joined: &Joined) -> Facts {
         let mut f = Facts::of(joined);
+        let machines: BTreeSet<Option<&str>> = (self.dumps.iter())
+            .map(|d| d.machine.as_ref().map(|m| m.name.as_str()))
+            .collect();
+        let serves = self.dumps.iter().any(is_server);
+        f.is_one_machine = serves && machines.len() == 1 && !machines.contains(&None);
         f.hosts = self.hosts.clone();
         f.links = links(&self.tcp);
         f.going = going(&self.dumps);
@@ -266,6 +397,24 @@ impl Seen {
         let all = f.seconds.iter();
         let at = all.filter(|((s, at), _)| *s == Segment::Remote && targets.contains(at.as_str()));
         at.map(|(_, s)| s).sum::<f64>() + 0.0
+    }
+}
+
+/// The verdict on what was kept.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// The time that it is of; None: all.
+    pub span: Option<Span>,
+    /// It.
+    pub verdict: super::Verdict,
+}
+
+impl std::fmt::Display for Judged {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(span) = &self.span {
+            write!(out, "{span}")?;
+        }
+        write!(out, "{}", self.verdict)
     }
 }
 
@@ -504,6 +653,89 @@ mod tests {
         }
     }
 
+    /// As S3 has it: the MDT is asked at the end only, and its records of before the step have left with it.
+    #[test]
+    fn what_is_kept_of_a_run_is_judged_as_its_report_says() {
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let mut mdt = seen.dumps[1].clone();
+        (mdt.clock, mdt.names, mdt.nids) = ("m".into(), vec!["mdt".into()], vec![3]);
+        (mdt.now, mdt.lost) = (5000 * MS, 900);
+        mdt.served.truncate(2);
+        for (at, s) in [100, 4500].into_iter().zip(&mut mdt.served) {
+            s.xid += 10_000;
+            (s.arrived, s.begun, s.replying, s.replied) = (at * MS, at * MS, at * MS, at * MS);
+        }
+        seen.dumps.push(mdt);
+        let kept = seen.within(1.0, 0.0, false);
+        let span = kept.span.unwrap();
+        assert_eq!((span.seconds, span.asked_s), (1.0, 1.0));
+        let in_report = kept.judged().to_string();
+        let text = serde_json::to_string(&kept).unwrap();
+        let read: Seen = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.of_file().judged().to_string(), in_report);
+        let count = |seen: &Seen| seen.facts(&seen.joined()).count();
+        assert!((98..=100).contains(&count(&kept)), "{}", count(&kept));
+        // cut once more it would be of the time since that record
+        assert!(count(&kept.recent(f64::INFINITY).0) < 60);
+    }
+
+    #[test]
+    fn where_records_reach_back_a_part_of_the_way_it_is_told() {
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let server = &mut seen.dumps[1];
+        let kept = server.served.split_off(240);
+        (server.lost, server.served) = (240, kept);
+        let text = seen.within(2.0, 0.0, false).judged().to_string();
+        let told = "operations of the last 0.60 s of 2.0 s: the records reach back no further\n";
+        assert!(text.starts_with(told), "{text}");
+        let whole = seen.within(0.5, 0.0, false).judged().to_string();
+        assert!(whole.starts_with("Little's law"), "{whole}");
+    }
+
+    /// Two commands, of which one ended a second before the other.
+    #[test]
+    fn a_step_is_judged_by_the_time_in_which_all_ran() {
+        let seen = two(3000 * MS, 3000 * MS);
+        let within = seen.within(2.5, 1.0, true);
+        let ops = within.dumps.iter().flat_map(|d| &d.ops);
+        let spans: Vec<(i64, i64)> = ops.map(|o| o.span).collect();
+        let begun = spans.iter().map(|s| s.0).min().unwrap();
+        let ended = spans.iter().map(|s| s.1).max().unwrap();
+        let now = within.now();
+        let ages = ((now - begun) / MS, (now - ended) / MS);
+        assert!(ages.0 <= 2500 && ages.1 >= 1000, "{ages:?}");
+        assert!(spans.len() > 145, "{}", spans.len());
+        let text = within.judged().to_string();
+        let told = "operations of the 1.5 s in which all commands ran\n";
+        assert!(text.starts_with(told), "{text}");
+    }
+
+    /// A file has what was done before the load too, as the mounting.
+    #[test]
+    fn idle_times_before_the_load_are_left_out_of_a_file() {
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let mut early = seen.dumps[0].ops[..5].to_vec();
+        for o in &mut early {
+            (o.id, o.span) = (
+                o.id + 5000,
+                (o.span.0 - 60_000 * MS, o.span.1 - 60_000 * MS),
+            );
+        }
+        seen.dumps[0].ops.splice(0..0, early);
+        let judged = seen.clone().of_file().judged();
+        let rate = judged.verdict.little.rate;
+        assert!((95.0..105.0).contains(&rate), "{judged}");
+        let told =
+            "left out: 5 operations before the load, from which 60.0 s without any part it\n";
+        assert!(judged.to_string().starts_with(told), "{judged}");
+        // as many as that are a load themselves
+        let mut more = two(3000 * MS, 3000 * MS);
+        for o in &mut more.dumps[0].ops[..100] {
+            o.span = (o.span.0 - 60_000 * MS, o.span.1 - 60_000 * MS);
+        }
+        assert_eq!(more.of_file().span.unwrap().before, (0, 0.0));
+    }
+
     #[test]
     fn what_a_server_has_forgotten_is_left_out() {
         let mut seen = two(3000 * MS, 3000 * MS);
@@ -668,7 +900,7 @@ mod tests {
         for near in [9, 1000] {
             let (named, figure) = causes(far, near);
             assert_eq!(named, programs, "{near}: {figure}");
-            let told = ", 20.50 ms each, of which there and back 20.00 ms; that is 1@tcp, and others are near";
+            let told = ", 20.50 ms each, 20.00 ms of it on the way; an RPC is there and back 20.00 ms, and as long again for the bulk data that 100% of them have; that is 1@tcp, and others are near";
             assert!(figure.ends_with(told), "{figure}");
         }
         // far from one server only

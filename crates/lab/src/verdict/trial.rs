@@ -87,6 +87,8 @@ pub enum Was {
     Second,
     /// The trial does not tell.
     Open,
+    /// The load did not go on in the trial, so that it says nothing.
+    Ended,
 }
 
 /// What came out.
@@ -117,6 +119,15 @@ impl Outcome {
         }
     }
 
+    /// The load had no part in the trial, or not in all of it.
+    pub fn ended(why: String) -> Outcome {
+        Outcome {
+            was: Was::Ended,
+            figures: vec![],
+            why: Some(why),
+        }
+    }
+
     /// As text, with the causes that were told apart.
     pub fn text(&self, v: &Verdict) -> String {
         let mut out: String = self.figures.iter().map(|f| format!("  {f}\n")).collect();
@@ -129,6 +140,10 @@ impl Outcome {
                 format!("it is not {first}; what is left is {}\n", named(second))
             }
             (Was::Second, None) => format!("it is not {first}, and no other cause stands out\n"),
+            (Was::Ended, _) => format!(
+                "{}: nothing can be said of {first}\n",
+                self.why.as_deref().unwrap_or("")
+            ),
             (Was::Open, _) => format!(
                 "it does not tell whether it is {first}: {}\n",
                 self.why.as_deref().unwrap_or("")
@@ -143,9 +158,13 @@ impl Outcome {
         let was = match self.was {
             Was::First => name(0),
             Was::Second => name(1),
-            Was::Open => None,
+            Was::Open | Was::Ended => None,
         };
-        json!({ "was": was, "settled": self.was != Was::Open, "figures": self.figures, "why": self.why })
+        let settled = matches!(self.was, Was::First | Was::Second);
+        json!({
+            "was": was, "settled": settled, "load_ended": self.was == Was::Ended,
+            "figures": self.figures, "why": self.why,
+        })
     }
 }
 
@@ -310,13 +329,34 @@ pub fn alone(found: &Verdict, facts: &Facts, v: &Verdict) -> Outcome {
     }
 }
 
-/// Operations in a second of one program, and of two at once.
-pub fn two_at_once(one: f64, two: f64) -> Outcome {
-    let figures = vec![
-        format!("one program: {one:.1} operations/s"),
-        format!("two at once: {two:.1} operations/s"),
+/// Operations in a second of a trial's own programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Of one program.
+    pub one: f64,
+    /// Of two at once, each in a directory of its own.
+    pub two: f64,
+    /// Of two at once in the directory in which the load works; None: it works in none that is known.
+    pub there: Option<f64>,
+}
+
+/// What one program and two at once can do.
+pub fn two_at_once(r: Rates) -> Outcome {
+    let mut figures = vec![
+        format!("one program: {:.1} operations/s", r.one),
+        format!("two at once: {:.1} operations/s", r.two),
     ];
-    match two >= MORE_BY * one {
+    if let Some(there) = r.there {
+        figures.push(format!(
+            "two at once in the directory of the load: {there:.1} operations/s"
+        ));
+        figures.push(match (r.two >= MORE_BY * r.one, r.two >= MORE_BY * there) {
+            (true, true) => "so a directory of its own for each program raises the rate, and more programs in that one do not".to_owned(),
+            (true, false) => "so that directory lets more programs through".to_owned(),
+            (false, _) => "so it is not that directory alone".to_owned(),
+        });
+    }
+    match r.two >= MORE_BY * r.one {
         true => Outcome::of(Was::First, figures),
         false => Outcome::of(Was::Second, figures),
     }
@@ -516,6 +556,20 @@ mod tests {
     }
 
     #[test]
+    fn of_a_load_that_has_ended_nothing_is_said() {
+        let v = verdict(vec![cause(CauseKind::ColdCache, "the servers", 0.5)]);
+        let o = Outcome::ended("the load had ended before".into());
+        let told = "the load had ended before: nothing can be said of cold cache (the servers)\n";
+        assert_eq!(o.text(&v), told);
+        let json = o.json(&v);
+        assert_eq!(
+            (&json["settled"], &json["load_ended"]),
+            (&json!(false), &json!(true))
+        );
+        assert!(json["was"].is_null());
+    }
+
+    #[test]
     fn every_cause_has_a_trial() {
         use CauseKind::*;
         let of = |kind, subject: &str| trial(&verdict(vec![cause(kind, subject, 0.5)]));
@@ -568,8 +622,16 @@ mod tests {
 
     #[test]
     fn looks_without_a_change() {
-        assert_eq!(two_at_once(50.0, 99.0).was, Was::First);
-        assert_eq!(two_at_once(50.0, 55.0).was, Was::Second);
+        let rates = |two, there| {
+            let one = 50.0;
+            two_at_once(Rates { one, two, there })
+        };
+        assert_eq!(rates(99.0, None).was, Was::First);
+        assert_eq!(rates(55.0, None).was, Was::Second);
+        let said = |two, there| rates(two, Some(there)).figures.pop().unwrap();
+        assert!(said(99.0, 12.0).starts_with("so a directory of its own"));
+        assert!(said(99.0, 90.0).starts_with("so that directory lets more"));
+        assert!(said(55.0, 12.0).starts_with("so it is not that directory"));
         assert_eq!(swap(1000.0, 10.0).was, Was::First);
         assert_eq!(swap(1000.0, 900.0).was, Was::Second);
         assert_eq!(threads(&[("a".into(), 0.97)], 0.0).was, Was::First);

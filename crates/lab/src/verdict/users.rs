@@ -6,6 +6,8 @@
 //! - Looking takes at most one part in [`IDLE_TIMES`] of a core. Where a program sleeps nobody looks at it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -24,6 +26,25 @@ pub(super) struct InUse {
     /// Whoever started them, and who started that: what their children took that have ended is load too, as of a shell that runs
     /// short commands one after the other.
     pub(super) parents: BTreeSet<u32>,
+    /// Threads that waited in the kernel for the lock of a directory, of all looks together.
+    pub(super) waits: u64,
+    /// Looks.
+    pub(super) looks: u64,
+}
+
+impl InUse {
+    /// Threads that waited at once in the kernel for the lock of a directory below the mounts, in the mean; None: it cannot be seen.
+    pub(super) fn lock_waiters(&self) -> Option<f64> {
+        let is_seen = self.looks > 0 && (self.waits > 0 || shows_waits());
+        is_seen.then(|| self.waits as f64 / self.looks as f64)
+    }
+
+    /// Takes in who waits now: of programs that have one thread that is known by the look at it.
+    fn look_at_waits(&mut self, now: &BTreeMap<u32, Program>, waits: impl Fn(u32) -> u64) {
+        let some = now.iter().filter(|(_, p)| p.is_blocked || p.threads > 1);
+        self.waits += some.map(|(pid, _)| waits(*pid)).sum::<u64>();
+        self.looks += 1;
+    }
 }
 
 /// Looks on a thread of its own until its end.
@@ -43,7 +64,9 @@ impl Users {
             let (first, mut in_use) = (programs(), InUse::default());
             loop {
                 let begun = crate::clock::now();
-                in_use.look(&first, &programs(), |pid| uses(pid, &mounts));
+                let now = programs();
+                in_use.look(&first, &now, |pid| uses(pid, &mounts));
+                in_use.look_at_waits(&now, |pid| lock_waits(pid, &mounts));
                 let took = crate::clock::now().duration_since(begun);
                 let pause = stopped.recv_timeout(least.max(took * IDLE_TIMES));
                 if pause != Err(RecvTimeoutError::Timeout) {
@@ -86,6 +109,69 @@ impl InUse {
             while above > 1 && self.parents.insert(above) {
                 above = now.get(&above).map_or(0, |p| p.parent);
             }
+        }
+    }
+}
+
+/// Where the kernel waits for the lock of a directory or a file: in the lock itself, or in what takes it, where it has no frame of its
+/// own (`fs/namei.c`).
+const LOCKS: [&str; 7] = [
+    "rwsem",
+    "path_openat",
+    "filename_create",
+    "unlinkat",
+    "rmdir",
+    "rename",
+    "lookup",
+];
+/// Longest path that a program gives to a system call.
+const PATH_MAX: usize = 4096;
+
+/// Whether it can be seen for what other processes wait in the kernel.
+fn shows_waits() -> bool {
+    let parent = std::os::unix::process::parent_id();
+    let at = std::fs::read_to_string(format!("/proc/{parent}/wchan"));
+    at.is_ok_and(|at| !at.is_empty() && at != "0")
+}
+
+/// Threads of a process that wait for one of the kernel's locks with a path below one of `mounts`.
+fn lock_waits(pid: u32, mounts: &[PathBuf]) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let waits = |task: std::fs::DirEntry| {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+        let stat = read("stat")?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        let at = rest.starts_with('D').then(|| read("wchan"))??;
+        LOCKS.iter().find(|l| at.contains(**l))?;
+        let path = path_in_call(pid, &read("syscall")?)?;
+        mounts.iter().find(|m| path.starts_with(m))
+    };
+    let tasks = tasks.into_iter().flatten().flatten();
+    tasks.filter_map(waits).count() as u64
+}
+
+/// The path that a thread has given to the system call in which it is: its first or its second argument, which a descriptor of a
+/// directory may precede.
+fn path_in_call(pid: u32, call: &str) -> Option<PathBuf> {
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let arguments: Vec<u64> = call.split(' ').skip(1).take(2).map_while(number).collect();
+    let memory = std::fs::File::open(format!("/proc/{pid}/mem")).ok()?;
+    let text = |at: u64| {
+        let mut bytes = vec![0; PATH_MAX];
+        // Short where the page behind it is not there.
+        let len = memory.read_at(&mut bytes, at).ok()?;
+        let end = bytes[..len].iter().position(|b| *b == 0)?;
+        bytes.truncate(end);
+        (end > 0).then(|| PathBuf::from(std::ffi::OsString::from_vec(bytes)))
+    };
+    let (first, second) = (*arguments.first()?, arguments.get(1));
+    let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).ok();
+    match text(first) {
+        Some(path) => Some(link("cwd")?.join(path)),
+        None => {
+            let path = text(*second?)?;
+            let of = link(&format!("fd/{first}")).or_else(|| link("cwd"))?;
+            Some(of.join(path))
         }
     }
 }
@@ -156,6 +242,53 @@ mod tests {
             }
         }
         assert!(seen);
+    }
+
+    /// Two looks at programs with one thread and with several.
+    #[test]
+    fn threads_that_wait_for_a_directory_are_counted() {
+        let program = |threads, is_blocked| Program {
+            threads,
+            is_blocked,
+            ..Program::default()
+        };
+        let all = [
+            (5, program(8, false)),
+            (6, program(1, true)),
+            (7, program(1, false)),
+        ];
+        let all: BTreeMap<u32, Program> = all.into();
+        let mut in_use = InUse::default();
+        assert_eq!(in_use.lock_waiters(), None, "nobody has looked");
+        in_use.look_at_waits(&all, |pid| if pid == 7 { 99 } else { u64::from(pid) - 3 });
+        in_use.look_at_waits(&all, |_| 0);
+        assert_eq!(in_use.lock_waiters(), Some(2.5));
+        assert_eq!(lock_waits(std::process::id(), &["/".into()]), 0);
+    }
+
+    /// As the kernel shows the calls of this process, with the paths where they are.
+    #[test]
+    fn the_path_of_a_system_call_is_read() {
+        let mine = std::process::id();
+        let (path, name) = (c"/mnt/d/f".as_ptr() as usize, c"sub/f".as_ptr() as usize);
+        let here = std::env::current_dir().unwrap();
+        let of = |call: &str| path_in_call(mine, call).map(|p| p.display().to_string());
+        assert_eq!(
+            of(&format!("85 {path:#x} 0x1a4 0x0")).as_deref(),
+            Some("/mnt/d/f")
+        );
+        let below = here.join("sub/f").display().to_string();
+        let cwd = "0xffffffffffffff9c";
+        assert_eq!(
+            of(&format!("257 {cwd} {name:#x} 0x42 0x1a4")),
+            Some(below.clone())
+        );
+        assert_eq!(of(&format!("83 {name:#x} 0x1ff")), Some(below));
+        let dir = std::fs::File::open("/proc").unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&dir);
+        let of_dir = of(&format!("258 {fd:#x} {name:#x} 0x1ff"));
+        assert_eq!(of_dir.as_deref(), Some("/proc/sub/f"));
+        assert_eq!((of("running"), of("202 0x0 0x0")), (None, None));
     }
 
     #[test]
