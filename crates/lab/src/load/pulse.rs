@@ -186,8 +186,10 @@ fn beat(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
     loop {
         match stream.fill_buf() {
             Ok(_) => return Ok(()),
-            Err(e) if is_timeout(&e) => stream.get_mut().write_all(&[0])?,
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            // Interrupted: as where the process was stopped and goes on.
+            Err(e) if is_timeout(&e) || e.kind() == ErrorKind::Interrupted => {
+                stream.get_mut().write_all(&[0])?;
+            }
             Err(e) => return Err(e),
         }
     }
