@@ -384,9 +384,33 @@ fn add_record(seat: &File, file: &File) {
     seat.read_exact_at(&mut count, 8).unwrap();
     let count = u64::from_ne_bytes(count);
     let size = file.metadata().unwrap().len();
-    assert_eq!(size, count * RECORD, "fstat under the lock");
+    let right = count * RECORD;
+    assert_eq!(
+        size,
+        right,
+        "fstat under the lock; {}",
+        sizes_now(file, right)
+    );
     file.write_all_at(&[b'r'; RECORD as usize], size).unwrap();
     seat.write_all_at(&(count + 1).to_ne_bytes(), 8).unwrap();
+}
+
+/// What a wrong size looks like to other questions: whether the kernel remembers it, the mount does, or the servers have it.
+fn sizes_now(file: &File, right: u64) -> String {
+    let ask = |flags| {
+        let found = rustix::fs::statx(file, "", flags, rustix::fs::StatxFlags::SIZE);
+        found.unwrap().stx_size
+    };
+    let empty = rustix::fs::AtFlags::EMPTY_PATH;
+    let known = ask(empty | rustix::fs::AtFlags::STATX_DONT_SYNC);
+    let asked = ask(empty | rustix::fs::AtFlags::STATX_FORCE_SYNC);
+    let mut data = vec![0; right as usize + 1];
+    let read = file.read_at(&mut data, 0).unwrap();
+    pause(1000);
+    let later = ask(empty);
+    format!(
+        "statx without asking {known}, asking {asked}, bytes read {read}, fstat a second later {later}"
+    )
 }
 
 /// Takes its turns, when the environment asks for it (the test below starts itself so).

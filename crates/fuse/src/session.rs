@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 use coral_client::ErrorLog;
 use coral_lnet::exec::{self, Inline};
-use coral_stopwatch::Watch;
+use coral_stopwatch::{Seen, Stopwatch, Watch};
 use coral_wire::fid::Fid;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -174,14 +174,21 @@ fn request<F: FileSystem>(
             shared.stats.done_inline(h.opcode, begun);
         }
         Started::Future(mut fut) => {
-            let watch = shared.fs.stopwatch().and_then(|s| s.begin());
+            let stopwatch = shared.fs.stopwatch().filter(|s| s.is_on());
             let done = |r| {
                 answer(shared, dev, &h, &r);
                 shared.stats.done_inline(h.opcode, begun)
             };
-            match poll_once(&mut fut, watch.as_ref(), begun, done) {
-                Poll::Ready(ended) => keep(shared, watch.as_ref(), &h, (begun, ended)),
-                Poll::Pending => wait(shared, dev, &h, (fut, watch), (begun, ends)),
+            match poll_once(&mut fut, stopwatch.is_some(), begun, done) {
+                (Poll::Ready(ended), seen) => {
+                    if let Some((stopwatch, seen)) = stopwatch.zip(seen) {
+                        keep(shared, stopwatch, &seen, &h, (begun, ended));
+                    }
+                }
+                (Poll::Pending, seen) => {
+                    let watch = seen.and_then(|s| s.watch().cloned());
+                    wait(shared, dev, &h, (fut, watch), (begun, ends));
+                }
             }
         }
     }
@@ -190,31 +197,33 @@ fn request<F: FileSystem>(
 /// Where the time of an answered request went: it began, it was answered.
 fn keep<F: FileSystem>(
     shared: &Shared<F>,
-    watch: Option<&Arc<Watch>>,
+    stopwatch: &Stopwatch,
+    seen: &Seen,
     h: &InHeader,
     span: (Instant, Instant),
 ) {
-    if let (Some(watch), Some(stopwatch)) = (watch, shared.fs.stopwatch()) {
-        let fid = || shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
-        stopwatch.operation_ended(watch, op::name(h.opcode), fid, span);
-    }
+    let fid = || shared.nodes.fid(h.nodeid).unwrap_or(Fid::ZERO);
+    stopwatch.operation_ended(seen, op::name(h.opcode), fid, span);
 }
 
 /// One poll on this stack; `done` answers, and tells when that was. A panic in the file system is EIO to the caller, not the end
-/// of the mount.
+/// of the mount. `timed`: as the first poll of an operation.
 fn poll_once(
     fut: &mut BoxFuture<'static, reply::Reply>,
-    watch: Option<&Arc<Watch>>,
+    timed: bool,
     begun: Instant,
     done: impl FnOnce(reply::Reply) -> Instant,
-) -> Poll<Instant> {
+) -> (Poll<Instant>, Option<Seen>) {
     let cx = &mut Context::from_waker(Waker::noop());
     let mut fut = std::panic::AssertUnwindSafe(fut).catch_unwind();
     let fut = Pin::new(&mut fut);
     let done = |r: std::thread::Result<_>| done(r.unwrap_or(Err(OpError::Panicked)));
-    match watch {
-        Some(watch) => coral_stopwatch::poll_and(watch, begun, fut, cx, done),
-        None => fut.poll(cx).map(done),
+    match timed {
+        true => {
+            let (polled, seen) = coral_stopwatch::poll_first(begun, fut, cx, done);
+            (polled, Some(seen))
+        }
+        false => (fut.poll(cx).map(done), None),
     }
 }
 
@@ -244,10 +253,10 @@ fn wait<F: FileSystem>(
         shared.waiting.done(h.unique);
         answer(&shared, &dev, &h, &r.unwrap_or(Err(OpError::Panicked)));
         let ended = shared.stats.done(h.opcode, begun);
-        if let Some(watch) = &watch {
+        if let Some((watch, stopwatch)) = watch.zip(shared.fs.stopwatch()) {
             watch.ran(polled, ended);
+            keep(&shared, stopwatch, &watch.into(), &h, (begun, ended));
         }
-        keep(&shared, watch.as_ref(), &h, (begun, ended));
     };
     exec::wait(&waits, Box::pin(request));
 }

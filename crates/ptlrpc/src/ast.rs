@@ -65,10 +65,10 @@ pub async fn send_ast(
         Err(_) => {
             // From now on it is told as under way, with the client that is waited for.
             let stopwatch = node.stopwatch();
-            let watch = stopwatch.part();
-            let _entry = watch.as_ref().map(|watch| {
+            let part = stopwatch.part(begun);
+            let _entry = part.map(|mut part| {
                 let name = stopwatch.name(&client.to_string());
-                stopwatch.rpc_begins(watch, rq.opc, name, rq.fid(), begun)
+                stopwatch.rpc_begins(&part.watch(), rq.opc, name, rq.fid(), begun)
             });
             run.await
         }

@@ -6,6 +6,7 @@
 //! - A caller that gives up on a modifying request which may have reached the server does not free its slot: the call goes on
 //!   in the background.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -83,26 +84,37 @@ impl Import {
 
     /// The call, with its stopwatch.
     async fn run(self: &Arc<Self>, rq: Request, progress: &Progress) -> Result<Reply, RpcError> {
-        let begun = Instant::now();
-        let watch = self.node.stopwatch().part();
+        let (begun, stopwatch) = (Instant::now(), self.node.stopwatch());
         // A server that asks another one waits for it.
-        let handled = watch.as_ref().and_then(|_| stopwatch::handled());
-        let _entry = watch.as_ref().map(|watch| {
-            let (opc, fid) = (rq.opc, rq.fid());
-            (self.node.stopwatch()).rpc_begins(watch, opc, self.name, fid, begun)
-        });
-        let mut unanswered = watch.as_ref().map(|watch| Unanswered {
+        let handled = stopwatch::handled().filter(|_| stopwatch.is_on());
+        let Some(mut part) = stopwatch.part(begun) else {
+            return self.run_from(begun, false, rq, progress).await;
+        };
+        let (opc, fid) = (rq.opc, rq.fid());
+        let unanswered = |watch| Unanswered {
             import: self,
-            watch: watch.clone(),
-            of: (rq.opc, rq.fid()),
+            watch,
+            of: (opc, fid),
             begun,
             progress,
             is_answered: false,
+        };
+        let mut call = std::pin::pin!(self.run_from(begun, true, rq, progress));
+        let mut waiting = None;
+        let done = poll_fn(|cx| {
+            let polled = part.poll(call.as_mut(), cx);
+            if polled.is_pending() && waiting.is_none() {
+                let watch = part.watch();
+                let entry = stopwatch.rpc_begins(&watch, opc, self.name, fid, begun);
+                waiting = Some((entry, unanswered(watch)));
+            }
+            polled
         });
-        let call = std::pin::pin!(self.run_from(begun, watch.as_ref(), rq, progress));
-        let done = stopwatch::watched_since(watch.clone(), begun, call).await;
-        if let Some(unanswered) = &mut unanswered {
-            unanswered.is_answered = done.is_ok();
+        let done = done.await;
+        match (&mut waiting, &done) {
+            (Some((_, unanswered)), _) => unanswered.is_answered = done.is_ok(),
+            (None, Ok(_)) => {}
+            (None, Err(_)) => drop(unanswered(part.watch())),
         }
         if let Some(handled) = handled {
             handled.waited(Wait::Server, begun, Instant::now());
@@ -114,7 +126,7 @@ impl Import {
     async fn run_from(
         self: &Arc<Self>,
         begun: Instant,
-        watch: Option<&Arc<stopwatch::Watch>>,
+        timed: bool,
         rq: Request,
         progress: &Progress,
     ) -> Result<Reply, RpcError> {
@@ -174,9 +186,9 @@ impl Import {
                     let now = Instant::now();
                     self.keep(&rq, &attempt.body(), &r, now);
                     self.answered(&rq, &r, now - begun);
-                    if let Some(watch) = watch {
+                    if timed {
                         let end = self.rpc_end(&rq, &r, (begun, now), (attempts, conn.nid), places);
-                        self.node.stopwatch().rpc_ended(watch, end);
+                        self.node.stopwatch().rpc_ended(end);
                     }
                     return Ok(*r);
                 }

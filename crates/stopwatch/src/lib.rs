@@ -3,7 +3,7 @@
 //! Nothing of it goes on the wire. Records of several nodes are joined afterwards, by the client's NID and the xid.
 //!
 //! - [`Stopwatch`]: the rings of one node, and its clock.
-//! - [`Watch`]: one operation, RPC or request being handled. While its future is polled it is the current one of the thread, so
+//! - [`Watch`]: one operation that waits or needs an RPC, one RPC, or one request being handled. While its future is polled it is the current one of the thread, so
 //!   that whoever waits below can say for what ([`waits`]) without being handed anything.
 //! - [`Dump`]: what a node gives out.
 //!
@@ -16,14 +16,13 @@
 mod record;
 mod ring;
 mod stopwatch;
+mod timed;
 mod under_way;
 mod watch;
 
 pub use record::{Begun, Dump, Kind, Machine, Op, Passage, Rpc, Served, Wait, Waited, Waits};
 pub use ring::KEPT;
 pub use stopwatch::{Name, Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
+pub use timed::{carried, waits, watched};
 pub use under_way::{Asked, Entry, Teller, UNDER_WAY_MAX};
-pub use watch::{
-    Ran, WAITS_KEPT, Watch, carried, current, first_poll, handled, poll_and, waits, watched,
-    watched_since,
-};
+pub use watch::{Part, Ran, Seen, WAITS_KEPT, Watch, current, first_poll, handled, poll_first};

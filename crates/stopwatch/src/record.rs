@@ -41,7 +41,7 @@ pub type Waits = Vec<Waited>;
 /// An operation of a client: a system call, or a call of the library.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Op {
-    /// Its number on its node, from 1.
+    /// Its number in its process, from 1.
     pub id: u64,
     /// What it is.
     pub op: Cow<'static, str>,

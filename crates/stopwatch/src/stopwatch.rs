@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::record::{Dump, Kind, Machine, Op, Passage, Rpc, Served, Waits};
 use crate::ring::{Ring, Span};
+use crate::timed::Operation;
 use crate::under_way::{Entry, Going, Teller, Tellers, UnderWay, What};
-use crate::watch::{Interval, Operation, Ran, Watch, sends_for};
+use crate::watch::{Interval, Part, Ran, Seen, Watch, part_ends};
 
 /// An operation that took longer is kept, whatever it needed.
 const BRIEF: Duration = Duration::from_micros(100);
@@ -155,7 +156,6 @@ pub struct Passing {
 pub struct Stopwatch {
     epoch: Instant,
     on: AtomicBool,
-    last_op: AtomicU64,
     /// Operations that needed no RPC and waited for nothing.
     brief: AtomicU64,
     names: Mutex<Vec<Arc<str>>>,
@@ -172,7 +172,6 @@ impl Default for Stopwatch {
         Stopwatch {
             epoch: Instant::now(),
             on: AtomicBool::new(true),
-            last_op: AtomicU64::new(0),
             brief: AtomicU64::new(0),
             names: Mutex::default(),
             ops: Ring::default(),
@@ -209,15 +208,9 @@ impl Stopwatch {
         Name(at as u32)
     }
 
-    /// The watch of an operation that begins now; None: it is off.
-    pub fn begin(&self) -> Option<Arc<Watch>> {
-        self.is_on()
-            .then(|| Watch::new(self.last_op.fetch_add(1, Ordering::Relaxed) + 1, 0))
-    }
-
-    /// The watch of an RPC, part of the operation that is current; None: it is off.
-    pub fn part(&self) -> Option<Arc<Watch>> {
-        self.is_on().then(|| Watch::new(0, sends_for()))
+    /// An RPC that begins now, part of the operation that is current; None: it is off.
+    pub fn part(&self, begun: Instant) -> Option<Part> {
+        self.is_on().then(|| Part::new(begun))
     }
 
     /// The watch of a request being handled; None: it is off.
@@ -273,18 +266,18 @@ impl Stopwatch {
     /// An operation has ended. One that needed no RPC and waited for nothing is counted only: there is nothing to take apart.
     pub fn operation_ended(
         &self,
-        watch: &Watch,
+        seen: &Seen,
         op: &'static str,
         fid: impl FnOnce() -> Fid,
         (begun, ended): (Instant, Instant),
     ) {
-        if watch.is_brief() && ended.saturating_duration_since(begun) < BRIEF {
+        if seen.is_brief() && ended.saturating_duration_since(begun) < BRIEF {
             self.brief.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let Ran { run_ns, waits } = watch.take();
+        let Ran { run_ns, waits } = seen.take();
         let kept = KeptOp {
-            id: watch.id(),
+            id: seen.id(),
             op,
             fid: fid(),
             span: (self.ns(begun), self.ns(ended)),
@@ -293,11 +286,11 @@ impl Stopwatch {
         self.ops.push(kept, self.spans(&waits));
     }
 
-    /// An RPC was answered, and its watch's poll ends with this.
+    /// The RPC whose future is polled now was answered, and the poll ends with this.
     #[inline]
-    pub fn rpc_ended(&self, watch: &Watch, end: RpcEnd) {
-        watch.ends(end.ended);
-        self.keep_rpc(watch, &end);
+    pub fn rpc_ended(&self, end: RpcEnd) {
+        let (op, waits) = part_ends(end.ended);
+        self.keep_rpc(op, &waits, &end);
     }
 
     /// An RPC was given up before it was answered: its caller waits no longer, or it cannot be sent. What it waits for just then it has
@@ -306,13 +299,13 @@ impl Stopwatch {
         if let Some((what, since)) = watch.waiting() {
             watch.waited(what, since, end.ended);
         }
-        self.keep_rpc(watch, &end);
+        self.keep_rpc(watch.parent(), &watch.take().waits, &end);
     }
 
     #[inline]
-    fn keep_rpc(&self, watch: &Watch, end: &RpcEnd) {
+    fn keep_rpc(&self, op: u64, waits: &[Interval], end: &RpcEnd) {
         let kept = KeptRpc {
-            op: watch.parent(),
+            op,
             peer: end.peer,
             xid: end.xid,
             reply_mbits: end.reply_mbits,
@@ -328,7 +321,7 @@ impl Stopwatch {
             attempts: end.attempts,
             in_flight: end.in_flight,
         };
-        self.rpcs.push(kept, self.spans(&watch.take().waits));
+        self.rpcs.push(kept, self.spans(waits));
     }
 
     /// A request was answered. `ran`: up to its reply.
@@ -499,9 +492,8 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
             let s = if i % 2 == 0 { &a } else { &b };
             let now = Instant::now();
-            let watch = s.part().unwrap();
-            s.rpc_ended(&watch, rpc(s.name("t"), i, now));
-            s.operation("getattr", Fid::ZERO, async { drop(s.part()) })
+            s.rpc_ended(rpc(s.name("t"), i, now));
+            s.operation("getattr", Fid::ZERO, async { drop(s.part(now)) })
                 .await;
         }
         let mut all = dumps([(&a, &[][..]), (&b, &[][..])]);
@@ -525,11 +517,15 @@ mod tests {
             let s = &s;
             async move {
                 for xid in 0..count {
-                    let (watch, begun) = (s.part().unwrap(), Instant::now());
-                    tokio::time::sleep(each).await;
-                    let mut end = rpc(s.name("t"), xid, begun);
-                    end.ended = Instant::now();
-                    s.rpc_ended(&watch, end);
+                    let begun = Instant::now();
+                    let mut part = s.part(begun).unwrap();
+                    let mut call = std::pin::pin!(async {
+                        tokio::time::sleep(each).await;
+                        let mut end = rpc(s.name("t"), xid, begun);
+                        end.ended = Instant::now();
+                        s.rpc_ended(end);
+                    });
+                    std::future::poll_fn(|cx| part.poll(call.as_mut(), cx)).await;
                 }
             }
         };
@@ -580,14 +576,14 @@ mod tests {
         s.operation("getattr", Fid::ZERO, wait).await;
         let dump = s.dump("here", base);
         let op = &dump.ops[0];
-        assert_eq!((op.id, op.span), (1, (1_000_000, 3_000_000)));
+        assert_eq!(op.span, (1_000_000, 3_000_000));
         assert_eq!(op.waits, [(Wait::Lock, 1_000_000, 3_000_000)]);
         let text = serde_json::to_string(&dump).unwrap();
         assert_eq!(serde_json::from_str::<Dump>(&text).unwrap(), dump);
         s.operation("getattr", Fid::ZERO, async {}).await;
         let dump = s.dump("here", base);
         assert_eq!((dump.ops.len(), dump.brief), (1, 1), "it needed nobody");
-        s.operation("getattr", Fid::ZERO, async { drop(s.part()) })
+        s.operation("getattr", Fid::ZERO, async { drop(s.part(base)) })
             .await;
         assert_eq!(s.dump("here", base).ops.len(), 2, "it sent an RPC");
         s.turn(false);

@@ -178,6 +178,7 @@ impl Drop for Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::watch::next_op;
     use crate::{Stopwatch, Wait, waits, watched};
     use std::time::Duration;
 
@@ -185,11 +186,11 @@ mod tests {
     async fn what_has_begun_is_told_with_what_it_waits_for() {
         let s = Arc::new(Stopwatch::default());
         let base = Instant::now();
-        let watch = s.begin().unwrap();
+        let watch = Watch::new(next_op(), 0);
         let op = s.goes_on(&watch, "WRITE", Fid::ZERO, base);
         let rpc = s.clone();
         let call = async move {
-            let watch = rpc.part().unwrap();
+            let watch = rpc.part(Instant::now()).unwrap().watch();
             let _entry = rpc.rpc_begins(&watch, 4, rpc.name("t"), Fid::ZERO, Instant::now());
             let call = async {
                 waits(Wait::Slot, tokio::time::sleep(Duration::from_millis(3))).await;
@@ -206,8 +207,8 @@ mod tests {
         assert_eq!(
             told,
             [
-                (1, "WRITE", None, "", 0, None),
-                (1, "", Some(4), "t", 0, Some((Wait::Slot, 0)))
+                (watch.id(), "WRITE", None, "", 0, None),
+                (watch.id(), "", Some(4), "t", 0, Some((Wait::Slot, 0)))
             ]
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
@@ -244,7 +245,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn there_is_an_end_to_what_is_kept() {
         let s = Arc::new(Stopwatch::default());
-        let watch = s.begin().unwrap();
+        let watch = Watch::new(next_op(), 0);
         let one = || s.goes_on(&watch, "read", Fid::ZERO, Instant::now());
         let mut all: Vec<Entry> = (0..UNDER_WAY_MAX + 1).map(|_| one()).collect();
         assert_eq!(s.under_way.all().len(), UNDER_WAY_MAX);

@@ -4,15 +4,12 @@ use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
-use pin_project_lite::pin_project;
 use tokio::time::Instant;
 
-use crate::under_way::Entry;
-use crate::{Stopwatch, Wait};
-use coral_wire::fid::Fid;
+use crate::Wait;
 
 /// Waits that a watch keeps; later ones are in no segment.
 pub const WAITS_KEPT: usize = 32;
@@ -47,8 +44,197 @@ pub struct Ran {
     pub(crate) waits: Vec<Interval>,
 }
 
+/// Number of the last operation of this process.
+static LAST_OP: AtomicU64 = AtomicU64::new(0);
+
+/// A number for an operation.
+pub(crate) fn next_op() -> u64 {
+    LAST_OP.fetch_add(1, Ordering::Relaxed) + 1
+}
+
+/// What is known of an operation or an RPC that has needed no watch so far: most of those that are answered at once never do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Unmade {
+    is_op: bool,
+    /// 0: it has none yet, or is no operation.
+    id: u64,
+    /// The operation it is part of; 0: none.
+    parent: u64,
+    /// An RPC is part of it.
+    has_rpc: bool,
+}
+
+impl Unmade {
+    pub(crate) const OP: Unmade = Unmade {
+        is_op: true,
+        id: 0,
+        parent: 0,
+        has_rpc: false,
+    };
+
+    fn number(&mut self) -> u64 {
+        if self.is_op && self.id == 0 {
+            self.id = next_op();
+        }
+        self.id
+    }
+}
+
+/// Whose time runs on a thread.
+#[derive(Debug, Default)]
+pub(crate) enum Current {
+    #[default]
+    Nobody,
+    Unmade(Unmade),
+    Watch(Arc<Watch>),
+}
+
+impl Current {
+    pub(crate) fn known(&self) -> Option<&Arc<Watch>> {
+        match self {
+            Current::Watch(watch) => Some(watch),
+            Current::Nobody | Current::Unmade(_) => None,
+        }
+    }
+
+    /// The watch, which is made now if there is none.
+    pub(crate) fn made(&mut self) -> Option<&Arc<Watch>> {
+        if let Current::Unmade(unmade) = self {
+            let id = unmade.number();
+            let watch = Watch::new(id, unmade.parent);
+            watch.has_rpc.store(unmade.has_rpc, Ordering::Relaxed);
+            // the one that is under way, or was
+            watch.polls.store(1, Ordering::Relaxed);
+            *self = Current::Watch(watch);
+        }
+        self.known()
+    }
+
+    /// An RPC is part of it: its number, 0 if it is no operation.
+    fn sends(&mut self) -> u64 {
+        match self {
+            Current::Nobody => 0,
+            Current::Unmade(unmade) => {
+                unmade.has_rpc = true;
+                unmade.number()
+            }
+            Current::Watch(watch) => {
+                watch.has_rpc.store(true, Ordering::Relaxed);
+                watch.id
+            }
+        }
+    }
+}
+
+impl From<Option<Arc<Watch>>> for Current {
+    fn from(watch: Option<Arc<Watch>>) -> Current {
+        watch.map_or(Current::Nobody, Current::Watch)
+    }
+}
+
+/// What an operation has seen when it has been polled.
+#[derive(Debug)]
+pub struct Seen {
+    pub(crate) of: Current,
+    /// Nanoseconds in its only poll; what has a watch counts there.
+    pub(crate) run_ns: u64,
+}
+
+impl Seen {
+    /// Its watch; None: it has needed none so far.
+    pub fn watch(&self) -> Option<&Arc<Watch>> {
+        self.of.known()
+    }
+
+    /// It was answered without an RPC and without a wait.
+    pub(crate) fn is_brief(&self) -> bool {
+        match &self.of {
+            Current::Nobody => true,
+            Current::Unmade(unmade) => !unmade.has_rpc,
+            Current::Watch(watch) => watch.is_brief(),
+        }
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u64 {
+        match &self.of {
+            Current::Unmade(unmade) if unmade.id != 0 => unmade.id,
+            Current::Watch(watch) => watch.id,
+            Current::Nobody | Current::Unmade(_) => next_op(),
+        }
+    }
+
+    pub(crate) fn take(&self) -> Ran {
+        match &self.of {
+            Current::Watch(watch) => watch.take(),
+            Current::Nobody | Current::Unmade(_) => Ran {
+                run_ns: self.run_ns,
+                waits: Vec::new(),
+            },
+        }
+    }
+}
+
+impl From<Arc<Watch>> for Seen {
+    fn from(watch: Arc<Watch>) -> Seen {
+        Seen {
+            of: Current::Watch(watch),
+            run_ns: 0,
+        }
+    }
+}
+
+/// An RPC, part of the operation that was current when it began.
+#[derive(Debug)]
+pub struct Part {
+    of: Current,
+    begun: Option<Instant>,
+}
+
+impl Part {
+    /// It began at `begun`, which is now.
+    pub(crate) fn new(begun: Instant) -> Part {
+        let parent = CURRENT.with_borrow_mut(Current::sends);
+        let unmade = Unmade {
+            parent,
+            ..Unmade::default()
+        };
+        Part {
+            of: Current::Unmade(unmade),
+            begun: Some(begun),
+        }
+    }
+
+    /// One poll of its future.
+    pub fn poll<F: Future + ?Sized>(
+        &mut self,
+        fut: Pin<&mut F>,
+        cx: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let begun = self.begun.take().unwrap_or_else(Instant::now);
+        poll_under(&mut self.of, begun, fut, cx).map(|(out, ..)| out)
+    }
+
+    /// Its watch.
+    pub fn watch(&mut self) -> Arc<Watch> {
+        let watch = self.of.made().cloned();
+        watch.unwrap_or_else(|| Watch::new(0, 0))
+    }
+}
+
+/// The poll of the RPC that is current ends now, and this moment is the one: it is not stamped again. The operation it is part of, and
+/// what it has waited for.
+pub(crate) fn part_ends(now: Instant) -> (u64, Vec<Interval>) {
+    ENDED.set(Some(now));
+    CURRENT.with_borrow(|c| match c {
+        Current::Nobody => (0, Vec::new()),
+        Current::Unmade(unmade) => (unmade.parent, Vec::new()),
+        Current::Watch(watch) => (watch.parent, watch.take().waits),
+    })
+}
+
 thread_local! {
-    static CURRENT: RefCell<Option<Arc<Watch>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Current> = const { RefCell::new(Current::Nobody) };
     /// Nanoseconds in polls of watches inside the current one, in its present poll.
     static INSIDE_NS: Cell<u64> = const { Cell::new(0) };
     /// When the present poll of the current watch began.
@@ -66,7 +252,7 @@ impl Watch {
         })
     }
 
-    /// Its number on its node; 0: it is no operation.
+    /// Its number in its process; 0: it is no operation.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -74,11 +260,6 @@ impl Watch {
     /// Number of the operation it is part of; 0: none.
     pub fn parent(&self) -> u64 {
         self.parent
-    }
-
-    /// An RPC is part of it.
-    pub(crate) fn sends(&self) {
-        self.has_rpc.store(true, Ordering::Relaxed);
     }
 
     /// It was answered without an RPC and without a wait.
@@ -93,6 +274,10 @@ impl Watch {
             waits.push((what, from, to));
         }
         self.has_waits.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn waits_for(&self, what: Option<(Wait, Instant)>) {
+        *self.waiting.lock() = what;
     }
 
     /// What it waits for now, and since when; of several waits at once the one that began last.
@@ -110,15 +295,9 @@ impl Watch {
         self.run_ns.store(so_far + ns, Ordering::Relaxed);
     }
 
-    /// The poll of its future ends now, and this moment is the one: it is not stamped again.
-    pub(crate) fn ends(&self, now: Instant) {
-        if CURRENT.with_borrow(|w| self.is(w)) {
-            ENDED.set(Some(now));
-        }
-    }
-
-    fn is(&self, other: &Option<Arc<Watch>>) -> bool {
-        other.as_deref().is_some_and(|w| std::ptr::eq(w, self))
+    fn is_current(&self) -> bool {
+        let is_it = |w: &Arc<Watch>| std::ptr::eq(&**w, self);
+        CURRENT.with_borrow(|c| c.known().is_some_and(is_it))
     }
 
     /// What it has seen; it begins anew.
@@ -128,8 +307,7 @@ impl Watch {
 
     /// The same in the middle of a poll of its own, up to `now`.
     pub fn take_at(&self, now: Instant) -> Ran {
-        let is_own = CURRENT.with_borrow(|w| self.is(w));
-        let present = match (is_own, BEGUN.get()) {
+        let present = match (self.is_current(), BEGUN.get()) {
             (true, Some(begun)) => (now - begun).as_nanos() as u64,
             _ => 0,
         };
@@ -149,27 +327,17 @@ impl Watch {
 
 /// The watch of what is being polled on this thread.
 pub fn current() -> Option<Arc<Watch>> {
-    CURRENT.with_borrow(Option::clone)
+    CURRENT.with_borrow_mut(|c| c.made().cloned())
 }
 
 /// The same, if it is the watch of a request being handled.
 pub fn handled() -> Option<Arc<Watch>> {
-    CURRENT.with_borrow(|w| w.as_ref().filter(|w| w.id == 0).cloned())
-}
-
-/// Tells the current watch that an RPC is part of it; its number, 0 without one.
-pub(crate) fn sends_for() -> u64 {
-    CURRENT.with_borrow(|w| {
-        w.as_ref().map_or(0, |w| {
-            w.sends();
-            w.id
-        })
-    })
+    CURRENT.with_borrow(|c| c.known().filter(|w| w.id == 0).cloned())
 }
 
 /// A watch being current, until it is dropped.
-struct Entered {
-    outer: Option<Arc<Watch>>,
+pub(crate) struct Entered {
+    outer: Current,
     outer_inside_ns: u64,
     outer_begun: Option<Instant>,
     begun: Instant,
@@ -178,8 +346,8 @@ struct Entered {
 
 impl Entered {
     /// `silent`: the poll is no time of the watch, and none of its polls.
-    fn new(watch: Option<Arc<Watch>>, begun: Instant, silent: bool) -> Entered {
-        if let Some(watch) = watch.as_ref().filter(|_| !silent) {
+    pub(crate) fn new(watch: Current, begun: Instant, silent: bool) -> Entered {
+        if let Some(watch) = watch.known().filter(|_| !silent) {
             // One poll at a time: it needs no locked instruction.
             let polls = watch.polls.load(Ordering::Relaxed);
             watch
@@ -195,27 +363,28 @@ impl Entered {
         }
     }
 
-    /// The poll ends now. The watch is given back.
-    fn leave(mut self, now: Instant) -> Option<Arc<Watch>> {
+    /// The poll ends now. The watch is given back, with the time of this poll.
+    fn leave(mut self, now: Instant) -> Seen {
         self.has_left = true;
         self.out(Some(now))
     }
 
-    fn out(&mut self, ended: Option<Instant>) -> Option<Arc<Watch>> {
-        let watch = CURRENT.replace(self.outer.take());
+    fn out(&mut self, ended: Option<Instant>) -> Seen {
+        let of = CURRENT.replace(std::mem::take(&mut self.outer));
         BEGUN.set(self.outer_begun);
         let inside = INSIDE_NS.get();
         let Some(now) = ended else {
             ENDED.set(None);
             INSIDE_NS.set(self.outer_inside_ns + inside);
-            return watch;
+            return Seen { of, run_ns: 0 };
         };
         let took = (now - self.begun).as_nanos() as u64;
-        if let Some(watch) = &watch {
-            watch.add_run_ns(took.saturating_sub(inside));
+        let run_ns = took.saturating_sub(inside);
+        if let Some(watch) = of.known() {
+            watch.add_run_ns(run_ns);
         }
         INSIDE_NS.set(self.outer_inside_ns + took);
-        watch
+        Seen { of, run_ns }
     }
 }
 
@@ -235,232 +404,60 @@ pub fn first_poll<F: Future + ?Sized>(
     fut: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> Poll<(F::Output, Instant)> {
-    poll_under(&mut Some(watch.clone()), begun, fut, cx)
+    let polled = poll_under(&mut Current::Watch(watch.clone()), begun, fut, cx);
+    polled.map(|(out, now, _)| (out, now))
 }
 
-/// The same under a watch that is nobody else's meanwhile.
-fn poll_under<F: Future + ?Sized>(
-    watch: &mut Option<Arc<Watch>>,
+/// The same under one that is nobody else's meanwhile, with the nanoseconds of this poll.
+pub(crate) fn poll_under<F: Future + ?Sized>(
+    of: &mut Current,
     begun: Instant,
     fut: Pin<&mut F>,
     cx: &mut Context<'_>,
-) -> Poll<(F::Output, Instant)> {
-    let entered = Entered::new(watch.take(), begun, false);
+) -> Poll<(F::Output, Instant, u64)> {
+    let entered = Entered::new(std::mem::take(of), begun, false);
     let polled = fut.poll(cx);
     let told = ENDED.take().filter(|_| polled.is_ready());
     let now = told.unwrap_or_else(Instant::now);
-    *watch = entered.leave(now);
-    polled.map(|out| (out, now))
+    let seen = entered.leave(now);
+    *of = seen.of;
+    polled.map(|out| (out, now, seen.run_ns))
 }
 
-/// The same, where what is done with its output is time of it too: `done` tells when that has ended.
-pub fn poll_and<F: Future + ?Sized>(
-    watch: &Arc<Watch>,
+/// The first poll of an operation's future, which began at `begun`; what is done with its output is time of it too: `done` tells when
+/// that has ended. The operation has a watch from here on if it waits.
+pub fn poll_first<F: Future + ?Sized>(
     begun: Instant,
     fut: Pin<&mut F>,
     cx: &mut Context<'_>,
     done: impl FnOnce(F::Output) -> Instant,
-) -> Poll<Instant> {
-    let entered = Entered::new(Some(watch.clone()), begun, false);
+) -> (Poll<Instant>, Seen) {
+    let entered = Entered::new(Current::Unmade(Unmade::OP), begun, false);
     let ended = fut.poll(cx).map(done);
     ENDED.set(None);
-    entered.leave(match ended {
+    let now = match ended {
         Poll::Ready(at) => at,
-        Poll::Pending => Instant::now(),
+        Poll::Pending => {
+            CURRENT.with_borrow_mut(|c| drop(c.made().cloned()));
+            Instant::now()
+        }
+    };
+    (ended, entered.leave(now))
+}
+
+/// Tells the current watch something, if there is one.
+pub(crate) fn tell_current(what: impl FnOnce(&Watch)) {
+    CURRENT.with_borrow_mut(|c| {
+        if let Some(watch) = c.made() {
+            what(watch);
+        }
     });
-    ended
-}
-
-/// `fut` under `watch`: each poll is time of its own.
-pub fn watched<F: Future>(watch: Option<Arc<Watch>>, fut: F) -> impl Future<Output = F::Output> {
-    Timed {
-        watch,
-        begun: None,
-        fut,
-    }
-}
-
-/// The same of what began at `begun`.
-#[inline]
-pub fn watched_since<F: Future>(
-    watch: Option<Arc<Watch>>,
-    begun: Instant,
-    fut: F,
-) -> impl Future<Output = F::Output> {
-    Timed {
-        watch,
-        begun: Some(begun),
-        fut,
-    }
-}
-
-/// `fut` with the watch that is current now, for a task of its own that is part of an operation. Its polls are no time of the
-/// operation, which runs beside it.
-pub fn carried<F: Future>(fut: F) -> impl Future<Output = F::Output> {
-    Carried {
-        watch: current(),
-        begun: None,
-        fut,
-    }
-}
-
-/// `fut`, for which the current watch waits, if it is not ready at once.
-pub fn waits<F: Future>(what: Wait, fut: F) -> impl Future<Output = F::Output> {
-    Waits {
-        what,
-        begun: None,
-        fut,
-    }
-}
-
-// These are types, not async functions: the future of an async function has room for its argument twice, and the future of
-// every RPC is such an argument. For the same reason they are not put together of smaller ones: each would be a copy.
-
-pin_project! {
-    /// See [`watched`]. Without a watch it is the future.
-    struct Timed<F> {
-        watch: Option<Arc<Watch>>,
-        begun: Option<Instant>,
-        #[pin]
-        fut: F,
-    }
-}
-
-impl<F: Future> Future for Timed<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        if this.watch.is_none() {
-            return this.fut.poll(cx);
-        }
-        let begun = this.begun.take().unwrap_or_else(Instant::now);
-        poll_under(this.watch, begun, this.fut, cx).map(|(out, _)| out)
-    }
-}
-
-pin_project! {
-    /// See [`Stopwatch::operation`].
-    pub(crate) struct Operation<'a, F> {
-        stopwatch: &'a Stopwatch,
-        // None: the stopwatch is off.
-        watch: Option<Arc<Watch>>,
-        begun: Option<Instant>,
-        op: &'static str,
-        fid: Fid,
-        is_polled: bool,
-        entry: Option<Entry>,
-        #[pin]
-        fut: F,
-    }
-}
-
-impl<'a, F> Operation<'a, F> {
-    #[inline]
-    pub(crate) fn new(stopwatch: &'a Stopwatch, op: &'static str, fid: Fid, fut: F) -> Self {
-        let watch = stopwatch.begin();
-        let begun = watch.as_ref().map(|_| Instant::now());
-        Operation {
-            stopwatch,
-            watch,
-            begun,
-            op,
-            fid,
-            is_polled: false,
-            entry: None,
-            fut,
-        }
-    }
-}
-
-impl<F: Future> Future for Operation<'_, F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        let Some(begun) = *this.begun else {
-            return this.fut.poll(cx);
-        };
-        let poll_begun = match std::mem::replace(this.is_polled, true) {
-            true => Instant::now(),
-            false => begun,
-        };
-        let polled = poll_under(this.watch, poll_begun, this.fut, cx);
-        if let (Poll::Pending, None, Some(watch)) = (&polled, &this.entry, &this.watch) {
-            *this.entry = Some(this.stopwatch.goes_on(watch, this.op, *this.fid, begun));
-        }
-        let (out, ended) = ready!(polled);
-        *this.entry = None;
-        if let Some(watch) = this.watch {
-            let fid = *this.fid;
-            (this.stopwatch).operation_ended(watch, this.op, || fid, (begun, ended));
-        }
-        Poll::Ready(out)
-    }
-}
-
-pin_project! {
-    /// See [`carried`].
-    struct Carried<F> {
-        watch: Option<Arc<Watch>>,
-        begun: Option<Instant>,
-        #[pin]
-        fut: F,
-    }
-}
-
-impl<F: Future> Future for Carried<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        let begun = *this.begun.get_or_insert_with(Instant::now);
-        let _entered = Entered::new(this.watch.clone(), begun, true);
-        this.fut.poll(cx)
-    }
-}
-
-pin_project! {
-    /// See [`waits`].
-    struct Waits<F> {
-        what: Wait,
-        begun: Option<Instant>,
-        #[pin]
-        fut: F,
-    }
-}
-
-impl<F: Future> Future for Waits<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        let polled = this.fut.poll(cx);
-        match (&polled, *this.begun) {
-            (Poll::Pending, None) => {
-                let now = Instant::now();
-                *this.begun = Some(now);
-                CURRENT.with_borrow(|watch| {
-                    if let Some(watch) = watch {
-                        *watch.waiting.lock() = Some((*this.what, now));
-                    }
-                });
-            }
-            (Poll::Ready(_), Some(begun)) => CURRENT.with_borrow(|watch| {
-                if let Some(watch) = watch {
-                    *watch.waiting.lock() = None;
-                    watch.waited(*this.what, begun, Instant::now());
-                }
-            }),
-            _ => {}
-        }
-        polled
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{carried, waits, watched};
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
@@ -485,14 +482,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn an_operation_has_a_watch_once_it_needs_one() {
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        let first = |fut: Pin<&mut dyn Future<Output = ()>>, cx: &mut Context<'_>| {
+            poll_first(Instant::now(), fut, cx, |()| Instant::now())
+        };
+        let (ended, seen) = first(std::pin::pin!(async {}), cx);
+        assert!(ended.is_ready() && seen.watch().is_none() && seen.is_brief());
+        let mut part = None;
+        let asks = std::pin::pin!(async { part = Some(Part::new(Instant::now())) });
+        let (ended, seen) = first(asks, cx);
+        assert!(ended.is_ready() && seen.watch().is_none() && !seen.is_brief());
+        assert_eq!(part.unwrap().watch().parent(), seen.id());
+        let mut waiting = std::pin::pin!(async {
+            let watch = current().unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(current().unwrap().id(), watch.id());
+        });
+        let (ended, seen) = first(waiting.as_mut(), cx);
+        assert!(ended.is_pending() && seen.watch().is_some() && current().is_none());
+        watched(seen.watch().cloned(), waiting).await;
+        assert!(current().is_none() && !seen.is_brief());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_time_of_a_poll_is_the_innermost_watch_s() {
         let (outer, inner) = (Watch::new(1, 0), Watch::new(0, 1));
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);
-        let a = Entered::new(Some(outer.clone()), at(0), false);
-        let b = Entered::new(Some(inner.clone()), at(2), false);
+        let a = Entered::new(Current::Watch(outer.clone()), at(0), false);
+        let b = Entered::new(Current::Watch(inner.clone()), at(2), false);
         b.leave(at(5));
-        let panics = Entered::new(Some(inner.clone()), at(5), false);
+        let panics = Entered::new(Current::Watch(inner.clone()), at(5), false);
         drop(panics);
         a.leave(at(10));
         assert_eq!(inner.take().run_ns, 3_000_000);

@@ -7,6 +7,9 @@
 //! * **lock with a read**: an OST_READ of which the data comes in the reply, under a lock of the server's own, may have an
 //!   `ldlm_request` in its buffer 6: of a PR lock on the whole object. The reply then has an `ldlm_reply` and an `ost_lvb` behind
 //!   the data: the lock, and what the object is under it. Without a handle there is no lock and the value says nothing.
+//! * **several glimpses in one**: an LDLM_ENQUEUE with `HAS_INTENT` may have further `ldlm_request`s in its buffer 2 ([`glimpses`]), of
+//!   other objects. The reply has an `ldlm_reply` of each one after the other in its buffer 1, and the `ost_lvb`s in buffer 2. Nobody is
+//!   asked for any of them: one that another client has locks on has the error EBUSY in its value, and is to be asked for alone.
 //!
 //! On a connection to an MGS a registration has the identity of the target's formatting (text, NUL) behind its list of
 //! NIDs, and -EADDRINUSE comes with an `MgsTargetInfo` that has the NIDs of whoever has the index.
@@ -38,6 +41,7 @@
 //! Between two MDTs (`MDS_MDS` and `LIGHTWEIGHT` beside the bit) OUT_UPDATE holds an [`updates::Request`] in its first buffer
 //! and the reply to it an [`updates::Seen`], or nothing.
 
+pub mod glimpses;
 pub mod updates;
 
 /// Seconds between updates of a file's access time by closes (`mdd.*.atime_diff`).

@@ -1,4 +1,4 @@
-//! Attributes of many objects at once: what a listing of a directory leads to.
+//! Attributes of many objects at once: what a listing of a directory leads to, or names that go on by number.
 //!
 //! Objects are asked for by their FIDs, each at the MDT where it lies, so that no name can be another's by then. What comes is
 //! taken into the cache with its lock as if it had been asked for alone.
@@ -8,12 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coral_wire::fid::Fid;
 use futures_util::future::join_all;
 
 use super::attributes::Attributes;
-use super::cache::Mark;
+use super::cache::{Known, Mark};
 use super::inode::MdInode;
+use crate::lov::FileLayout;
 use crate::mdc::{Ids, Mdc};
 
 /// Objects that one MDT is asked for together (`LL_SA_BATCH_DEF`).
@@ -73,5 +75,68 @@ impl Attributes {
             }
         }
         inodes
+    }
+
+    /// What these names of directories are, as `ids` see it. What is not there, or cannot be told together with others, is left out.
+    pub async fn named(&self, mdc: &Mdc, ids: &Ids, names: &[(Fid, Bytes)]) -> Vec<MdInode> {
+        let begin = |(dir, _): &(Fid, Bytes)| self.cache.begin_read(*dir);
+        let marks: Vec<Mark> = names.iter().map(begin).collect();
+        let asked: Vec<(Fid, &[u8])> = names.iter().map(|(dir, name)| (*dir, &name[..])).collect();
+        let found = mdc.lookup_batch(ids, &asked).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "many names at once");
+            Vec::new()
+        });
+        let mut inodes = Vec::with_capacity(names.len());
+        for (((dir, name), mark), found) in names.iter().zip(marks).zip(found) {
+            let Some(found) = found else { continue };
+            let cookie = found.lock.as_ref().map(|l| l.cookie());
+            match MdInode::read(mdc, &found.attrs) {
+                Ok(md) => {
+                    self.servers.stats.attr_misses.inc();
+                    self.learn(mdc, mark, &md, found.lock);
+                    if let Some(cookie) = cookie {
+                        let fid = md.attr.fid;
+                        self.cache.learn_name(mark, *dir, name, fid, cookie);
+                    }
+                    self.ids.hint(md.attr.fid, md.attr.gid);
+                    inodes.push(md);
+                }
+                Err(_) => mdc.drop_lock(found.lock),
+            }
+        }
+        inodes
+    }
+
+    /// Sizes and times of those of these files of which they are not remembered, if there are several: asked for together.
+    pub async fn sizes<'a>(&self, inodes: impl IntoIterator<Item = &'a MdInode>) {
+        let wanted = inodes.into_iter().filter(|md| self.wants_size(md));
+        let wanted = wanted.map(|md| (md.layout.clone(), md.attr.fid));
+        let wanted: Vec<(Arc<FileLayout>, Fid)> = wanted.collect();
+        if wanted.len() < 2 {
+            return;
+        }
+        let found = self.servers.lov.glimpse_together(&wanted).await;
+        for ((layout, fid), found) in wanted.iter().zip(found) {
+            let Some((objects, locks)) = found else {
+                continue;
+            };
+            let names: Vec<_> = locks.iter().map(|(object, _)| *object).collect();
+            let still = || locks.iter().all(|(_, l)| !l.is_blocked());
+            self.cache
+                .learn_objects(*fid, layout.generation, &names, objects, still);
+        }
+    }
+
+    /// The size is not remembered, can be, and nothing here tells it otherwise: see [`Self::full`].
+    fn wants_size(&self, md: &MdInode) -> bool {
+        let fid = md.attr.fid;
+        let unknown =
+            |k: Known| k.objects.is_none() && k.md.layout.generation == md.layout.generation;
+        md.needs_osts()
+            && !md.layout.needs_init(0, u64::MAX)
+            && self.cache.known(fid).is_some_and(unknown)
+            && self.covers.cover(fid).is_none()
+            && self.late.objects(fid).is_none()
+            && !self.open.of(fid).is_some_and(|o| o.is_written())
     }
 }

@@ -346,6 +346,9 @@ impl Directories {
             let entries = dh.stream.lock().ahead(AHEAD);
             let fids = entries.into_iter().map(|(e, _)| e.fid);
             let found = self.attributes.md_inodes(fids).await;
+            if sizes {
+                self.attributes.sizes(found.values()).await;
+            }
             ahead.extend(found);
         }
         let all_up = self.servers.lov.oscs().iter().all(|o| o.is_connected());

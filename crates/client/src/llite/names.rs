@@ -18,6 +18,7 @@ use super::foresight::Foresight;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::MdInode;
+use super::lookahead::Lookahead;
 use super::name::check_name;
 use super::opens::Opens;
 use super::places::{Missed, Place, Places};
@@ -42,6 +43,7 @@ pub(super) struct Names {
     pub dirs: Arc<Directories>,
     pub opens: Arc<Opens>,
     pub foresight: Arc<Foresight>,
+    pub lookahead: Arc<Lookahead>,
     pub heritages: Arc<Heritages>,
 }
 
@@ -62,9 +64,14 @@ impl Names {
             return Ok(entry);
         }
         let (md, dir) = self.resolve(cred, parent, name).await?;
-        let full = match self.foresight.expects_read(dir) {
-            true => self.attributes.full_to_read(&md).await,
-            false => self.attributes.full(&md).await,
+        let removes = self.attributes.removers.removes(cred.pid);
+        let reads = self.foresight.expects_read(dir);
+        let no_size = || self.attributes.without_size(&md);
+        let full = match no_size().filter(|_| removes) {
+            // what is said of a size that is not known is not remembered
+            Some(entry) => Ok(entry.attr),
+            None if reads => self.attributes.full_to_read(&md).await,
+            None => self.attributes.full(&md).await,
         };
         if md.attr.is_file() {
             self.foresight.looked_up(dir, md.attr.fid);
@@ -102,15 +109,22 @@ impl Names {
         parent: Fid,
         name: &[u8],
     ) -> Result<(MdInode, Fid), Error> {
+        self.lookahead.rows.answered(parent, name).await;
         let mut missed = Missed::none();
-        loop {
+        let (md, dir) = loop {
             let all = self.places.all_of(parent, name).await?;
             missed.is_new(&all)?;
             match self.resolve_among(cred, parent, &all, name).await {
                 Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(all, e),
-                done => return done,
+                done => break done?,
             }
+        };
+        let only_looks =
+            || !self.attributes.removers.removes(cred.pid) && !self.foresight.expects_read(dir);
+        if md.attr.is_file() && only_looks() {
+            self.lookahead.found(cred, parent, name);
         }
+        Ok((md, dir))
     }
 
     /// Whether a directory has gone from where it was, and another is there by its name, or by that of one above: it was moved to

@@ -23,6 +23,7 @@ use super::kept::KeptOpens;
 use super::late::LateAttrs;
 use super::layouts::Layouts;
 use super::locks::Locks;
+use super::lookahead::Lookahead;
 use super::lost_dirs::LostDirs;
 use super::lustre_xattr::LustreXattrs;
 use super::migrate::Migrations;
@@ -35,6 +36,7 @@ use super::places::Places;
 use super::privileges::Privileges;
 use super::reopen::Reopen;
 use super::reports::Reports;
+use super::rows::Rows;
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::strides::StrideReads;
@@ -288,6 +290,12 @@ impl Below {
             dirs: dirs.clone(),
             opens,
             foresight: self.foresight.clone(),
+            lookahead: Arc::new(Lookahead {
+                attributes: self.attributes.clone(),
+                ids: self.ids.clone(),
+                places: self.places.clone(),
+                rows: Rows::default(),
+            }),
             heritages: heritages.clone(),
         });
         let dir_stripes = Arc::new(DirStripes {

@@ -11,6 +11,7 @@ mod locks;
 mod pieces;
 mod seek;
 mod small;
+mod together;
 
 pub use layout::{DOM_OST, FileLayout, Form, Part, Stripe};
 pub use locks::{HeldLock, Locks};

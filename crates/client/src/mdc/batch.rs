@@ -33,17 +33,36 @@ impl Mdc {
         ids: &Ids,
         fids: &[Fid],
     ) -> Result<Vec<Option<Found>>, TargetError> {
-        assert!(fids.len() <= BATCH_MAX, "{} in a batch", fids.len());
-        let Some(first) = fids.first() else {
+        let asked: Vec<(Fid, &[u8])> = fids.iter().map(|fid| (*fid, &b""[..])).collect();
+        let found = self.lookup_batch(ids, &asked).await?;
+        let is_it = |(found, fid): (Option<Found>, &Fid)| {
+            let found = found?;
+            if found.attrs.body.fid1 != *fid {
+                self.drop_lock(found.lock);
+                return None;
+            }
+            Some(found)
+        };
+        Ok(found.into_iter().zip(fids).map(is_it).collect())
+    }
+
+    /// The same of what these names in directories stand for; an empty name: the object itself.
+    pub async fn lookup_batch(
+        &self,
+        ids: &Ids,
+        asked: &[(Fid, &[u8])],
+    ) -> Result<Vec<Option<Found>>, TargetError> {
+        assert!(asked.len() <= BATCH_MAX, "{} in a batch", asked.len());
+        let Some((first, _)) = asked.first() else {
             return Ok(vec![]);
         };
-        let pending: Vec<PendingLock> = (fids.iter())
-            .map(|f| self.pend(*f, LdlmMode::CR, Ibits::UPDATE))
+        let pending: Vec<PendingLock> = (asked.iter())
+            .map(|(fid, _)| self.pend(*fid, LdlmMode::CR, Ibits::UPDATE))
             .collect();
-        let subs: Vec<Message> = (pending.iter().zip(fids))
-            .map(|(p, fid)| sub_request(ids, p, *fid))
+        let subs: Vec<Message> = (pending.iter().zip(asked))
+            .map(|(p, (fid, name))| sub_request(ids, p, *fid, name))
             .collect();
-        let room = fids.len() * (EA_BYTES as usize + ANSWER_BYTES);
+        let room = asked.len() * (EA_BYTES as usize + ANSWER_BYTES);
         let (header, buffers, lists) =
             batch::encode_request(&subs, room.min(BATCH_MAX_BYTES) as u32);
         let mut rq = Request::new(portal::OUT, opc::MDS_BATCH)
@@ -58,12 +77,10 @@ impl Mdc {
         }
         let (reply, pending) = self.namespace().intents(rq, pending, locks_of).await?;
         let mut answers = sub_replies(&reply).into_iter();
-        let mut found = Vec::with_capacity(fids.len());
-        for (pending, fid) in pending.into_iter().zip(fids) {
-            let answer = answers.next().and_then(|m| self.sub_answer(&m, pending));
-            found.push(answer.filter(|f| f.attrs.body.fid1 == *fid));
-        }
-        Ok(found)
+        let found = pending
+            .into_iter()
+            .map(|pending| self.sub_answer(&answers.next()?, pending));
+        Ok(found.collect())
     }
 
     /// Takes one answer in, with its lock.
@@ -88,19 +105,21 @@ impl Mdc {
 }
 
 /// The intent of [`Mdc::lookup_lock`], without the message's body.
-fn sub_request(ids: &Ids, pending: &PendingLock, fid: Fid) -> Message {
-    let body = MdtBody {
+fn sub_request(ids: &Ids, pending: &PendingLock, fid: Fid, name: &[u8]) -> Message {
+    let mut body = MdtBody {
         eadatasize: EA_BYTES,
-        fid2: fid,
         ..ids.body(fid, WANT)
     };
+    if name.is_empty() {
+        body.fid2 = fid;
+    }
     let mut m = Message::default();
     m.opc = BUT_GETATTR;
     m.push_bytes(pending.request().to_bytes())
         .push(&LdlmIntent { opc: it::GETATTR })
         .push(&body)
         .push_empty()
-        .push_bytes(nul(b""))
+        .push_bytes(nul(name))
         .push_empty();
     m
 }

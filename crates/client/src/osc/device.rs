@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coral_ldlm::{ClientNamespace, LockRef};
 use coral_ptlrpc::{Import, Request, RpcError};
 use coral_wire::Errno;
+use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy};
 use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{opc, portal};
@@ -322,6 +323,24 @@ impl Osc {
             .await
             .map_err(|e| TargetError::of_lock(e, self.import(), obj.parent))?;
         Ok((object_attr(&v), lock))
+    }
+
+    /// It takes the glimpses of many objects in one request, and answers just now.
+    pub fn takes_glimpses_together(&self) -> bool {
+        !self.mdt && self.target.coral() && self.is_connected()
+    }
+
+    /// The same of many objects, each with its lock. `None`: it is to be asked for alone.
+    pub async fn glimpses(
+        &self,
+        objects: &[ObjectRef],
+    ) -> Result<Vec<Option<(ObjectAttr, LockRef)>>, TargetError> {
+        let all: Vec<_> = objects.iter().map(|o| o.oi.res_id()).collect();
+        let first = objects.first().map_or(Fid::ZERO, |o| o.parent);
+        let found = self.namespace().glimpses(&all).await;
+        let found = found.map_err(|e| TargetError::of_lock(e, self.import(), first))?;
+        let read = |(value, lock)| (object_attr(&value), lock);
+        Ok(found.into_iter().map(|f| f.map(read)).collect())
     }
 
     /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of

@@ -29,7 +29,7 @@ async fn chmod(u: &User, path: &str, mode: u32) -> Result<()> {
 }
 
 /// Gives all unused locks back, and what they cover is unknown again.
-async fn forget(u: &User) {
+pub(crate) async fn forget(u: &User) {
     for (name, _) in u.fs.params() {
         if name.ends_with(".lru_size") {
             u.fs.set_param(&name, "clear").await.unwrap();

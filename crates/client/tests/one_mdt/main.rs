@@ -19,6 +19,7 @@ mod posix;
 mod privileges;
 mod recovery;
 mod reopen;
+mod rows;
 mod rpcs;
 mod shared;
 mod stored;

@@ -231,7 +231,8 @@ async fn who_removes_what_it_lists_is_told_no_sizes() {
         let (all, asked) = list(d).await;
         let right = all.iter().filter(|a| a.size == 9).count();
         match d {
-            0 => assert!(asked >= 20 && right == 20, "{asked}, {right}"),
+            // each of the OSTs
+            0 => assert!(asked >= 4 && right == 20, "{asked}, {right}"),
             // the MDT's sizes, which may be what they are
             _ => assert!(asked <= 2, "{asked}"),
         }
@@ -247,7 +248,7 @@ async fn who_removes_what_it_lists_is_told_no_sizes() {
     assert_eq!(told.attr.size, 3000);
     let (all, asked) = list(3).await;
     let size = |fid| all.iter().find(|a| a.fid == fid).unwrap().size;
-    assert_eq!((size(grown), asked >= 19), (3000, true));
+    assert_eq!((size(grown), asked >= 4), (3000, true));
     o.close(&fh).await.unwrap();
     c.stop().await;
 }

@@ -3,12 +3,14 @@
 use bytes::Bytes;
 use coral_ptlrpc::{Reply, Request, RpcError};
 use coral_stopwatch::{Wait, waits};
+use coral_wire::coral::glimpses;
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy,
     ResId,
 };
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::opc;
+use coral_wire::raw::decode_all;
 use coral_wire::{Errno, Wire};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -394,6 +396,47 @@ impl ClientNamespace {
         let pending = enq.pending.take().expect("the lock is pending");
         Ok((lvb, self.finish(pending, &rep, reply.status)))
     }
+
+    /// Glimpses of several OST objects in one request, which an OST of Coral takes: each with its lock. `None`: that one is to be asked
+    /// for alone.
+    pub async fn glimpses(
+        self: &Arc<Self>,
+        objects: &[ResId],
+    ) -> Result<Vec<Option<(OstLvb, LockRef)>>, LockError> {
+        let whole = Policy::extent(0, u64::MAX);
+        let pend = |res: &ResId| {
+            let (ty, mode) = (LdlmType::EXTENT, LdlmMode::PR);
+            self.prepare(*res, ty, mode, whole, LdlmFlags::HAS_INTENT)
+        };
+        let pending: Vec<PendingLock> = objects.iter().map(pend).collect();
+        let asked: Vec<LdlmRequest> = pending.iter().map(|p| p.request()).collect();
+        let Some((first, further)) = asked.split_first() else {
+            return Ok(Vec::new());
+        };
+        let rq = Request::new(self.portal, opc::LDLM_ENQUEUE)
+            .push_bytes(first.to_bytes())
+            .push_bytes(glimpses::encode(further))
+            .urgent();
+        let (reply, pending) = self.intents(rq, pending, glimpsed).await?;
+        if let Some(e) = Errno::from_status(reply.status) {
+            return Err(refused(e, reply.xid));
+        }
+        let locks = decode_all::<LdlmReply>(reply.msg.buf(1));
+        let values = decode_all::<OstLvb>(reply.msg.buf(2));
+        let mut answers = locks.iter().zip(values);
+        let found = pending.into_iter().map(|pending| {
+            let (lock, value) = answers.next()?;
+            let lock = self.finish(pending, lock, reply.status)?;
+            value.error().is_none().then_some((value, lock))
+        });
+        Ok(found.collect())
+    }
+}
+
+/// The answers to several glimpses in one request.
+fn glimpsed(reply: &Reply) -> Vec<Option<LdlmReply>> {
+    let locks = decode_all::<LdlmReply>(reply.msg.buf(1));
+    locks.into_iter().map(Some).collect()
 }
 
 fn refused(errno: Errno, xid: u64) -> LockError {

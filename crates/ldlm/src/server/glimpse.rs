@@ -27,12 +27,30 @@ impl LdlmServer {
         exp: ExportId,
         req: &LdlmRequest,
     ) -> Result<GlimpseReply, EnqueueError> {
+        if let Some(free) = self.try_glimpse(exp, req).await? {
+            return Ok(free);
+        }
+        // Without a lock the reply describes none.
+        let reply = LdlmReply::default();
+        Ok(GlimpseReply {
+            status: ELDLM_LOCK_ABORTED,
+            reply,
+            lvb: self.glimpse_local(req.desc.res(), req.desc.ty()).await,
+        })
+    }
+
+    /// The same where nobody holds a conflicting lock; `None`: somebody does. No client is asked.
+    pub async fn try_glimpse(
+        self: &Arc<Self>,
+        exp: ExportId,
+        req: &LdlmRequest,
+    ) -> Result<Option<GlimpseReply>, EnqueueError> {
         let want = super::enqueue::want_of(exp, req)?;
         if !super::has_lvb(want.ty, &want.policy) {
             return Err(EnqueueError::Malformed);
         }
         self.stats.enqueues.inc();
-        let (res, ty) = (want.res, want.ty);
+        let res = want.res;
         let granted = {
             let mut st = self.state.lock();
             if st.gone.contains(&exp) {
@@ -44,20 +62,12 @@ impl LdlmServer {
                 Err(e) => return Err(e.into()),
             }
         };
-        if let Some(lock) = granted {
-            return Ok(GlimpseReply {
-                status: 0,
-                reply: intent_reply_of(&lock),
-                lvb: self.stored_lvb(res).await,
-            });
-        }
-        // Without a lock the reply describes none.
-        let reply = LdlmReply::default();
-        Ok(GlimpseReply {
-            status: ELDLM_LOCK_ABORTED,
-            reply,
-            lvb: self.glimpse_local(res, ty).await,
-        })
+        let Some(lock) = granted else { return Ok(None) };
+        Ok(Some(GlimpseReply {
+            status: 0,
+            reply: intent_reply_of(&lock),
+            lvb: self.stored_lvb(res).await,
+        }))
     }
 
     /// Client `exp` tells what it keeps back under its lock on any of the inode bits `bits`, and keeps the lock. False: it has none, or

@@ -8,9 +8,12 @@ use std::sync::Arc;
 
 use coral_ldlm::LvbOps;
 use coral_osd::Objects;
-use coral_wire::ldlm::{LdlmRequest, ResId};
+use coral_wire::connect::ConnectFlags2;
+use coral_wire::coral::glimpses;
+use coral_wire::ldlm::{LdlmReply, LdlmRequest, ResId};
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::MSG_RESENT;
+use coral_wire::raw::encode_all;
 use coral_wire::{Errno, OstId};
 use futures_util::future::BoxFuture;
 
@@ -47,30 +50,63 @@ fn stored(objects: &dyn Objects, res: ResId) -> OstLvb {
     }
 }
 
-/// An extent enqueue with intent: how big is the object?
+/// An extent enqueue with intent: how big is the object? Or of several of them.
 pub(super) async fn glimpse(rq: TargetRequest) {
-    let answer = match LdlmRequest::decode(rq.buf(1)) {
-        Ok(req) => {
-            let exp = rq.exp.cookie;
-            let ldlm = rq.target.ldlm();
-            ldlm.cancel(exp, req.early_cancels());
-            // The lock of an earlier try whose reply was lost: the client would never give it back.
-            if rq.rq.body.flags & MSG_RESENT != 0
-                && let Some(rep) = ldlm.find_resent(exp, req.handle(0))
-            {
-                ldlm.cancel(exp, &[rep.handle]);
-            }
-            ldlm.glimpse(exp, &req).await.map_err(|e| e.status())
-        }
-        Err(_) => Err(Errno::EPROTO.status()),
+    let several = match rq.exp.connect().has2(ConnectFlags2::CORAL) {
+        true => glimpses::decode(rq.buf(2)),
+        false => Ok(Vec::new()),
     };
+    let (Ok(first), Ok(further)) = (LdlmRequest::decode(rq.buf(1)), several) else {
+        return rq.reply(Errno::EPROTO.status(), reply()).await;
+    };
+    take_back_of_before(&rq, &first);
+    if !further.is_empty() {
+        return together(rq, &first, &further).await;
+    }
     let mut msg = reply();
-    match answer {
+    match rq.target.ldlm().glimpse(rq.exp.cookie, &first).await {
         Ok(g) => {
             msg.push(&g.reply).push(&g.lvb);
             rq.reply(g.status, msg).await;
         }
-        Err(status) => rq.reply(status, msg).await,
+        Err(e) => rq.reply(e.status(), msg).await,
+    }
+}
+
+/// Each of those that nobody else has a lock on. Nobody is waited for: the client knows of none of the locks before it has the reply.
+async fn together(rq: TargetRequest, first: &LdlmRequest, further: &[LdlmRequest]) {
+    further.iter().for_each(|req| take_back_of_before(&rq, req));
+    let (ldlm, exp) = (rq.target.ldlm(), rq.exp.cookie);
+    let (mut replies, mut values) = (Vec::new(), Vec::new());
+    for req in std::iter::once(first).chain(further) {
+        let (lock, value) = match ldlm.try_glimpse(exp, req).await {
+            Ok(Some(g)) => (g.reply, g.lvb),
+            Ok(None) => refused(Errno::EBUSY),
+            Err(e) => refused(Errno::from_status(e.status()).unwrap_or(Errno::EPROTO)),
+        };
+        replies.push(lock);
+        values.push(value);
+    }
+    let mut msg = reply();
+    msg.push_bytes(encode_all(&replies))
+        .push_bytes(encode_all(&values));
+    rq.reply(0, msg).await;
+}
+
+fn refused(why: Errno) -> (LdlmReply, OstLvb) {
+    let mut value = OstLvb::default();
+    value.set_error(why);
+    (LdlmReply::default(), value)
+}
+
+/// The lock of an earlier try whose reply was lost: the client would never give it back.
+fn take_back_of_before(rq: &TargetRequest, req: &LdlmRequest) {
+    let (ldlm, exp) = (rq.target.ldlm(), rq.exp.cookie);
+    ldlm.cancel(exp, req.early_cancels());
+    if rq.rq.body.flags & MSG_RESENT != 0
+        && let Some(rep) = ldlm.find_resent(exp, req.handle(0))
+    {
+        ldlm.cancel(exp, &[rep.handle]);
     }
 }
 

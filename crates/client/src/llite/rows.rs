@@ -1,0 +1,376 @@
+//! Names that go on by number: a program that looks at `f1`, `f2`, `f3` is going to look at `f4`, and what that is may be asked for before,
+//! together with those behind it.
+//!
+//! A directory has rows: names that are the same but for their last number. Programs go along a row, each or several together at one place of
+//! it. Where [`HITS`] names were found one after the other, or nearly so, further ones are asked for, and twice as many the next time, up
+//! to [`MOST`]. Where nothing more is found that ends. Who looks a name up that has been asked for waits for the answer.
+//!
+//! Lustre: `ll_statahead_by_fname` in `lustre/llite/statahead.c`, `LSA_FN_MATCH_HIT_DEF` in `llite_internal.h`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use coral_wire::fid::Fid;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::ahead::AHEAD;
+
+/// Rows remembered; the one that nothing was looked up in for longest goes first.
+const ROWS: usize = 64;
+/// A lookup waits so long for the answer; then it asks by itself.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Names found one after the other before others are asked for.
+const HITS: u32 = 4;
+/// Places in a row at which programs are.
+const PLACES: usize = 8;
+/// So many names may be left out, as those of several programs that overtake each other are until they come.
+const LEFT_OUT: u64 = 8;
+/// Asked for at first.
+const FIRST: u64 = 8;
+/// Asked for at a time.
+const MOST: u64 = AHEAD as u64;
+/// Most digits of a number, so that it is one.
+const DIGITS: usize = 18;
+
+/// Names that are the same but for a number.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Row {
+    dir: Fid,
+    before: Bytes,
+    behind: Bytes,
+    /// Digits of each number, with zeros in front; 0: as many as it has.
+    width: usize,
+}
+
+impl Row {
+    /// The row of a name, and its number.
+    fn of(dir: Fid, name: &[u8]) -> Option<(Row, u64)> {
+        let end = name.iter().rposition(u8::is_ascii_digit)? + 1;
+        let rest = name[..end].iter().rposition(|b| !b.is_ascii_digit());
+        let start = rest.map_or(0, |at| at + 1);
+        let digits = &name[start..end];
+        if digits.len() > DIGITS {
+            return None;
+        }
+        let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        let padded = digits.len() > 1 && digits[0] == b'0';
+        let row = Row {
+            dir,
+            before: Bytes::copy_from_slice(&name[..start]),
+            behind: Bytes::copy_from_slice(&name[end..]),
+            width: if padded { digits.len() } else { 0 },
+        };
+        Some((row, number))
+    }
+
+    fn name(&self, number: u64) -> Bytes {
+        let number = format!("{number:0width$}", width = self.width);
+        [&self.before[..], number.as_bytes(), &self.behind[..]]
+            .concat()
+            .into()
+    }
+}
+
+/// Names asked for; nobody sends anything in the channel, which ends when the answers are in.
+#[derive(Debug)]
+struct Asked {
+    numbers: Range<u64>,
+    answered: watch::Receiver<()>,
+}
+
+/// A place in a row.
+#[derive(Debug, Default)]
+struct Place {
+    /// The number behind the greatest that was found.
+    next: u64,
+    hits: u32,
+    /// Names before that which were not looked up.
+    left_out: u64,
+    /// Up to here they have been asked for.
+    asked_to: u64,
+    /// How many the next time.
+    many: u64,
+    /// Answers that may not be in.
+    asked: VecDeque<Asked>,
+}
+
+impl Place {
+    fn at(number: u64) -> Place {
+        Place {
+            next: number + 1,
+            ..Place::default()
+        }
+    }
+
+    /// Whether `number` belongs here.
+    fn is_near(&self, number: u64) -> bool {
+        let from = self.next.saturating_sub(MOST);
+        (from..=self.next.max(self.asked_to) + LEFT_OUT).contains(&number)
+    }
+
+    fn found(&mut self, number: u64) {
+        if number < self.next {
+            self.left_out = self.left_out.saturating_sub(1);
+            return;
+        }
+        self.left_out += number - self.next;
+        self.next = number + 1;
+        self.hits = self.hits.saturating_add(1);
+        if self.left_out > LEFT_OUT {
+            *self = Place::at(number);
+        }
+    }
+
+    /// What is to be asked for now.
+    fn ahead(&mut self) -> Option<(Range<u64>, watch::Sender<()>)> {
+        let left = self.asked_to.saturating_sub(self.next);
+        if self.hits < HITS || left > self.many / 2 {
+            return None;
+        }
+        self.many = (self.many * 2).clamp(FIRST, MOST);
+        let from = self.asked_to.max(self.next);
+        let numbers = from..from.checked_add(self.many)?;
+        self.asked_to = numbers.end;
+        let done = self.next.saturating_sub(MOST);
+        while self.asked.front().is_some_and(|a| a.numbers.end <= done) {
+            self.asked.pop_front();
+        }
+        let (answered, told) = watch::channel(());
+        self.asked.push_back(Asked {
+            numbers: numbers.clone(),
+            answered: told,
+        });
+        Some((numbers, answered))
+    }
+}
+
+/// The places of a row, the one that was used last at the end.
+#[derive(Debug, Default)]
+struct Places {
+    places: VecDeque<Place>,
+    /// When a name of it was looked up last.
+    last: u64,
+}
+
+#[derive(Default)]
+struct Table {
+    rows: BTreeMap<Row, Places>,
+    lookups: u64,
+}
+
+impl Table {
+    /// The row as it is known here: "f10" goes on from "f09".
+    fn known(&self, row: Row, number: u64) -> Row {
+        if row.width != 0 {
+            return row;
+        }
+        let width = number.checked_ilog10().unwrap_or(0) as usize + 1;
+        let padded = Row {
+            width,
+            ..row.clone()
+        };
+        match self.rows.contains_key(&padded) {
+            true => padded,
+            false => row,
+        }
+    }
+
+    /// The places of a row, which is remembered from here on.
+    fn places(&mut self, row: &Row) -> &mut VecDeque<Place> {
+        if self.rows.len() == ROWS && !self.rows.contains_key(row) {
+            let oldest = self.rows.iter().min_by_key(|(_, p)| p.last);
+            if let Some(oldest) = oldest.map(|(row, _)| row.clone()) {
+                self.rows.remove(&oldest);
+            }
+        }
+        self.lookups += 1;
+        let places = self.rows.entry(row.clone()).or_default();
+        places.last = self.lookups;
+        &mut places.places
+    }
+}
+
+/// The rows of a mount.
+#[derive(Default)]
+pub(super) struct Rows(Mutex<Table>);
+
+/// Names to be asked for; dropped when the answers are in.
+pub(super) struct Ahead {
+    pub names: Vec<Bytes>,
+    row: Row,
+    numbers: Range<u64>,
+    _answered: watch::Sender<()>,
+}
+
+impl Rows {
+    /// `name` in `dir` was found: what is to be asked for now.
+    pub fn found(&self, dir: Fid, name: &[u8]) -> Option<Ahead> {
+        let (row, number) = Row::of(dir, name)?;
+        let mut table = self.0.lock();
+        let row = table.known(row, number);
+        let places = table.places(&row);
+        let here = places.iter().position(|p| p.is_near(number));
+        let mut place = match here.and_then(|at| places.remove(at)) {
+            Some(mut place) => {
+                place.found(number);
+                place
+            }
+            None => Place::at(number),
+        };
+        let ahead = place.ahead();
+        if places.len() == PLACES {
+            places.pop_front();
+        }
+        places.push_back(place);
+        let (numbers, answered) = ahead?;
+        Some(Ahead {
+            names: numbers.clone().map(|n| row.name(n)).collect(),
+            row,
+            numbers,
+            _answered: answered,
+        })
+    }
+
+    /// Nothing of what was asked for is there: it ends.
+    pub fn nothing(&self, ahead: &Ahead) {
+        let mut table = self.0.lock();
+        let places = table.rows.get_mut(&ahead.row).into_iter();
+        let mut places = places.flat_map(|p| &mut p.places);
+        if let Some(place) = places.find(|p| p.asked_to == ahead.numbers.end) {
+            place.hits = 0;
+        }
+    }
+
+    /// Waits until it is known what `name` is, if it has been asked for.
+    pub async fn answered(&self, dir: Fid, name: &[u8]) {
+        if let Some(mut told) = self.asked(dir, name) {
+            // it ends with an error, when all is in
+            let _ = tokio::time::timeout(PATIENCE, told.changed()).await;
+        }
+    }
+
+    fn asked(&self, dir: Fid, name: &[u8]) -> Option<watch::Receiver<()>> {
+        let table = self.0.lock();
+        if table.rows.is_empty() {
+            return None;
+        }
+        let (row, number) = Row::of(dir, name)?;
+        let places = table.rows.get(&table.known(row, number))?;
+        let mut asked = places.places.iter().flat_map(|p| &p.asked);
+        let asked = asked.find(|a| a.numbers.contains(&number))?;
+        Some(asked.answered.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    const DIR: Fid = Fid {
+        seq: 0x2_0000_0400,
+        oid: 1,
+        ver: 0,
+    };
+
+    fn names(ahead: Option<Ahead>) -> Vec<String> {
+        let names = ahead.into_iter().flat_map(|a| a.names);
+        names
+            .map(|n| String::from_utf8(n.to_vec()).unwrap())
+            .collect()
+    }
+
+    fn found(rows: &Rows, name: String) -> Vec<String> {
+        names(rows.found(DIR, name.as_bytes()))
+    }
+
+    #[test]
+    fn names_that_go_on_are_asked_for_once_each() {
+        let rows = Rows::default();
+        let mut asked = Vec::new();
+        for n in 7..500 {
+            asked.extend(found(&rows, format!("a1.f{n}.txt")));
+        }
+        let last = asked.len() + 12;
+        let expected: Vec<_> = (12..last).map(|n| format!("a1.f{n}.txt")).collect();
+        assert_eq!(asked, expected);
+        assert!((500 + 32..=500 + 96).contains(&last), "{last}");
+    }
+
+    #[test]
+    fn zeros_in_front_are_kept() {
+        let rows = Rows::default();
+        let mut asked = Vec::new();
+        for n in 6..12 {
+            asked.extend(found(&rows, format!("f{n:02}")));
+        }
+        let expected: Vec<_> = (11..19).map(|n| format!("f{n:02}")).collect();
+        assert_eq!(asked, expected);
+    }
+
+    #[test]
+    fn programs_at_several_places_and_such_that_overtake_each_other_go_on() {
+        let rows = Rows::default();
+        let mut asked = Vec::new();
+        for n in 0..100 {
+            for at in [0, 5000, 700, 301] {
+                asked.extend(found(&rows, format!("f{}", at + (n ^ 3))));
+            }
+        }
+        let once = asked.len();
+        asked.sort();
+        asked.dedup();
+        assert!(asked.len() == once && once >= 4 * 90, "{once}");
+        assert!(asked.contains(&"f5099".to_owned()));
+    }
+
+    #[test]
+    fn what_does_not_go_on_is_no_row() {
+        let rows = Rows::default();
+        for n in (0..40).map(|n| 4 * n) {
+            assert!(found(&rows, format!("by-four{n}")).is_empty(), "{n}");
+        }
+        for n in [1, 2, 104, 208, 309, 403, 700, 701, 205] {
+            assert!(found(&rows, format!("f{n}")).is_empty(), "{n}");
+        }
+        for name in ["x", "", "9999999999999999999999"] {
+            assert!(found(&rows, name.to_owned()).is_empty());
+        }
+        for n in u64::MAX / 20..u64::MAX / 20 + 20 {
+            found(&rows, format!("f{n}"));
+        }
+    }
+
+    #[tokio::test]
+    async fn who_comes_early_waits_and_a_row_that_finds_nothing_ends() {
+        let rows = Rows::default();
+        let ahead = (0..5).filter_map(|n| rows.found(DIR, format!("f{n}").as_bytes()));
+        let ahead = ahead.last().unwrap();
+        let early = rows.answered(DIR, b"f6");
+        let mut early = std::pin::pin!(early);
+        assert!((&mut early).now_or_never().is_none());
+        rows.answered(DIR, b"f60").await;
+        rows.answered(DIR, b"other").await;
+        rows.nothing(&ahead);
+        drop(ahead);
+        early.await;
+        rows.answered(DIR, b"f6").await;
+        assert!(rows.found(DIR, b"f5").is_none());
+    }
+
+    #[test]
+    fn it_stays_small() {
+        let rows = Rows::default();
+        for n in 0..10 * ROWS {
+            found(&rows, format!("f{n}x{n}"));
+            found(&rows, format!("f{}", 1000 * n));
+        }
+        let table = rows.0.lock();
+        let most = table.rows.values().map(|p| p.places.len()).max();
+        assert_eq!((table.rows.len(), most), (ROWS, Some(PLACES)));
+    }
+}

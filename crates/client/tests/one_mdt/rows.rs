@@ -1,0 +1,252 @@
+//! Names that go on by number, and sizes that are asked for together: what they cost, and that what comes is true.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use crate::ahead::forget;
+use crate::common::*;
+use coral_client::SetAttr;
+use coral_lnet::{LinkModel, Passing};
+use coral_wire::ldlm::LdlmReply;
+use coral_wire::ost::OstLvb;
+use coral_wire::ptlrpc::Message;
+
+const FILES: usize = 1000;
+/// An `ldlm_reply`, and an `ldlm_request` with two handles, bytes.
+const ONE_LOCK: usize = size_of::<LdlmReply>();
+const ONE_REQUEST: usize = 104;
+
+fn total(n: &[(String, u64)]) -> u64 {
+    n.iter().map(|(_, c)| c).sum()
+}
+
+/// Files of so many bytes as their number says.
+async fn fill(u: &User, dir: &str, files: usize) {
+    u.mkdir(dir).await.unwrap();
+    for i in 0..files {
+        u.put(&format!("{dir}/f{i}"), &vec![7; i % 50])
+            .await
+            .unwrap();
+    }
+}
+
+async fn sizes(u: &User, dir: &str, numbers: impl IntoIterator<Item = usize>) {
+    for i in numbers {
+        let name = format!("{dir}/f{i}");
+        assert_eq!(u.stat(&name).await.unwrap().size, i as u64 % 50, "{name}");
+        // others get their turn
+        tokio::task::yield_now().await;
+    }
+}
+
+/// A file system with `files` files that nobody has locks on.
+async fn at_rest(osts: u32, files: usize) -> Cluster {
+    let c = Cluster::start(osts, 1, 1 << 20).await;
+    let u = User::root(&c.client().await);
+    fill(&u, "d", files).await;
+    u.fs.umount().await;
+    c
+}
+
+#[tokio::test]
+async fn who_looks_at_one_file_after_the_other_asks_for_many_at_once() {
+    let c = at_rest(2, FILES).await;
+    let v = User::root(&c.client().await);
+    let (_, n) = rpcs(&v.fs, sizes(&v, "d", 0..FILES)).await;
+    println!("stat of {FILES} one after the other: {n:?}");
+    assert!(total(&n) <= FILES as u64 / 10, "{n:?}");
+    // all of it is covered; what may come behind the last is asked for
+    let (_, n) = rpcs(&v.fs, sizes(&v, "d", 0..FILES)).await;
+    assert!(total(&n) <= 4, "{n:?}");
+    // several programs in one row, each in its part
+    let v = User::root(&c.client().await);
+    let four = (0..4).map(|p| sizes(&v, "d", (0..FILES).skip(p).step_by(4)));
+    let (_, n) = rpcs(&v.fs, futures_util::future::join_all(four)).await;
+    println!("the same by four: {n:?}");
+    assert!(total(&n) <= FILES as u64 / 5, "{n:?}");
+    c.stop().await;
+}
+
+#[tokio::test]
+async fn a_listing_with_sizes_is_a_tenth_of_a_request_for_each_file() {
+    let c = at_rest(2, FILES).await;
+    let v = User::root(&c.client().await);
+    let (all, n) = rpcs(&v.fs, v.ls_l("d")).await;
+    println!("ls -l of {FILES}: {n:?}");
+    assert!(total(&n) <= FILES as u64 / 10, "{n:?}");
+    for (name, attr) in all.unwrap() {
+        let i: u64 = name[1..].parse().unwrap();
+        assert_eq!(attr.unwrap().size, i % 50, "{name}");
+    }
+    c.stop().await;
+}
+
+/// What others write is asked for file by file; what they change later is seen.
+#[tokio::test]
+async fn sizes_are_those_that_other_clients_have_written() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let u = User::root(&c.client().await);
+    fill(&u, "d", 200).await;
+    let dirty = u.open("d/f77", libc::O_WRONLY).await.unwrap();
+    u.write(&dirty, 0, &[1; 27 + 5000]).await.unwrap();
+    let v = User::root(&c.client().await);
+    sizes(&v, "d", 0..77).await;
+    assert_eq!(v.stat("d/f77").await.unwrap().size, 5027);
+    sizes(&v, "d", 78..200).await;
+    u.write(&dirty, 0, &[1; 9000]).await.unwrap();
+    u.close(&dirty).await.unwrap();
+    u.put("d/f5", &[1; 400]).await.unwrap();
+    u.unlink("d/f6").await.unwrap();
+    assert_eq!(v.stat("d/f77").await.unwrap().size, 9000);
+    assert_eq!(v.stat("d/f5").await.unwrap().size, 400);
+    assert!(v.stat("d/f6").await.is_err());
+    c.stop().await;
+}
+
+/// A row that ends costs one request more, and one with gaps none for each gap.
+#[tokio::test]
+async fn names_that_are_not_there_are_missed() {
+    let c = at_rest(1, 30).await;
+    let u = User::root(&c.client().await);
+    for gap in [10, 11, 12, 20] {
+        u.unlink(&format!("d/f{gap}")).await.unwrap();
+    }
+    u.fs.umount().await;
+    let v = User::root(&c.client().await);
+    let (_, n) = rpcs(&v.fs, async {
+        for i in 0..40 {
+            let gone = [10, 11, 12, 20].contains(&i) || i >= 30;
+            assert_eq!(v.stat(&format!("d/f{i}")).await.is_err(), gone, "f{i}");
+        }
+    })
+    .await;
+    println!("30 names with gaps: {n:?}");
+    assert!(total(&n) <= 40, "{n:?}");
+    c.stop().await;
+}
+
+/// The reply to glimpses of many objects, or the request, is lost: what is sent again is answered again, and the OST holds no lock of
+/// which the client does not know, for which writers would have to wait.
+#[tokio::test(start_paused = true)]
+async fn glimpses_whose_reply_is_lost_leave_no_lock_behind() {
+    for lose_reply in [true, false] {
+        let c = at_rest(1, 60).await;
+        let u = User::root(&c.remote_client().await);
+        let v = User::root(&c.remote_client().await);
+        let lost = Arc::new(AtomicU32::new(0));
+        let (from, count) = match lose_reply {
+            true => (nid(SERVER), lost.clone()),
+            false => (v.fs.node().nid(), lost.clone()),
+        };
+        let loses = move |p: Passing| {
+            let of_many = |m: Message| match lose_reply {
+                true => m.buf(2).len() > size_of::<OstLvb>() && m.buf(1).len() > ONE_LOCK,
+                false => m.buf(2).len() > ONE_LOCK && m.buf(1).len() == ONE_REQUEST,
+            };
+            let message = Message::decode(p.payload.clone().copy_to_bytes());
+            if message.is_ok_and(of_many) && count.fetch_add(1, Ordering::Relaxed) == 0 {
+                return vec![];
+            }
+            vec![p]
+        };
+        c.net.tamper(from, Arc::new(loses));
+        let all = v.ls_l("d").await.unwrap();
+        assert!(lost.load(Ordering::Relaxed) >= 2, "it was sent again");
+        assert!(all.values().all(Option::is_some));
+        sizes(&v, "d", 0..60).await;
+        // a lock that nobody gives back would take until the eviction
+        let begun = tokio::time::Instant::now();
+        for i in 0..60 {
+            u.put(&format!("d/f{i}"), &[1; 100]).await.unwrap();
+            assert_eq!(v.stat(&format!("d/f{i}")).await.unwrap().size, 100);
+        }
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(c.ost(0).stats().evictions.value(), 0);
+        c.stop().await;
+    }
+}
+
+/// One client looks at all files all the time while another one changes them: what that has changed, the first sees at once.
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_for_ahead_beside_changes_is_never_old() {
+    let seeds = std::env::var("CORAL_SEEDS").map_or(3, |n| n.parse().unwrap());
+    for seed in 1..=seeds {
+        let c = Cluster::start(2, 1, 1 << 20).await;
+        let u = User::root(&c.remote_client().await);
+        let v = User::root(&c.remote_client().await);
+        for fs in [&u.fs, &v.fs] {
+            let link = LinkModel {
+                delay: Duration::from_micros(300),
+                jitter: Duration::from_micros(600),
+                ..LinkModel::default()
+            };
+            c.net.set_link(fs.node().nid(), nid(SERVER), link, seed);
+        }
+        fill(&u, "d", 80).await;
+        let stop = AtomicBool::new(false);
+        let looks = async {
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                for i in 0..80 {
+                    let _ = v.stat(&format!("d/f{i}")).await;
+                }
+                rounds += 1;
+                forget(&v).await;
+            }
+            rounds
+        };
+        let changes = async {
+            let mut rng = Rng(seed);
+            for n in 0..300u64 {
+                let (a, b) = (rng.below(80), rng.below(80));
+                let (a, b) = (format!("d/f{a}"), format!("d/f{b}"));
+                let at = format!("seed {seed}, step {n}: {a}, {b}");
+                match rng.below(4) {
+                    0 => {
+                        let fh = u.open(&a, libc::O_WRONLY).await.expect("open");
+                        let size = 100 + n;
+                        u.write(&fh, size - 1, &[1]).await.expect("write");
+                        if n % 2 == 0 {
+                            u.fs.fsync(&fh, false).await.expect("fsync");
+                        }
+                        let seen = v.stat(&a).await.expect("it is there").size;
+                        assert!(seen >= size, "{at}: {seen} of {size}");
+                        u.close(&fh).await.expect("close");
+                    }
+                    1 => {
+                        u.unlink(&a).await.expect("unlink");
+                        assert!(v.stat(&a).await.is_err(), "{at}");
+                        u.put(&a, &vec![3; n as usize % 60]).await.expect("put");
+                        let seen = v.stat(&a).await.expect("it is there").size;
+                        assert_eq!(seen, n % 60, "{at}");
+                    }
+                    2 => {
+                        let set = SetAttr {
+                            size: Some(n % 70),
+                            ..SetAttr::default()
+                        };
+                        let fid = u.fid(&a).await.expect("it is there");
+                        u.fs.setattr(&u.cred, fid, set, None).await.expect("cut");
+                        let seen = v.stat(&a).await.expect("it is there").size;
+                        assert_eq!(seen, n % 70, "{at}");
+                    }
+                    _ if a != b => {
+                        let fid = u.fid(&a).await.expect("it is there");
+                        u.rename(&a, &b, 0).await.expect("rename");
+                        assert_eq!(v.fid(&b).await, Ok(fid), "{at}");
+                        assert!(v.stat(&a).await.is_err(), "{at}");
+                        u.put(&a, b"another").await.expect("put");
+                    }
+                    _ => {}
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        };
+        let (rounds, ()) = tokio::join!(looks, changes);
+        assert!(rounds > 5, "{rounds} rounds");
+        assert_eq!(c.mdt().target.stats().evictions.value(), 0);
+        c.stop().await;
+    }
+}
