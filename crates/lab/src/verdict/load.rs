@@ -20,6 +20,9 @@ const PAUSE_LEAST_S: f64 = 0.3;
 /// A pause that takes so much of the window is an end, however long others were.
 const PAUSE_MOST: f64 = 0.5;
 
+/// What closes a file is no sign of a load: it has been opened before, and a trial that makes files knows only their directories.
+const CLOSES: [&str; 3] = ["FLUSH", "RELEASE", "RELEASEDIR"];
+
 /// A file or a directory.
 pub type Fid = (u64, u32, u32);
 
@@ -48,7 +51,8 @@ impl Busy {
         let (mut operations, mut reach_s) = (0, None::<f64>);
         for d in seen.dumps.iter().filter(is_of) {
             let age = |at: i64| (d.now - at) as f64 / 1e9;
-            let ended = d.ops.iter().filter(|o| !own.contains(&o.fid));
+            let ended = d.ops.iter();
+            let ended = ended.filter(|o| !own.contains(&o.fid) && !CLOSES.contains(&&*o.op));
             let ended: Vec<(f64, f64)> = ended
                 .map(|o| (age(o.span.0), age(o.span.1)))
                 .filter(|(_, end)| *end < seconds)
@@ -56,7 +60,7 @@ impl Busy {
             operations += ended.len() as u64;
             all.extend(ended);
             let begun = d.under_way.iter().filter(|b| b.opc.is_none());
-            let begun = begun.filter(|b| !own.contains(&b.fid));
+            let begun = begun.filter(|b| !own.contains(&b.fid) && !CLOSES.contains(&&*b.name));
             all.extend(begun.map(|b| (age(b.begun), 0.0)));
             let oldest = d.ops.iter().map(|o| age(o.span.1)).fold(0.0, f64::max);
             if d.lost_ops > 0 && oldest < seconds {
@@ -237,8 +241,15 @@ mod tests {
         let load = Load::of(&seen(vec![client(1, (5.0, 0.0), 10)]), 5.0);
         let mut own = client(1, (5.0, 0.0), 10);
         own.ops.iter_mut().for_each(|o| o.fid = (7, 7, 0));
+        // files that it has made, of which it knows no more than the directory
+        let mut closed = own.ops.clone();
+        for (i, o) in closed.iter_mut().enumerate() {
+            (o.fid, o.op) = ((8, i as u32, 0), ["FLUSH", "RELEASE"][i % 2].into());
+        }
+        own.ops.extend(closed);
         let later = seen(vec![own, client(2, (5.0, 0.0), 10)]);
-        assert!(load.ended(&later, &[(7, 7, 0)].into(), 5.0).is_some());
+        let why = load.ended(&later, &[(7, 7, 0)].into(), 5.0);
+        assert_eq!(why.as_deref(), Some("the load had ended before"));
         assert_eq!(load.ended(&later, &BTreeSet::new(), 5.0), None);
     }
 
