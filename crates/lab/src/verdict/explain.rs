@@ -6,7 +6,7 @@ use crate::attribution::Segment;
 
 use super::facts::{Facts, Host, Path, Transfers};
 use super::going::Going;
-use super::hosts::{CORE_BUSY, nearly_full};
+use super::hosts::{CORE_BUSY, OTHERS_LEAST, nearly_full};
 use super::notes::{ahead, notes};
 use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms, own_directories};
 use super::trial::LEAST_COUNT;
@@ -201,10 +201,19 @@ pub fn explain(f: &Facts) -> Verdict {
             None => format!("{more}; {next}"),
         };
     } else if let Some(h) = full {
-        next = format!(
-            "more programs on {} gain little: give it more cores, or measure with clients on other machines; {next}",
-            h.name
-        );
+        next = match (h.others >= OTHERS_LEAST.max(h.ours), &h.other) {
+            (true, other) => format!(
+                "measure again without {} on {}; {next}",
+                other
+                    .as_ref()
+                    .map_or_else(|| "other programs".to_owned(), |o| format!("'{o}'")),
+                h.name
+            ),
+            (false, _) => format!(
+                "more programs on {} gain little: give it more cores, or measure with clients on other machines; {next}",
+                h.name
+            ),
+        };
     }
     let transfers = Transfers::of(f);
     Verdict {
@@ -609,6 +618,15 @@ mod tests {
                 .starts_with("more programs on this machine gain little")
         );
         assert_eq!((full.at_once.clone(), trial(&full)), (None, None));
+        let mut of_others = facts_of_one_reader(0.89);
+        let h = &mut of_others.hosts[0];
+        (h.name, h.cores, h.ours, h.others) = ("here".into(), 0.99, 0.3, 1.6);
+        h.other = Some("rustc".into());
+        let next = explain(&of_others).next;
+        assert!(
+            next.starts_with("measure again without 'rustc' on here; "),
+            "{next}"
+        );
         let half = of(0.7);
         assert!(half.at_once.is_some() && half.nearly_full.is_none());
     }

@@ -571,9 +571,12 @@ const NAMES: [&str; 9] = [
 /// record is made.
 const OVERLAPS: f64 = 0.05;
 
+/// A client, and a directory in which it works.
+type ClientDir = (usize, (u64, u32, u32));
+
 /// The directory with most of such operations' time, if they never went side by side.
 fn one_directory(j: &Joined, ops: &[&JoinedOp]) -> Option<OneDirectory> {
-    let mut all: BTreeMap<(usize, (u64, u32, u32)), Vec<&JoinedOp>> = BTreeMap::new();
+    let mut all: BTreeMap<ClientDir, Vec<&JoinedOp>> = BTreeMap::new();
     let named = ops.iter().filter(|o| o.op.fid.0 != 0);
     for o in named.filter(|o| NAMES.contains(&&*o.op.op)) {
         all.entry((o.client, o.op.fid)).or_default().push(o);

@@ -11,7 +11,7 @@ pub(super) const CORE_BUSY: f64 = 0.95;
 /// Seconds in a second that Coral's threads wait for a processor, from which on messages lie about for want of one.
 pub(super) const CPU_WAIT: f64 = 0.2;
 /// Cores that other programs take, from which on a core may be full because of them.
-const OTHERS_LEAST: f64 = 0.25;
+pub(super) const OTHERS_LEAST: f64 = 0.25;
 /// Pages from swap in a second that tell of too little memory.
 const SWAP_LEAST: f64 = 100.0;
 

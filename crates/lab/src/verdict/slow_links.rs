@@ -8,6 +8,9 @@ use super::rules::{
     Cause, CauseKind, MORE_LEAST_S, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, mean_bytes, ms, peers,
 };
 
+/// Two times are one where the less is so large a part of the other.
+const NEARLY: f64 = 0.9;
+
 /// A way that is slow as its client sees it.
 struct SlowWay<'a> {
     /// Share of all operations' time.
@@ -37,9 +40,17 @@ fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64)) -> Option<SlowWay<'a>>
     (far || slow).then(|| SlowWay {
         share,
         figure: format!(
-            "{} on the way an RPC, {} at least there and back; {}",
+            "{} on the way an RPC, {}; {}",
             ms(way),
-            ms(own_way),
+            match own_way < NEARLY * p.rtt_s && p.rtt_s.is_finite() {
+                // What is more may be a queue, or what LNet holds back where it arrives.
+                true => format!(
+                    "{} at least there and back, {} of it as TCP and its sender have it",
+                    ms(p.rtt_s),
+                    ms(own_way)
+                ),
+                false => format!("{} at least there and back", ms(own_way)),
+            },
             match (far, peers) {
                 (false, Some(m)) => format!("its peers {}", ms(m)),
                 _ => format!("the nearest server {}", ms(nearest)),
