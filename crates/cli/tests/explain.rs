@@ -254,7 +254,7 @@ fn a_trial_tells_of_one_directory_and_nothing_of_a_load_that_has_ended() {
             until("there is a load", || count.load(Ordering::Relaxed) > 20);
             let servers = [place.path("mds"), place.path("ost1")];
             let mut explain = two.explain(&[&servers[0], &servers[1]]);
-            let said = ok(explain.args(["--try", "--for", "3"]));
+            let said = ok(explain.args(["--try", "--for", "6"]));
             println!("{said}");
             for told in [
                 "verdict: fixed concurrency (the programs)",

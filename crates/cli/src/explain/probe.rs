@@ -188,22 +188,24 @@ fn make_names(places: &mut [PathBuf], in_them: bool, time: Duration) -> Result<f
     rate.map_err(|e| format!("'{}': {e}", shown.unwrap_or_default()))
 }
 
-/// What programs do in a second, one for each place at once, for so long.
+/// What programs do in a second, one for each place at once, for so long; each is the n-th of its program, from 0 on.
 fn rate<T: Send>(
     places: &mut [T],
     time: Duration,
     does: impl Fn(&mut T, usize) -> std::io::Result<()> + Sync,
 ) -> std::io::Result<f64> {
-    let one = |place: &mut T| -> std::io::Result<usize> {
+    let one = |place: &mut T| -> std::io::Result<f64> {
+        // The first one takes locks and opens what the others find.
+        does(place, 0)?;
         let (begun, mut count) = (Instant::now(), 0);
         while begun.elapsed() < time {
-            does(place, count)?;
             count += 1;
+            does(place, count)?;
         }
-        Ok(count)
+        Ok(count as f64 / begun.elapsed().as_secs_f64())
     };
     let one = &one;
-    let counts: Vec<std::io::Result<usize>> = std::thread::scope(|s| {
+    let rates: Vec<std::io::Result<f64>> = std::thread::scope(|s| {
         let threads: Vec<_> = (places.iter_mut())
             .map(|place| s.spawn(move || one(place)))
             .collect();
@@ -212,8 +214,7 @@ fn rate<T: Send>(
             .map(|r| r.unwrap_or_else(|_| Err(std::io::Error::other("a program failed"))))
             .collect()
     });
-    let all = counts.into_iter().sum::<std::io::Result<usize>>()?;
-    Ok(all as f64 / time.as_secs_f64())
+    rates.into_iter().sum()
 }
 
 /// A directory by its FID, as it is seen below a mount.

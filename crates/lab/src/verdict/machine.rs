@@ -272,15 +272,11 @@ fn program(stat: &str, is_coral: bool) -> Option<Program> {
     })
 }
 
-/// Whether it is a Coral process: of a program of that name, also of another version beside it (`coral-old`) or of one that was replaced
-/// since, or of this one.
+/// Whether it is a Coral process: of a program of that name, or of this one.
 fn is_coral(pid: u32) -> bool {
     let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     program(&pid.to_string()).is_some_and(|p| {
-        let name = p.file_name().map(|n| n.to_string_lossy().into_owned());
-        let is_named =
-            |n: String| ["coral-", "coral "].iter().any(|l| n.starts_with(l)) || n == "coral";
-        name.is_some_and(is_named) || program("self").is_some_and(|own| own == p)
+        p.file_name().is_some_and(|n| n == "coral") || program("self").is_some_and(|own| own == p)
     })
 }
 
