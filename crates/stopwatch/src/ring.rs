@@ -2,8 +2,7 @@
 //!
 //! # Invariants
 //! - A record is written over without being read: those that the ring is about to forget have left the processor's caches, and to
-//!   wait for them would cost more than all else. So records are plain data, and refer to names by number. Those that are made one
-//!   after the other lie one behind the other, so that the processor gets the next ones ready.
+//!   wait for them would cost more than all else. So records are plain data, and refer to names by number.
 //! - Only the waits of a record beyond its first are elsewhere, and most records have none.
 
 use std::collections::BTreeMap;
@@ -16,8 +15,6 @@ use crate::Wait;
 /// Records of each kind that a node keeps; the oldest go. With all kinds full that is some 4 MB.
 pub const KEPT: usize = 8192;
 const SHARDS: usize = 8;
-/// Records that are made one after the other and lie in one shard.
-const IN_A_ROW: usize = 64;
 
 /// For what was waited, from when to when, in nanoseconds since the node's start.
 pub(crate) type Span = (Wait, u64, u64);
@@ -65,9 +62,8 @@ impl<T: Copy> Ring<T> {
             Some(std::iter::once(second).chain(waits).collect())
         });
         let n = self.made.fetch_add(1, Ordering::Relaxed) as usize;
-        let (row, in_row) = (n / IN_A_ROW, n % IN_A_ROW);
-        let at = (row / SHARDS * IN_A_ROW + in_row) % (KEPT / SHARDS);
-        let mut shard = self.shards[row % SHARDS].lock();
+        let at = (n / SHARDS) % (KEPT / SHARDS);
+        let mut shard = self.shards[n % SHARDS].lock();
         // Two writers of one shard may come in the other order while it grows.
         let place = at.min(shard.records.len());
         match shard.records.get_mut(place) {

@@ -1,7 +1,7 @@
 //! What has begun and not ended. Records in the rings are made at the end: of an operation that hangs they know nothing.
 //!
 //! # Invariants
-//! - Only what waits is here: an operation enters when its first poll did not end it, and every RPC.
+//! - Only what waits is here: an operation, and an RPC, enters when its first poll did not end it.
 //! - At most [`UNDER_WAY_MAX`] are kept at once; what begins beyond is not.
 
 use std::borrow::Cow;

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use super::attributes::Attributes;
 use super::cache::{Known, Mark};
 use super::inode::MdInode;
-use crate::lov::FileLayout;
+use crate::lov::{FileLayout, Glimpsed};
 use crate::mdc::{Ids, Mdc};
 
 /// Objects that one MDT is asked for together (`LL_SA_BATCH_DEF`).
@@ -107,24 +107,31 @@ impl Attributes {
         inodes
     }
 
-    /// Sizes and times of those of these files of which they are not remembered, if there are several: asked for together.
-    pub async fn sizes<'a>(&self, inodes: impl IntoIterator<Item = &'a MdInode>) {
+    /// Sizes and times of those of these files of which they are not remembered, if there are several: asked for together. `known`
+    /// hears of each that came. How many were wanted, and how many came.
+    pub async fn sizes<'a>(
+        &self,
+        inodes: impl IntoIterator<Item = &'a MdInode>,
+        known: impl Fn(),
+    ) -> (usize, usize) {
         let wanted = inodes.into_iter().filter(|md| self.wants_size(md));
         let wanted = wanted.map(|md| (md.layout.clone(), md.attr.fid));
         let wanted: Vec<(Arc<FileLayout>, Fid)> = wanted.collect();
         if wanted.len() < 2 {
-            return;
+            return (0, 0);
         }
-        let found = self.servers.lov.glimpse_together(&wanted).await;
-        for ((layout, fid), found) in wanted.iter().zip(found) {
-            let Some((objects, locks)) = found else {
-                continue;
-            };
+        let mut came = 0;
+        let learn = |file: usize, (objects, locks): Glimpsed| {
+            let (layout, fid) = &wanted[file];
             let names: Vec<_> = locks.iter().map(|(object, _)| *object).collect();
             let still = || locks.iter().all(|(_, l)| !l.is_blocked());
             self.cache
                 .learn_objects(*fid, layout.generation, &names, objects, still);
-        }
+            came += 1;
+            known();
+        };
+        self.servers.lov.glimpse_together(&wanted, learn).await;
+        (wanted.len(), came)
     }
 
     /// The size is not remembered, can be, and nothing here tells it otherwise: see [`Self::full`].

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use coral_stopwatch::{Wait, carried, waits};
 use coral_wire::fid::Fid;
 use futures_util::future::join_all;
+use tokio::time::timeout;
 
 use super::attributes::Attributes;
 use super::cache::Lookup;
@@ -14,7 +17,10 @@ use super::inode::MdInode;
 use super::places::Places;
 use super::rows::{Ahead, Rows};
 use super::types::Cred;
-use crate::mdc::Mdc;
+use crate::mdc::{Ids, Mdc};
+
+/// A lookup waits so long for what was asked for ahead; then it asks by itself.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Names to be asked for at one MDT, each in its directory object.
 type AtMdt = (Arc<Mdc>, Vec<(Fid, Bytes)>);
@@ -29,36 +35,65 @@ pub(super) struct Lookahead {
 
 impl Lookahead {
     /// `cred` looked `name` up in `dir`, and it is a file.
-    pub fn found(self: &Arc<Self>, cred: &Cred, dir: Fid, name: &[u8]) {
+    pub async fn found(self: &Arc<Self>, cred: &Cred, dir: Fid, name: &[u8]) {
         if !self.attributes.cache.enabled() {
             return;
         }
-        if let Some(ahead) = self.rows.found(dir, name)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let (me, cred) = (self.clone(), cred.clone());
-            runtime.spawn(async move { me.ask(&cred, dir, ahead).await });
+        let Some(mut ahead) = self.rows.found(dir, name) else {
+            return;
+        };
+        ahead.sizes &= !self.attributes.removers.removes(cred.pid);
+        // now, while the program is there
+        let ids = self.ids.of(cred, &[dir]).await;
+        let me = self.clone();
+        let ask = async move { me.ask(&ids, dir, ahead).await };
+        tokio::spawn(carried(ask));
+    }
+
+    /// Waits until it is known what `name` is, if that has been asked for. False: it has not been.
+    pub async fn named(&self, dir: Fid, name: &[u8]) -> bool {
+        let Some(mut named) = self.rows.named(dir, name) else {
+            return false;
+        };
+        let told = async { while named.changed().await.is_ok() {} };
+        let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
+        true
+    }
+
+    /// Waits until the size of `fid`, which is `name`, is known, if that has been asked for.
+    pub async fn sized(&self, dir: Fid, name: &[u8], fid: Fid) {
+        let known = || (self.attributes.cache.known(fid)).is_none_or(|k| k.objects.is_some());
+        if known() {
+            return;
+        }
+        if let Some(mut sized) = self.rows.sized(dir, name) {
+            let told = async { while !known() && sized.changed().await.is_ok() {} };
+            let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
         }
     }
 
-    async fn ask(&self, cred: &Cred, dir: Fid, ahead: Ahead) {
+    async fn ask(&self, ids: &Ids, dir: Fid, mut ahead: Ahead) {
         let Some((by_mdt, fids, mut inodes)) = self.unknown(dir, &ahead.names).await else {
-            return;
+            return self.rows.nothing(&ahead);
         };
-        let ids = self.ids.of(cred, &[dir]).await;
-        let named = join_all(
-            by_mdt
-                .iter()
-                .map(|(mdc, names)| self.attributes.named(mdc, &ids, names)),
-        );
+        let at_mdt = |(mdc, names): &AtMdt| {
+            let (mdc, names) = (mdc.clone(), names.clone());
+            async move { self.attributes.named(&mdc, ids, &names).await }
+        };
+        let named = join_all(by_mdt.iter().map(at_mdt));
         let (named, of_fids) = tokio::join!(named, self.attributes.md_inodes(fids));
         inodes.extend(named.into_iter().flatten());
         inodes.extend(of_fids.into_values());
+        ahead.names_are_known();
         if inodes.is_empty() {
             return self.rows.nothing(&ahead);
         }
-        if !self.attributes.removers.removes(cred.pid) {
-            self.attributes.sizes(&inodes).await;
+        if ahead.sizes {
+            let known = || ahead.sizes_are_known();
+            let (wanted, told) = self.attributes.sizes(&inodes, known).await;
+            if 2 * told < wanted {
+                self.rows.no_sizes(&ahead);
+            }
         }
     }
 
@@ -72,8 +107,8 @@ impl Lookahead {
         let lmv = &self.attributes.servers.lmv;
         let mut by_mdt: BTreeMap<u32, AtMdt> = BTreeMap::new();
         let (mut fids, mut inodes) = (Vec::new(), Vec::new());
-        for name in names {
-            let places = self.places.all_of(dir, name).await.ok()?;
+        let places = self.places.all_of_each(dir, names).await.ok()?;
+        for (name, places) in names.iter().zip(places) {
             // a name that moves is looked for by who wants to know
             let [place] = places[..] else { return None };
             match self.attributes.cache.lookup(place.dir, name) {

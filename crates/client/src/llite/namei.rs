@@ -21,6 +21,7 @@ use super::identities::Identities;
 use super::inode::read_attr;
 use super::kept::KeptOpens;
 use super::late::LateAttrs;
+use super::lookahead::Lookahead;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::servers::Servers;
@@ -59,6 +60,7 @@ pub(super) struct Namespace {
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
     pub kept: Arc<KeptOpens>,
+    pub lookahead: Arc<Lookahead>,
     pub dir_stripes: Arc<DirStripes>,
     pub heritages: Arc<Heritages>,
 }
@@ -335,6 +337,7 @@ impl Namespace {
                 Err(e) => return Err(e),
                 Ok(()) => {
                     self.attributes.removers.removed(cred.pid);
+                    self.lookahead.rows.removed(parent, name);
                     return Ok(());
                 }
             }

@@ -64,14 +64,12 @@ impl Names {
             return Ok(entry);
         }
         let (md, dir) = self.resolve(cred, parent, name).await?;
-        let removes = self.attributes.removers.removes(cred.pid);
-        let reads = self.foresight.expects_read(dir);
-        let no_size = || self.attributes.without_size(&md);
-        let full = match no_size().filter(|_| removes) {
-            // what is said of a size that is not known is not remembered
-            Some(entry) => Ok(entry.attr),
-            None if reads => self.attributes.full_to_read(&md).await,
-            None => self.attributes.full(&md).await,
+        let full = match self.foresight.expects_read(dir) {
+            true => self.attributes.full_to_read(&md).await,
+            false => {
+                self.lookahead.sized(parent, name, md.attr.fid).await;
+                self.attributes.full(&md).await
+            }
         };
         if md.attr.is_file() {
             self.foresight.looked_up(dir, md.attr.fid);
@@ -109,7 +107,6 @@ impl Names {
         parent: Fid,
         name: &[u8],
     ) -> Result<(MdInode, Fid), Error> {
-        self.lookahead.rows.answered(parent, name).await;
         let mut missed = Missed::none();
         let (md, dir) = loop {
             let all = self.places.all_of(parent, name).await?;
@@ -122,7 +119,7 @@ impl Names {
         let only_looks =
             || !self.attributes.removers.removes(cred.pid) && !self.foresight.expects_read(dir);
         if md.attr.is_file() && only_looks() {
-            self.lookahead.found(cred, parent, name);
+            self.lookahead.found(cred, parent, name).await;
         }
         Ok((md, dir))
     }
@@ -205,6 +202,12 @@ impl Names {
             self.servers.stats.name_hits.inc();
             return found.map(Some);
         }
+        if self.lookahead.named(parent, name).await
+            && let Some(found) = self.answer(cred, parent, dir, name).await?
+        {
+            self.servers.stats.name_hits.inc();
+            return found.map(Some);
+        }
         self.servers.stats.name_misses.inc();
         if !self.make_complete(dir).await {
             return Ok(None);
@@ -233,6 +236,9 @@ impl Names {
             Lookup::Absent => Some(Err(Refusal::NoName.into())),
             Lookup::Unknown => None,
             Lookup::Name(fid) => {
+                if self.cache.known(fid).is_none() {
+                    self.lookahead.named(parent, name).await;
+                }
                 match self.named(cred, at, fid).await {
                     // it was so when the listing was looked at; kept only if it still is
                     Ok(md) => {

@@ -280,6 +280,12 @@ impl Below {
             dirs: dirs.clone(),
             seen: parking_lot::Mutex::default(),
         });
+        let lookahead = Arc::new(Lookahead {
+            attributes: self.attributes.clone(),
+            ids: self.ids.clone(),
+            places: self.places.clone(),
+            rows: Rows::default(),
+        });
         let names = Arc::new(Names {
             servers: self.servers.clone(),
             ids: self.ids.clone(),
@@ -290,12 +296,7 @@ impl Below {
             dirs: dirs.clone(),
             opens,
             foresight: self.foresight.clone(),
-            lookahead: Arc::new(Lookahead {
-                attributes: self.attributes.clone(),
-                ids: self.ids.clone(),
-                places: self.places.clone(),
-                rows: Rows::default(),
-            }),
+            lookahead: lookahead.clone(),
             heritages: heritages.clone(),
         });
         let dir_stripes = Arc::new(DirStripes {
@@ -326,6 +327,7 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
             kept: self.kept.clone(),
+            lookahead,
             dir_stripes: dir_stripes.clone(),
             heritages,
         });

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::layout::{LmvMd, hash_flag};
@@ -60,6 +61,17 @@ impl<P: PartialEq> Missed<P> {
     }
 }
 
+/// The directory objects that may have `name` of `dir`, which is laid out so.
+fn by_layout(layout: Option<&LmvMd>, dir: Fid, name: &[u8]) -> Result<SmallVec<[Place; 2]>, Error> {
+    let Some(lmv) = layout else {
+        let version = PLAIN_VERSION;
+        return Ok(smallvec![Place { dir, version }]);
+    };
+    let version = lmv.head.layout_version;
+    let shards = shards(lmv, name)?.into_iter();
+    Ok(shards.map(|dir| Place { dir, version }).collect())
+}
+
 /// Finds names' directory objects.
 pub(super) struct Places {
     servers: Arc<Servers>,
@@ -111,19 +123,22 @@ impl Places {
         if name == b".." {
             return Ok(smallvec![Place { dir, version: 0 }]);
         }
-        match self.layout_of(dir).await? {
-            None => Ok(smallvec![Place {
-                dir,
-                version: PLAIN_VERSION
-            }]),
-            Some(lmv) => {
-                let version = lmv.head.layout_version;
-                Ok(shards(&lmv, name)?
-                    .into_iter()
-                    .map(|dir| Place { dir, version })
-                    .collect())
-            }
+        by_layout(self.layout_of(dir).await?.as_deref(), dir, name)
+    }
+
+    /// The same of many names, by one look at the layout.
+    pub async fn all_of_each(
+        &self,
+        dir: Fid,
+        names: &[Bytes],
+    ) -> Result<Vec<SmallVec<[Place; 2]>>, Error> {
+        if !self.servers.lmv.several() {
+            let place = |_| smallvec![Place { dir, version: 0 }];
+            return Ok(names.iter().map(place).collect());
         }
+        let layout = self.layout_of(dir).await?;
+        let place = |name: &Bytes| by_layout(layout.as_deref(), dir, name);
+        names.iter().map(place).collect()
     }
 
     /// The directory object that has `name` of `dir`; where it would be made when there is no such name.

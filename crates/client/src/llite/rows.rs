@@ -3,13 +3,13 @@
 //!
 //! A directory has rows: names that are the same but for their last number. Programs go along a row, each or several together at one place of
 //! it. Where [`HITS`] names were found one after the other, or nearly so, further ones are asked for, and twice as many the next time, up
-//! to [`MOST`]. Where nothing more is found that ends. Who looks a name up that has been asked for waits for the answer.
+//! to [`MOST`]. Where nothing more is found, or names are removed, that ends. Who looks a name up that has been asked for waits for the
+//! answer.
 //!
 //! Lustre: `ll_statahead_by_fname` in `lustre/llite/statahead.c`, `LSA_FN_MATCH_HIT_DEF` in `llite_internal.h`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::time::Duration;
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
@@ -20,12 +20,10 @@ use super::ahead::AHEAD;
 
 /// Rows remembered; the one that nothing was looked up in for longest goes first.
 const ROWS: usize = 64;
-/// A lookup waits so long for the answer; then it asks by itself.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Names found one after the other before others are asked for.
 const HITS: u32 = 4;
 /// Places in a row at which programs are.
-const PLACES: usize = 8;
+const PLACES: usize = 32;
 /// So many names may be left out, as those of several programs that overtake each other are until they come.
 const LEFT_OUT: u64 = 8;
 /// Asked for at first.
@@ -74,11 +72,13 @@ impl Row {
     }
 }
 
-/// Names asked for; nobody sends anything in the channel, which ends when the answers are in.
-#[derive(Debug)]
+/// Names asked for. The channels end when the answers are in.
+#[derive(Clone, Debug)]
 struct Asked {
     numbers: Range<u64>,
-    answered: watch::Receiver<()>,
+    named: watch::Receiver<()>,
+    /// Something is sent where some of the sizes are known.
+    sized: watch::Receiver<()>,
 }
 
 /// A place in a row.
@@ -93,6 +93,8 @@ struct Place {
     asked_to: u64,
     /// How many the next time.
     many: u64,
+    /// Sizes are not asked for: others write these files.
+    no_sizes: bool,
     /// Answers that may not be in.
     asked: VecDeque<Asked>,
 }
@@ -125,9 +127,10 @@ impl Place {
     }
 
     /// What is to be asked for now.
-    fn ahead(&mut self) -> Option<(Range<u64>, watch::Sender<()>)> {
+    fn ahead(&mut self) -> Option<(Range<u64>, [watch::Sender<()>; 2])> {
         let left = self.asked_to.saturating_sub(self.next);
-        if self.hits < HITS || left > self.many / 2 {
+        let with_gaps = self.left_out > u64::from(self.hits / 2);
+        if self.hits < HITS || with_gaps || left > self.many / 2 {
             return None;
         }
         self.many = (self.many * 2).clamp(FIRST, MOST);
@@ -138,12 +141,14 @@ impl Place {
         while self.asked.front().is_some_and(|a| a.numbers.end <= done) {
             self.asked.pop_front();
         }
-        let (answered, told) = watch::channel(());
+        let (names, named) = watch::channel(());
+        let (sizes, sized) = watch::channel(());
         self.asked.push_back(Asked {
             numbers: numbers.clone(),
-            answered: told,
+            named,
+            sized,
         });
-        Some((numbers, answered))
+        Some((numbers, [names, sizes]))
     }
 }
 
@@ -200,9 +205,24 @@ pub(super) struct Rows(Mutex<Table>);
 /// Names to be asked for; dropped when the answers are in.
 pub(super) struct Ahead {
     pub names: Vec<Bytes>,
+    /// Sizes are to be asked for too.
+    pub sizes: bool,
     row: Row,
     numbers: Range<u64>,
-    _answered: watch::Sender<()>,
+    named: Option<watch::Sender<()>>,
+    sized: watch::Sender<()>,
+}
+
+impl Ahead {
+    /// It is known what the names are.
+    pub fn names_are_known(&mut self) {
+        self.named = None;
+    }
+
+    /// Some more sizes are known.
+    pub fn sizes_are_known(&self) {
+        self.sized.send_replace(());
+    }
 }
 
 impl Rows {
@@ -220,39 +240,69 @@ impl Rows {
             }
             None => Place::at(number),
         };
-        let ahead = place.ahead();
+        let (ahead, sizes) = (place.ahead(), !place.no_sizes);
         if places.len() == PLACES {
             places.pop_front();
         }
         places.push_back(place);
-        let (numbers, answered) = ahead?;
+        let (numbers, [named, sized]) = ahead?;
         Some(Ahead {
             names: numbers.clone().map(|n| row.name(n)).collect(),
+            sizes,
             row,
             numbers,
-            _answered: answered,
+            named: Some(named),
+            sized,
         })
     }
 
-    /// Nothing of what was asked for is there: it ends.
+    /// Nothing of what was asked for is there, or can be asked for: it ends.
     pub fn nothing(&self, ahead: &Ahead) {
+        self.at(ahead, |place| place.hits = 0);
+    }
+
+    /// Of most of what was asked for the size cannot be told together.
+    pub fn no_sizes(&self, ahead: &Ahead) {
+        self.at(ahead, |place| place.no_sizes = true);
+    }
+
+    fn at(&self, ahead: &Ahead, what: impl FnOnce(&mut Place)) {
         let mut table = self.0.lock();
         let places = table.rows.get_mut(&ahead.row).into_iter();
         let mut places = places.flat_map(|p| &mut p.places);
         if let Some(place) = places.find(|p| p.asked_to == ahead.numbers.end) {
+            what(place);
+        }
+    }
+
+    /// `name` in `dir` was removed by this client: who looks at names to remove them needs none ahead.
+    pub fn removed(&self, dir: Fid, name: &[u8]) {
+        let mut table = self.0.lock();
+        if table.rows.is_empty() {
+            return;
+        }
+        let Some((row, number)) = Row::of(dir, name) else {
+            return;
+        };
+        let row = table.known(row, number);
+        let places = table.rows.get_mut(&row).into_iter();
+        let mut places = places.flat_map(|p| &mut p.places);
+        if let Some(place) = places.find(|p| p.is_near(number)) {
             place.hits = 0;
         }
     }
 
-    /// Waits until it is known what `name` is, if it has been asked for.
-    pub async fn answered(&self, dir: Fid, name: &[u8]) {
-        if let Some(mut told) = self.asked(dir, name) {
-            // it ends with an error, when all is in
-            let _ = tokio::time::timeout(PATIENCE, told.changed()).await;
-        }
+    /// Ends when it is known what `name` is; `None`: it has not been asked for.
+    pub fn named(&self, dir: Fid, name: &[u8]) -> Option<watch::Receiver<()>> {
+        self.asked(dir, name).map(|a| a.named)
     }
 
-    fn asked(&self, dir: Fid, name: &[u8]) -> Option<watch::Receiver<()>> {
+    /// Something is sent when some sizes are known, and it ends when the file's is or cannot be told so.
+    pub fn sized(&self, dir: Fid, name: &[u8]) -> Option<watch::Receiver<()>> {
+        self.asked(dir, name).map(|a| a.sized)
+    }
+
+    fn asked(&self, dir: Fid, name: &[u8]) -> Option<Asked> {
         let table = self.0.lock();
         if table.rows.is_empty() {
             return None;
@@ -260,8 +310,7 @@ impl Rows {
         let (row, number) = Row::of(dir, name)?;
         let places = table.rows.get(&table.known(row, number))?;
         let mut asked = places.places.iter().flat_map(|p| &p.asked);
-        let asked = asked.find(|a| a.numbers.contains(&number))?;
-        Some(asked.answered.clone())
+        asked.find(|a| a.numbers.contains(&number)).cloned()
     }
 }
 
@@ -331,8 +380,10 @@ mod tests {
     #[test]
     fn what_does_not_go_on_is_no_row() {
         let rows = Rows::default();
-        for n in (0..40).map(|n| 4 * n) {
-            assert!(found(&rows, format!("by-four{n}")).is_empty(), "{n}");
+        for step in 2..10 {
+            for n in (0..40).map(|n| step * n) {
+                assert!(found(&rows, format!("by{step}-{n}")).is_empty(), "{n}");
+            }
         }
         for n in [1, 2, 104, 208, 309, 403, 700, 701, 205] {
             assert!(found(&rows, format!("f{n}")).is_empty(), "{n}");
@@ -345,21 +396,34 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn who_comes_early_waits_and_a_row_that_finds_nothing_ends() {
+    #[test]
+    fn who_comes_early_is_told_and_a_row_that_finds_nothing_ends() {
         let rows = Rows::default();
         let ahead = (0..5).filter_map(|n| rows.found(DIR, format!("f{n}").as_bytes()));
-        let ahead = ahead.last().unwrap();
-        let early = rows.answered(DIR, b"f6");
-        let mut early = std::pin::pin!(early);
-        assert!((&mut early).now_or_never().is_none());
-        rows.answered(DIR, b"f60").await;
-        rows.answered(DIR, b"other").await;
+        let mut ahead = ahead.last().unwrap();
+        let mut named = rows.named(DIR, b"f6").unwrap();
+        let mut sized = rows.sized(DIR, b"f6").unwrap();
+        assert!(named.changed().now_or_never().is_none());
+        assert!(rows.named(DIR, b"f60").is_none() && rows.named(DIR, b"other").is_none());
+        ahead.names_are_known();
+        assert!(named.changed().now_or_never().unwrap().is_err());
+        assert!(sized.changed().now_or_never().is_none());
+        ahead.sizes_are_known();
+        assert!(sized.changed().now_or_never().unwrap().is_ok());
         rows.nothing(&ahead);
         drop(ahead);
-        early.await;
-        rows.answered(DIR, b"f6").await;
+        assert!(sized.changed().now_or_never().unwrap().is_err());
         assert!(rows.found(DIR, b"f5").is_none());
+    }
+
+    #[test]
+    fn who_removes_what_it_looks_at_needs_nothing_ahead() {
+        let rows = Rows::default();
+        for n in 0..100 {
+            let name = format!("f{n}");
+            assert!(found(&rows, name.clone()).is_empty(), "{n}");
+            rows.removed(DIR, name.as_bytes());
+        }
     }
 
     #[test]

@@ -2,18 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_ldlm::LockRef;
 use coral_wire::coral::glimpses::GLIMPSES_MAX;
 use coral_wire::fid::Fid;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
 
 use super::pieces::sum;
-use super::{FileLayout, Lov, ObjectLock};
+use super::{FileLayout, Lov, ObjectLock, Stripe};
 use crate::osc::{ObjectAttr, ObjectRef, Osc};
 
+/// Files of more stripes are asked for alone.
+const STRIPES_MAX: usize = 8;
+/// An OST that takes longer is not waited for: meanwhile locks of others are held for the files that have objects there too.
+const LIMIT: Duration = Duration::from_secs(5);
+
 /// What the objects of a file are, and the locks that cover it.
-pub type Glimpsed = (ObjectAttr, Vec<ObjectLock>);
+pub(crate) type Glimpsed = (ObjectAttr, Vec<ObjectLock>);
 
 /// One object that is asked for: the file and the stripe, by their places.
 type Asked = (usize, usize, ObjectRef);
@@ -21,24 +29,50 @@ type Asked = (usize, usize, ObjectRef);
 /// What came of a stripe: the size that it gives the file, the object, and its lock.
 type Found = (u64, ObjectAttr, ObjectLock);
 
+/// What came of a file.
+struct File<'a> {
+    stripes: Vec<Stripe<'a>>,
+    found: Vec<Option<Found>>,
+}
+
+impl File<'_> {
+    fn of(layout: &FileLayout) -> File<'_> {
+        let stripes: Vec<Stripe<'_>> = layout.stripes().collect();
+        File {
+            found: stripes.iter().map(|_| None).collect(),
+            stripes,
+        }
+    }
+
+    /// All of it, if it is there.
+    fn whole(&mut self) -> Option<Glimpsed> {
+        if self.found.iter().any(Option::is_none) {
+            return None;
+        }
+        let found: Vec<Found> = self.found.drain(..).flatten().collect();
+        let sizes: Vec<(u64, ObjectAttr)> = found.iter().map(|f| (f.0, f.1)).collect();
+        let locks = found.into_iter().map(|(_, _, lock)| lock).collect();
+        Some((sum(&sizes), locks))
+    }
+}
+
 impl Lov {
-    /// Glimpses all objects of these files. `None`: that file is to be asked for alone, as somebody is changing it, or because one of
-    /// its OSTs takes one glimpse at a time only or is away.
-    pub async fn glimpse_together(
+    /// Glimpses all objects of these files; `learn` is told each, by its place, as soon as all of it is there. The others are to be
+    /// asked for alone, as somebody is changing them, or because one of their OSTs takes one glimpse at a time only or is away.
+    pub(crate) async fn glimpse_together(
         &self,
         files: &[(Arc<FileLayout>, Fid)],
-    ) -> Vec<Option<Glimpsed>> {
+        mut learn: impl FnMut(usize, Glimpsed),
+    ) {
         let mut by_ost: BTreeMap<u32, (Arc<Osc>, Vec<Asked>)> = BTreeMap::new();
-        let mut found: Vec<Vec<Option<Found>>> = Vec::with_capacity(files.len());
-        for (file, (layout, fid)) in files.iter().enumerate() {
-            let stripes = layout.stripes();
-            found.push((0..stripes.len()).map(|_| None).collect());
-            let osc = |ost| self.osc(ost).ok().filter(|o| o.takes_glimpses_together());
-            let takes = |s: &super::Stripe<'_>| !s.part.md.is_dom() && osc(s.ost()).is_some();
-            if !layout.stripes().all(|s| takes(&s)) {
+        let osc = |ost| self.osc(ost).ok().filter(|o| o.takes_glimpses_together());
+        let takes = |s: &Stripe<'_>| !s.part.md.is_dom() && osc(s.ost()).is_some();
+        let mut found: Vec<File<'_>> = files.iter().map(|(layout, _)| File::of(layout)).collect();
+        for (file, (File { stripes, .. }, (_, fid))) in found.iter().zip(files).enumerate() {
+            if stripes.len() > STRIPES_MAX || !stripes.iter().all(takes) {
                 continue;
             }
-            for (n, stripe) in stripes.enumerate() {
+            for (n, stripe) in stripes.iter().enumerate() {
                 if let Some(osc) = osc(stripe.ost()) {
                     let of_ost = by_ost.entry(osc.index).or_insert_with(|| (osc, Vec::new()));
                     of_ost.1.push((file, n, stripe.object(*fid)));
@@ -47,35 +81,36 @@ impl Lov {
         }
         let requests = by_ost
             .values()
-            .flat_map(|(osc, asked)| asked.chunks(GLIMPSES_MAX).map(move |some| (osc, some)));
-        let answers = join_all(requests.map(|(osc, some)| ask(osc, some))).await;
-        for (file, stripe, (attr, lock)) in answers.into_iter().flatten() {
-            let (layout, fid) = &files[file];
-            if let Some(s) = layout.stripes().nth(stripe) {
-                let object = (s.ost(), s.object(*fid).oi.res_id());
-                found[file][stripe] = Some((s.file_size(attr.size), attr, (object, lock)));
+            .flat_map(|(osc, asked)| asked.chunks(GLIMPSES_MAX).map(move |some| ask(osc, some)));
+        let mut requests: FuturesUnordered<_> = requests.collect();
+        while let Some(answers) = requests.next().await {
+            for ((n, stripe, object), (attr, lock)) in answers {
+                let file = &mut found[n];
+                let s = &file.stripes[stripe];
+                let object = (s.ost(), object.oi.res_id());
+                file.found[stripe] = Some((s.file_size(attr.size), attr, (object, lock)));
+                if let Some(whole) = file.whole() {
+                    learn(n, whole);
+                }
             }
         }
-        let whole = |stripes: Vec<Option<Found>>| {
-            let stripes: Vec<Found> = stripes.into_iter().collect::<Option<_>>()?;
-            let sizes: Vec<(u64, ObjectAttr)> = stripes.iter().map(|s| (s.0, s.1)).collect();
-            let locks = stripes.into_iter().map(|(_, _, lock)| lock).collect();
-            (!sizes.is_empty()).then(|| (sum(&sizes), locks))
-        };
-        found.into_iter().map(whole).collect()
     }
 }
 
 /// What one request brings.
-async fn ask(osc: &Osc, asked: &[Asked]) -> Vec<(usize, usize, (ObjectAttr, LockRef))> {
+async fn ask(osc: &Osc, asked: &[Asked]) -> Vec<(Asked, (ObjectAttr, LockRef))> {
     let objects: Vec<ObjectRef> = asked.iter().map(|(_, _, object)| *object).collect();
-    let answers = osc.glimpses(&objects).await.unwrap_or_else(|error| {
+    let answers = match timeout(LIMIT, osc.glimpses(&objects)).await {
+        Ok(Ok(answers)) => answers,
         // each is asked for alone, which says so
-        tracing::debug!(%error, ost = osc.index, "glimpses of many objects at once");
-        Vec::new()
-    });
+        Ok(Err(error)) => {
+            tracing::debug!(%error, ost = osc.index, "glimpses of many objects at once");
+            Vec::new()
+        }
+        Err(_) => Vec::new(),
+    };
     let with_places = asked.iter().zip(answers);
     with_places
-        .filter_map(|((file, stripe, _), answer)| Some((*file, *stripe, answer?)))
+        .filter_map(|(asked, answer)| Some((*asked, answer?)))
         .collect()
 }
