@@ -22,6 +22,7 @@ mod runner;
 mod sampling;
 mod spec;
 mod step;
+mod stopwatches;
 mod store;
 mod tcp_watch;
 mod template;

@@ -8,11 +8,12 @@ use super::rig_spec::RigSpec;
 use super::runner::Settings;
 use super::sampling::host_of;
 use super::spec::{Cache, Command as SpecCommand, SpecError, applies};
+use super::stopwatches::Time;
 use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use super::tcp_watch::TcpWatch;
 use crate::clock;
 use crate::collect::{Samples, read_sadf};
-use crate::verdict::{Host, Look, Processors, STOPWATCHES, Seen};
+use crate::verdict::Processors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -33,14 +34,6 @@ pub(super) enum Stop {
     Failed(String),
     /// The run directory cannot be written.
     Store(StoreError),
-}
-
-/// When the commands of a step ran.
-struct Time {
-    /// They began.
-    released: Instant,
-    /// Some ended before others: what the processes told then, so many seconds after the beginning, and when the first ended.
-    together: Option<(Result<Seen, String>, f64, f64)>,
 }
 
 /// Makes steps, with the rig between them.
@@ -95,15 +88,8 @@ impl Runner<'_> {
             .ok_or("the plan has no such point")?
             .clone();
         self.rig_for(&point)?;
-        for (i, c) in spec
-            .prepare
-            .iter()
-            .filter(|c| applies(&c.when, &point.params))
-            .enumerate()
-        {
-            let stop = || self.ends();
-            self.untimed(&point, step, c, raw, (&format!("prepare{i}"), &stop))?;
-        }
+        let stop = || self.ends();
+        self.around(&point, step, &spec.prepare, raw, ("prepare", &stop))?;
         if spec.run.cache == Cache::Warm {
             let (roles, _) = self.roles(&point, step, raw, "warm-")?;
             self.timed(&roles, |_| ())?;
@@ -180,16 +166,8 @@ impl Runner<'_> {
             return Err(e);
         }
         record.sums = sums(&spec.sums, record)?;
-        for (i, c) in spec
-            .cleanup
-            .iter()
-            .filter(|c| applies(&c.when, &point.params))
-            .enumerate()
-        {
-            let stop = || self.is_interrupted();
-            self.untimed(&point, step, c, raw, (&format!("cleanup{i}"), &stop))?;
-        }
-        Ok(())
+        let stop = || self.is_interrupted();
+        self.around(&point, step, &spec.cleanup, raw, ("cleanup", &stop))
     }
 
     /// Starts the rig, or another when this point's is another than the one that runs.
@@ -347,6 +325,22 @@ impl Runner<'_> {
         (self.gone.get().cloned()).or_else(|| stopped.then(|| "interrupted".to_owned()))
     }
 
+    /// Runs what prepares a step, or tidies up after it: one command after the other.
+    fn around(
+        &self,
+        point: &Point,
+        step: &Step,
+        commands: &[SpecCommand],
+        raw: &str,
+        (name, stop): (&str, &dyn Fn() -> Option<String>),
+    ) -> Result<(), String> {
+        let of_point = commands.iter().filter(|c| applies(&c.when, &point.params));
+        for (i, c) in of_point.enumerate() {
+            self.untimed(point, step, c, raw, (&format!("{name}{i}"), stop))?;
+        }
+        Ok(())
+    }
+
     fn untimed(
         &self,
         point: &Point,
@@ -445,76 +439,6 @@ impl Runner<'_> {
         }
         Ok(did)
     }
-
-    /// What limited the commands that have just ended, in the time in which all of them ran; None: no Coral processes are known here.
-    /// All records go into the run, for `coral explain`: those of the last step stay. Of commands that mounted file systems through
-    /// the library and wrote down what their stopwatches saw, these count, and the mounts do not. What was before the commands, such as
-    /// the mounting, is left out.
-    fn verdict(&self, (host, tcp): (Host, Vec<Look>), time: Time, raw: &str) -> Option<String> {
-        let own = taken_stopwatches(&self.run.path().join(raw));
-        let mut places = match own.is_empty() {
-            true => self.clients(),
-            false => vec![],
-        };
-        places.extend(self.servers());
-        if places.is_empty() && own.is_empty() {
-            return None;
-        }
-        let since_s = |at: Instant| clock::now().duration_since(at).as_secs_f64();
-        let is_common = time.together.is_some();
-        let seen = match time.together {
-            Some((seen, at_s, first_s)) if own.is_empty() => {
-                seen.map(|seen| seen.within(at_s, at_s - first_s, is_common))
-            }
-            together => (self.settings.trace)(&places).and_then(|mut seen| {
-                for answer in &own {
-                    seen.take(answer)?;
-                }
-                let from_s = since_s(time.released);
-                let first_s = together.map_or(from_s, |(.., first_s)| first_s);
-                Ok(seen.within(from_s, from_s - first_s, is_common))
-            }),
-        };
-        let seen = seen.and_then(|mut seen| {
-            seen.hosts.push(host);
-            seen.tcp = tcp;
-            let kept = self.run.write(STOPWATCHES, &seen);
-            kept.map(|()| seen).map_err(|e| e.to_string())
-        });
-        Some(match seen {
-            Ok(seen) => seen.judged().to_string(),
-            Err(why) => format!("verdict: unknown: {why}\n"),
-        })
-    }
-
-    /// What all processes tell that are known here.
-    fn told(&self) -> Result<Seen, String> {
-        match self.places() {
-            none if none.is_empty() => Err("no Coral process is known here".to_owned()),
-            places => (self.settings.trace)(&places),
-        }
-    }
-
-    /// Where the processes of all mounts can be asked.
-    fn clients(&self) -> Vec<PathBuf> {
-        match &self.rig {
-            Some(r) => r.clients().into_iter().map(|(_, dir)| dir).collect(),
-            None => self.settings.mounts.values().flatten().cloned().collect(),
-        }
-    }
-
-    /// Where the servers and the router of the rig can be asked.
-    fn servers(&self) -> Vec<PathBuf> {
-        let of = |rig: &Rig| rig.servers().iter().map(|(_, dir)| dir.clone()).collect();
-        self.rig.as_ref().map(of).unwrap_or_default()
-    }
-
-    /// Where all Coral processes that are known here can be asked.
-    fn places(&self) -> Vec<PathBuf> {
-        let mut places = self.clients();
-        places.extend(self.servers());
-        places
-    }
 }
 
 /// Where the rig of a run has its targets.
@@ -532,23 +456,6 @@ fn not_all(record: &Path) -> Option<String> {
 /// The file of a step in which a load generator leaves its record.
 pub(crate) fn record_name(role: &str) -> String {
     format!("{role}.record.json")
-}
-
-/// What commands wrote down of their stopwatches, in files `stopwatches-*.json` of a step, which are large and go with it.
-fn taken_stopwatches(dir: &Path) -> Vec<serde_json::Value> {
-    let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let is_one = |p: &PathBuf| {
-        let name = p.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with("stopwatches-") && name.ends_with(".json")
-    };
-    let mut files: Vec<PathBuf> = files.map(|e| e.path()).filter(is_one).collect();
-    files.sort();
-    let take = |p: &PathBuf| {
-        let text = std::fs::read(p).ok()?;
-        let _ = std::fs::remove_file(p);
-        serde_json::from_slice(&text).ok()
-    };
-    files.iter().filter_map(take).collect()
 }
 
 fn read_head(file: &Path) -> String {

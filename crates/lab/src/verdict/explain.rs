@@ -7,8 +7,9 @@ use crate::attribution::Segment;
 use super::facts::{Facts, Host, Path, Transfers};
 use super::going::Going;
 use super::hosts::{CORE_BUSY, OTHERS_LEAST, nearly_full};
+use super::lock_waits::own_directories;
 use super::notes::{ahead, notes};
-use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms, own_directories};
+use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms};
 use super::trial::LEAST_COUNT;
 
 /// How far Little's law may be off before the stamps are not believed.
@@ -127,43 +128,13 @@ pub fn explain(f: &Facts) -> Verdict {
     shares.sort_by(|a, b| b.1.total_cmp(&a.1));
     let mut found = causes(f);
     found.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.kind.cmp(&b.kind)));
-    let missing = f.share(Segment::NotPlaced, None) + f.share(Segment::Remote, None);
     let going = (f.going.clone())
         .filter(|g| count == 0 || g.oldest_s >= GOING_S.max(GOING_TIMES * little.time_s));
-    let unsized_syncs = unsized_syncs(f);
     let is_idle = is_idle(f, &little);
     let still = going.as_ref().and_then(|g| stands_still(f, g));
-    let unknown = if still.is_some() {
-        None
-    } else if count == 0 {
-        Some(match &going {
-            None if f.program_locks.0 > 0 => ONLY_LOCKS.to_owned(),
-            Some(g) if g.of_programs => ONLY_LOCKS.to_owned(),
-            None => "no operation was seen".to_owned(),
-            Some(_) => "no operation has ended".to_owned(),
-        })
-    } else if !little.holds() {
-        Some(format!(
-            "{:.2} operations were under way, {:.1}/s x {} make {:.2}: clocks or counts are wrong",
-            little.counted,
-            little.rate,
-            ms(little.time_s),
-            little.expected()
-        ))
-    } else if is_idle {
-        Some(format!(
-            "there is no load: {count} operations in {}",
-            ms(f.asked_s.max(f.window_s))
-        ))
-    } else if let (true, Some((why, _))) = (found.is_empty(), &unsized_syncs) {
-        Some(why.clone())
-    } else if found.is_empty() && missing >= UNKNOWN_SHARE {
-        Some(format!(
-            "{:.0}% of the time is placed nowhere, or in network and server together",
-            100.0 * missing
-        ))
-    } else {
-        None
+    let unknown = match still {
+        Some(_) => None,
+        None => unknown(f, &little, &found, going.as_ref()),
     };
     if count == 0 || is_idle || !little.holds() {
         found.clear();
@@ -171,61 +142,20 @@ pub fn explain(f: &Facts) -> Verdict {
     found.splice(0..0, still);
     let stands_out = !found.is_empty() || unknown.is_some();
     let full = nearly_full(f).filter(|_| !stands_out);
-    let nearly_full = full.map(|h| room(h, &little));
     let at_once = (!stands_out && full.is_none())
         .then(|| at_once(f, &little))
         .flatten();
-    let mut next = next(&found, &shares, unknown.as_deref());
-    if is_idle {
-        next = PUT_LOAD.to_owned();
-    } else if next == ASK_SERVERS && f.share(Segment::Remote, None) == 0.0 {
-        next = SEE_TRACE.to_owned();
-    }
-    if let (0, Some(g)) = (count, &going) {
-        next = what_holds(g);
-    }
-    if let Some((why, what_next)) = unsized_syncs
-        && unknown.as_ref() == Some(&why)
-    {
-        next = what_next;
-    }
-    let forgotten = f.forgotten_s / f.op_s().max(1e-12);
-    if next == ASK_SERVERS && forgotten > 0.0 && 2.0 * forgotten >= missing {
-        next = FORGOTTEN.to_owned();
-    }
-    let directory = f.one_directory.as_ref().filter(|_| !is_idle);
-    if at_once.is_some() {
-        let more = "more programs at once, or more operations at once by each";
-        next = match directory {
-            Some(d) => format!("{}; {next}", own_directories(f, d).1),
-            None => format!("{more}; {next}"),
-        };
-    } else if let Some(h) = full {
-        next = match (h.others >= OTHERS_LEAST.max(h.ours), &h.other) {
-            (true, other) => format!(
-                "measure again without {} on {}; {next}",
-                other
-                    .as_ref()
-                    .map_or_else(|| "other programs".to_owned(), |o| format!("'{o}'")),
-                h.name
-            ),
-            (false, _) => format!(
-                "more programs on {} gain little: give it more cores, or measure with clients on other machines; {next}",
-                h.name
-            ),
-        };
-    }
     let transfers = Transfers::of(f);
-    Verdict {
+    let mut verdict = Verdict {
         is_idle,
-        nearly_full,
+        nearly_full: full.map(|h| room(h, &little)),
         notes: if stands_out && found.is_empty() {
             vec![]
         } else {
             notes(f, &found)
         },
         ahead: transfers.and_then(|t| ahead(f, &t, little.counted)),
-        directory: directory.map(|d| d.fid),
+        directory: (f.one_directory.as_ref().filter(|_| !is_idle)).map(|d| d.fid),
         little,
         causes: found,
         shares,
@@ -234,8 +164,105 @@ pub fn explain(f: &Facts) -> Verdict {
         transfers,
         program_locks: f.program_locks,
         going,
-        next,
+        next: String::new(),
+    };
+    verdict.next = what_next(f, &verdict, full);
+    verdict
+}
+
+/// Share of the operations' time of which it is not known where it was, 0 to 1.
+fn missing(f: &Facts) -> f64 {
+    f.share(Segment::NotPlaced, None) + f.share(Segment::Remote, None)
+}
+
+/// Why nothing can be said, where that is so; `found` are the causes that break a rule, also those of too few operations.
+fn unknown(f: &Facts, little: &Little, found: &[Cause], going: Option<&Going>) -> Option<String> {
+    let count = f.count();
+    if count == 0 {
+        return Some(match going {
+            None if f.program_locks.0 > 0 => ONLY_LOCKS.to_owned(),
+            Some(g) if g.of_programs => ONLY_LOCKS.to_owned(),
+            None => "no operation was seen".to_owned(),
+            Some(_) => "no operation has ended".to_owned(),
+        });
     }
+    if !little.holds() {
+        return Some(format!(
+            "{:.2} operations were under way, {:.1}/s x {} make {:.2}: clocks or counts are wrong",
+            little.counted,
+            little.rate,
+            ms(little.time_s),
+            little.expected()
+        ));
+    }
+    if is_idle(f, little) {
+        return Some(format!(
+            "there is no load: {count} operations in {}",
+            ms(f.asked_s.max(f.window_s))
+        ));
+    }
+    if !found.is_empty() {
+        return None;
+    }
+    if let Some((why, _)) = unsized_syncs(f) {
+        return Some(why);
+    }
+    let missing = missing(f);
+    (missing >= UNKNOWN_SHARE).then(|| {
+        format!(
+            "{:.0}% of the time is placed nowhere, or in network and server together",
+            100.0 * missing
+        )
+    })
+}
+
+/// The one thing to do next: what tells the first causes apart, where nothing else has to be done before. `full` is a machine that
+/// has hardly any room, where no cause is named.
+fn what_next(f: &Facts, v: &Verdict, full: Option<&Host>) -> String {
+    let mut next = next(&v.causes, &v.shares, v.unknown.as_deref());
+    if v.is_idle {
+        next = PUT_LOAD.to_owned();
+    } else if next == ASK_SERVERS && f.share(Segment::Remote, None) == 0.0 {
+        next = SEE_TRACE.to_owned();
+    }
+    if let (0, Some(g)) = (f.count(), &v.going) {
+        next = what_holds(g);
+    }
+    if let Some((why, instead)) = unsized_syncs(f)
+        && v.unknown.as_ref() == Some(&why)
+    {
+        next = instead;
+    }
+    let forgotten = f.forgotten_s / f.op_s().max(1e-12);
+    if next == ASK_SERVERS && forgotten > 0.0 && 2.0 * forgotten >= missing(f) {
+        next = FORGOTTEN.to_owned();
+    }
+    if v.at_once.is_some() {
+        // There is a load, so that a directory tells something.
+        match &f.one_directory {
+            Some(d) => format!("{}; {next}", own_directories(f, d).1),
+            None => format!("more programs at once, or more operations at once by each; {next}"),
+        }
+    } else if let Some(h) = full {
+        format!("{}; {next}", relieve(h))
+    } else {
+        next
+    }
+}
+
+/// What to do with a machine that has hardly any room.
+fn relieve(h: &Host) -> String {
+    if h.others >= OTHERS_LEAST.max(h.ours) {
+        let others = match &h.other {
+            Some(other) => format!("'{other}'"),
+            None => "other programs".to_owned(),
+        };
+        return format!("measure again without {others} on {}", h.name);
+    }
+    format!(
+        "more programs on {} gain little: give it more cores, or measure with clients on other machines",
+        h.name
+    )
 }
 
 /// Too few operations, or too little of the time in them, for a load.
@@ -394,15 +421,17 @@ fn fall(share: f64) -> String {
     }
 }
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// The parts of what is printed, each in lines of its own, or in none.
+impl Verdict {
+    /// Little's law, with its figures.
+    fn write_little(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let l = &self.little;
         match self.is_idle {
             true => writeln!(
                 out,
                 "Little's law is not asked: there are too few operations, {} each",
                 ms(l.time_s)
-            )?,
+            ),
             false => writeln!(
                 out,
                 "Little's law {}: {:.1} operations/s x {} = {:.2} under way, {:.2} counted",
@@ -411,22 +440,30 @@ impl fmt::Display for Verdict {
                 ms(l.time_s),
                 l.expected(),
                 l.counted
-            )?,
+            ),
         }
+    }
+
+    /// The verdict in one line.
+    fn write_verdict(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.unknown, self.causes.first()) {
-            (Some(why), _) => writeln!(out, "verdict: unknown: {why}")?,
-            (None, Some(c)) => writeln!(out, "verdict: {} ({})", c.kind.name(), c.subject)?,
+            (Some(why), _) => writeln!(out, "verdict: unknown: {why}"),
+            (None, Some(c)) => writeln!(out, "verdict: {} ({})", c.kind.name(), c.subject),
             (None, None) => match (&self.nearly_full, &self.at_once) {
                 (Some(why), _) => writeln!(
                     out,
                     "verdict: nobody is slow, and a machine is nearly full: {why}"
-                )?,
+                ),
                 (_, Some(why)) => {
-                    writeln!(out, "verdict: nobody is slow and nothing is full: {why}")?
+                    writeln!(out, "verdict: nobody is slow and nothing is full: {why}")
                 }
-                (None, None) => writeln!(out, "verdict: nothing stands out")?,
+                (None, None) => writeln!(out, "verdict: nothing stands out"),
             },
         }
+    }
+
+    /// The causes, each with its figure and its ceiling.
+    fn write_causes(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, c) in self.causes.iter().enumerate() {
             writeln!(
                 out,
@@ -441,9 +478,11 @@ impl fmt::Display for Verdict {
                 writeln!(out, "   ceiling: {ceiling}")?;
             }
         }
-        for note in &self.notes {
-            writeln!(out, "note: {note}")?;
-        }
+        Ok(())
+    }
+
+    /// RPCs with data.
+    fn write_transfers(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(t) = &self.transfers {
             let ahead = match self.ahead {
                 Some(why) => format!("; that is more than operations: {why}"),
@@ -461,6 +500,11 @@ impl fmt::Display for Verdict {
                 ms(t.mean_s)
             )?;
         }
+        Ok(())
+    }
+
+    /// What is left out, and what has not ended.
+    fn write_apart(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let (count @ 1.., seconds) = self.program_locks {
             let times = if count == 1 {
                 "operation"
@@ -490,6 +534,20 @@ impl fmt::Display for Verdict {
                 g.oldest
             )?;
         }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_little(out)?;
+        self.write_verdict(out)?;
+        self.write_causes(out)?;
+        for note in &self.notes {
+            writeln!(out, "note: {note}")?;
+        }
+        self.write_transfers(out)?;
+        self.write_apart(out)?;
         if self.shares.is_empty() {
             return writeln!(out, "next: {}", self.next);
         }

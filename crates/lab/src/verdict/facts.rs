@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::clients::{Clients, clients};
 use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
+use super::sharing::{Contended, OneDirectory, Shared, contended, one_directory, shared};
 use super::stored::stored;
-use super::trial::LEAST_COUNT;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
 
 /// Moments at which it is counted how many operations are under way: with few of them, operations that come in bursts are missed
@@ -201,45 +201,6 @@ pub struct RouterBuffers {
     /// connection waited unread.
     #[serde(default)]
     pub starved: f64,
-}
-
-/// A directory in which a mount makes and removes names one at a time: the kernel lets no more through, however many programs wait.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OneDirectory {
-    /// It.
-    pub fid: (u64, u32, u32),
-    /// NID of the client.
-    pub client: String,
-    /// The operation that has most of the time.
-    pub op: String,
-    /// Seconds of these operations, all together.
-    pub seconds: f64,
-}
-
-/// A file whose lock several clients want.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Contended {
-    /// It.
-    pub fid: (u64, u32, u32),
-    /// Clients that waited.
-    pub clients: u32,
-    /// Seconds they waited.
-    pub wait_s: f64,
-    /// Times.
-    pub waits: u64,
-}
-
-/// A file that several clients write, past their caches.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Shared {
-    /// It.
-    pub fid: (u64, u32, u32),
-    /// Clients that wrote.
-    pub writers: u32,
-    /// Writes and reads that went to a server at once.
-    pub at_once: u64,
-    /// Seconds of these.
-    pub seconds: f64,
 }
 
 /// What was seen of a run.
@@ -563,137 +524,10 @@ fn rtt(r: &JoinedRpc) -> f64 {
     seconds(on_it.map(Part::ns).sum())
 }
 
-/// What holds the kernel's lock of the directory, as FUSE names it.
-const NAMES: [&str; 9] = [
-    "CREATE", "MKNOD", "MKDIR", "SYMLINK", "LINK", "UNLINK", "RMDIR", "RENAME", "RENAME2",
-];
-/// Share of the time of operations on a directory in which two may be under way: when one is answered, the next begins before its
-/// record is made.
-const OVERLAPS: f64 = 0.05;
-
-/// A client, and a directory in which it works.
-type ClientDir = (usize, (u64, u32, u32));
-
-/// The directory with most of such operations' time, if they never went side by side.
-fn one_directory(j: &Joined, ops: &[&JoinedOp]) -> Option<OneDirectory> {
-    let mut all: BTreeMap<ClientDir, Vec<&JoinedOp>> = BTreeMap::new();
-    let named = ops.iter().filter(|o| o.op.fid.0 != 0);
-    for o in named.filter(|o| NAMES.contains(&&*o.op.op)) {
-        all.entry((o.client, o.op.fid)).or_default().push(o);
-    }
-    let took = |of: &[&JoinedOp]| of.iter().map(|o| o.ns()).sum::<i64>();
-    let ((client, fid), mut of) = all.into_iter().max_by_key(|(_, of)| took(of))?;
-    of.sort_by_key(|o| o.op.span.0);
-    let overlap = of
-        .windows(2)
-        .map(|w| (w[0].op.span.1 - w[1].op.span.0).max(0));
-    let is_one = overlap.sum::<i64>() as f64 <= OVERLAPS * took(&of) as f64;
-    let mut kinds: BTreeMap<&str, i64> = BTreeMap::new();
-    for o in &of {
-        *kinds.entry(&o.op.op).or_default() += o.ns();
-    }
-    let most = kinds.into_iter().max_by_key(|(_, ns)| *ns)?;
-    (is_one && of.len() as u64 >= LEAST_COUNT).then(|| OneDirectory {
-        fid,
-        client: j.names[client].clone(),
-        op: most.0.to_owned(),
-        seconds: seconds(took(&of)),
-    })
-}
-
-fn contended(ops: &[&JoinedOp]) -> Vec<Contended> {
-    let mut all: BTreeMap<(u64, u32, u32), (Contended, BTreeSet<usize>)> = BTreeMap::new();
-    for o in ops.iter().filter(|o| o.op.fid.0 != 0) {
-        let waited = o.in_segment(Segment::LockWait);
-        if waited > 0 {
-            let (c, clients) = all.entry(o.op.fid).or_default();
-            c.wait_s += seconds(waited);
-            c.waits += 1;
-            clients.insert(o.client);
-        }
-    }
-    let mut all: Vec<Contended> = (all.into_iter())
-        .map(|(fid, (c, clients))| Contended {
-            fid,
-            clients: clients.len() as u32,
-            ..c
-        })
-        .collect();
-    all.sort_by(|a, b| b.wait_s.total_cmp(&a.wait_s));
-    all
-}
-
-/// Files that more than one client wrote with an RPC within the operation.
-fn shared(j: &Joined, ops: &[&JoinedOp]) -> Vec<Shared> {
-    let mut all: BTreeMap<(u64, u32, u32), (Shared, BTreeSet<usize>)> = BTreeMap::new();
-    for o in ops.iter().filter(|o| o.op.fid.0 != 0) {
-        let own = o.rpcs.iter().map(|i| &j.rpcs[*i].rpc);
-        let sent: Vec<u32> = own.filter(|r| r.op == o.op.id).map(|r| r.opc).collect();
-        if sent
-            .iter()
-            .any(|o| [opc::OST_WRITE, opc::OST_READ].contains(o))
-        {
-            let (s, writers) = all.entry(o.op.fid).or_default();
-            s.at_once += 1;
-            s.seconds += seconds(o.ns());
-            if sent.contains(&opc::OST_WRITE) {
-                writers.insert(o.client);
-            }
-        }
-    }
-    let mut all: Vec<Shared> = (all.into_iter())
-        .filter(|(_, (_, writers))| writers.len() > 1)
-        .map(|(fid, (s, writers))| Shared {
-            fid,
-            writers: writers.len() as u32,
-            ..s
-        })
-        .collect();
-    all.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::attribution::rpc_of;
-
-    /// Operations of a name in a directory, each with its beginning and end.
-    fn in_directory(names: &[&str], spans: impl Iterator<Item = (i64, i64)>) -> Joined {
-        let op = |(id, span): (usize, (i64, i64))| JoinedOp {
-            op: coral_stopwatch::Op {
-                id: id as u64,
-                op: names[id % names.len()].to_owned().into(),
-                fid: (5, 6, 0),
-                span,
-                run_ns: 0,
-                waits: vec![],
-            },
-            client: 0,
-            parts: vec![],
-            rpcs: vec![],
-        };
-        Joined {
-            names: vec!["c@tcp".into()],
-            ops: spans.enumerate().map(op).collect(),
-            ..Joined::default()
-        }
-    }
-
-    #[test]
-    fn names_that_are_made_one_at_a_time_are_known() {
-        let of = |names: &[&str], every: i64| {
-            let spans = (0..20).map(|i| (every * i, every * i + 9_000_000));
-            Facts::of(&in_directory(names, spans)).one_directory
-        };
-        let one = of(&["CREATE", "UNLINK"], 10_000_000).unwrap();
-        assert_eq!((one.fid, one.client.as_str()), ((5, 6, 0), "c@tcp"));
-        assert!((one.seconds - 0.18).abs() < 1e-9, "{one:?}");
-        assert!(of(&["CREATE"], 8_800_000).is_some(), "it is recorded late");
-        assert_eq!(of(&["CREATE"], 4_000_000), None, "two at a time");
-        assert_eq!(of(&["READ"], 10_000_000), None);
-        assert_eq!(of(&["CREATE", "READ", "READ"], 10_000_000), None);
-    }
 
     /// A request that was held back for 40 ms. By their bounds alone the clocks of both ends may be 20 ms apart.
     #[test]

@@ -19,10 +19,12 @@ mod going;
 mod hosts;
 mod links;
 mod load;
+mod lock_waits;
 mod machine;
 mod notes;
 mod rules;
 mod seen;
+mod sharing;
 mod slow_links;
 mod stored;
 mod trial;
@@ -30,16 +32,14 @@ mod users;
 
 pub use clients::Clients;
 pub use explain::{Little, Verdict, explain};
-pub use facts::{
-    Contended, Data, Facts, Host, OneDirectory, OpKind, Path, RouterBuffers, SMALL_BYTES, Shared,
-    Transfers,
-};
+pub use facts::{Data, Facts, Host, OpKind, Path, RouterBuffers, SMALL_BYTES, Transfers};
 pub use going::{Going, Holder};
 pub use links::{Answers, Link, Look, Looks, Tcp};
 pub use load::{Fid, Load};
 pub use machine::{Processors, Used, this_host};
 pub use rules::{Cause, CauseKind};
 pub use seen::{Granted, Judged, Seen, Span};
+pub use sharing::{Contended, OneDirectory, Shared};
 pub use trial::{
     LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, locks, swap, threads,
     trial, two_at_once,

@@ -377,7 +377,7 @@ pub fn locks(f: &Facts, on_it: &OpKind, others: &OpKind, v: &Verdict) -> Outcome
         return Outcome::open(figures, why);
     }
     let per_op = asked as f64 / on_it.count as f64;
-    let given_back = clients > 1 && per_op >= super::rules::CALLBACKS_LEAST;
+    let given_back = clients > 1 && per_op >= super::lock_waits::CALLBACKS_LEAST;
     let first = v.causes.first().and_then(|c| c.fid);
     match given_back || f.shared.iter().any(|s| Some(s.fid) == first) {
         true => Outcome::of(Was::First, figures),
