@@ -123,7 +123,7 @@ fn nothing_outlives_a_killed_run() {
     });
 }
 
-/// mdtest goes on where an operation fails, and ends well: the run does not.
+/// mdtest goes on where a file cannot be looked at, and says in the end that it was so: the run ends.
 #[test]
 fn operations_that_fail_end_the_run() {
     let tmp = tempfile::tempdir().unwrap();
@@ -134,7 +134,7 @@ fn operations_that_fail_end_the_run() {
     let lab = lab.args(["lab", "run"]).arg(&spec).arg("--dir").arg(&run);
     let (_, said) = fails(lab);
     assert!(
-        said.contains("incomplete, 0 of 3 steps") && said.contains("m: 5 operations failed"),
+        said.contains("incomplete, 0 of 3 steps") && said.contains("mdtest: 5 operations failed"),
         "{said}"
     );
     let state = ok(coral().args(["lab", "list"]).arg(tmp.path()));
@@ -365,7 +365,7 @@ fn a_host_that_vanishes_ends_the_run_with_what_it_has() {
     let mut lab = coral();
     let lab = lab.args(["lab", "run"]).arg(at("hosts.toml"));
     let (_, said) = fails(lab.arg("--dir").arg(at("run")));
-    ended_early(&at("run"), &said, 1, 3, "went away");
+    ended_early(&at("run"), &said, 1, 3, "the connection to bert (its ssh, ");
 }
 
 /// Commands run on hosts, each host is sampled, and one whose agent ends in the middle ends the run.
