@@ -321,10 +321,12 @@ impl Import {
     async fn modify_slot(&self, rq: &Request) -> (Slot, u16) {
         let slot = match self.modify.try_acquire() {
             Some(s) => s,
-            None if rq.opc == opc::MDS_CLOSE || rq.urgent => {
-                let spare = self.take(&self.close).await;
-                return (spare, self.modify.limit() + 1);
-            }
+            // whichever is free first: behind many others its own would take it long after the others were free
+            None if rq.opc == opc::MDS_CLOSE || rq.urgent => tokio::select! {
+                biased;
+                slot = self.take(&self.modify) => slot,
+                spare = self.take(&self.close) => return (spare, self.modify.limit() + 1),
+            },
             None => self.take(&self.modify).await,
         };
         let tag = slot.number();

@@ -548,3 +548,35 @@ async fn capabilities_are_asked_for_once_and_seen_when_set() {
     }
     c.stop().await;
 }
+
+/// Closes that found all slots of modifying requests taken get whichever is free first, and not only the one that is theirs.
+#[tokio::test(start_paused = true)]
+async fn closes_that_have_waited_use_all_slots() {
+    const FILES: u32 = 120;
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let each_way = std::time::Duration::from_millis(5);
+    let link = coral_lnet::LinkModel {
+        delay: each_way,
+        ..coral_lnet::LinkModel::default()
+    };
+    c.net.set_link(fs.node().nid(), nid(SERVER), link, 1);
+    u.mkdir("d").await.unwrap();
+    let mut open = Vec::new();
+    for i in 0..FILES {
+        let name = format!("d/f{i}");
+        u.put(&name, b"x").await.unwrap();
+        open.push(u.open(&name, libc::O_WRONLY).await.unwrap());
+    }
+    let begun = tokio::time::Instant::now();
+    let dirs: Vec<String> = (0..20).map(|i| format!("d/m{i}")).collect();
+    let makes = futures_util::future::join_all(dirs.iter().map(|d| u.mkdir(d)));
+    let closes = futures_util::future::join_all(open.iter().map(|fh| u.close(fh)));
+    let (made, closed) = tokio::join!(makes, closes);
+    let took = begun.elapsed();
+    assert!(made.iter().all(Result::is_ok) && closed.iter().all(Result::is_ok));
+    // one after the other they would take twice as long
+    assert!(took < each_way * FILES, "{took:?}");
+    c.stop().await;
+}
