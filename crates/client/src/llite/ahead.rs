@@ -1,7 +1,7 @@
 //! Attributes of many objects at once: what a listing of a directory leads to, or names that go on by number.
 //!
-//! Objects are asked for by their FIDs, each at the MDT where it lies, so that no name can be another's by then. What comes is
-//! taken into the cache with its lock as if it had been asked for alone.
+//! Objects of a listing are asked for by their FIDs, each at the MDT where it lies, so that no name can be another's by then. What
+//! comes is taken into the cache with its lock as if it had been asked for alone.
 //!
 //! Lustre: `lustre/llite/statahead.c`.
 
@@ -16,7 +16,7 @@ use super::attributes::Attributes;
 use super::cache::{Known, Mark};
 use super::inode::MdInode;
 use crate::lov::{FileLayout, Glimpsed};
-use crate::mdc::{Ids, Mdc};
+use crate::mdc::{Found, Ids, Mdc};
 
 /// Objects that one MDT is asked for together (`LL_SA_BATCH_DEF`).
 pub(super) const AHEAD: usize = 64;
@@ -60,21 +60,21 @@ impl Attributes {
                 return vec![];
             }
         };
-        let mut inodes = Vec::with_capacity(fids.len());
-        for ((fid, mark), found) in fids.iter().zip(marks).zip(found) {
-            let Some(found) = found else { continue };
-            match MdInode::read(mdc, &found.attrs) {
-                Ok(md) => {
-                    self.servers.stats.attr_misses.inc();
-                    self.learn(mdc, mark, &md, found.lock);
-                    self.ids.hint(*fid, md.attr.gid);
-                    inodes.push((*fid, md));
-                }
-                // asked for alone, it says so
-                Err(_) => mdc.drop_lock(found.lock),
-            }
-        }
-        inodes
+        let all = fids.iter().zip(marks).zip(found);
+        all.filter_map(|((fid, mark), found)| Some((*fid, self.take_in(mdc, mark, found?)?)))
+            .collect()
+    }
+
+    /// Takes one answer of many into the cache. `None`: asked for alone, it says what is wrong with it.
+    fn take_in(&self, mdc: &Mdc, mark: Mark, found: Found) -> Option<MdInode> {
+        let Ok(md) = MdInode::read(mdc, &found.attrs) else {
+            mdc.drop_lock(found.lock);
+            return None;
+        };
+        self.servers.stats.attr_misses.inc();
+        self.learn(mdc, mark, &md, found.lock);
+        self.ids.hint(md.attr.fid, md.attr.gid);
+        Some(md)
     }
 
     /// What these names of directories are, as `ids` see it. What is not there, or cannot be told together with others, is left out.
@@ -86,25 +86,18 @@ impl Attributes {
             tracing::debug!(%error, "many names at once");
             Vec::new()
         });
-        let mut inodes = Vec::with_capacity(names.len());
-        for (((dir, name), mark), found) in names.iter().zip(marks).zip(found) {
-            let Some(found) = found else { continue };
+        let all = names.iter().zip(marks).zip(found);
+        all.filter_map(|(((dir, name), mark), found)| {
+            let found = found?;
             let cookie = found.lock.as_ref().map(|l| l.cookie());
-            match MdInode::read(mdc, &found.attrs) {
-                Ok(md) => {
-                    self.servers.stats.attr_misses.inc();
-                    self.learn(mdc, mark, &md, found.lock);
-                    if let Some(cookie) = cookie {
-                        let fid = md.attr.fid;
-                        self.cache.learn_name(mark, *dir, name, fid, cookie);
-                    }
-                    self.ids.hint(md.attr.fid, md.attr.gid);
-                    inodes.push(md);
-                }
-                Err(_) => mdc.drop_lock(found.lock),
+            let md = self.take_in(mdc, mark, found)?;
+            if let Some(cookie) = cookie {
+                let fid = md.attr.fid;
+                self.cache.learn_name(mark, *dir, name, fid, cookie);
             }
-        }
-        inodes
+            Some(md)
+        })
+        .collect()
     }
 
     /// Sizes and times of those of these files of which they are not remembered, if there are several: asked for together. `known`

@@ -76,11 +76,9 @@ impl Lookahead {
         let Some((by_mdt, fids, mut inodes)) = self.unknown(dir, &ahead.names).await else {
             return self.rows.nothing(&ahead);
         };
-        let at_mdt = |(mdc, names): &AtMdt| {
-            let (mdc, names) = (mdc.clone(), names.clone());
-            async move { self.attributes.named(&mdc, ids, &names).await }
-        };
-        let named = join_all(by_mdt.iter().map(at_mdt));
+        let at_mdt = by_mdt.iter();
+        let named = at_mdt.map(|(mdc, names)| self.attributes.named(mdc, ids, names));
+        let named = join_all(named);
         let (named, of_fids) = tokio::join!(named, self.attributes.md_inodes(fids));
         inodes.extend(named.into_iter().flatten());
         inodes.extend(of_fids.into_values());
