@@ -202,6 +202,14 @@ fn lines(run: &mut Child) -> std::sync::mpsc::Receiver<String> {
     lines
 }
 
+/// Options by which each rank has a process of its own, on hosts or here.
+fn ranks_apart(dir: &TempDir, on_hosts: bool) -> String {
+    match on_hosts {
+        true => with_ssh(dir, ""),
+        false => "--processes".to_owned(),
+    }
+}
+
 /// Of two ranks, the process of rank 1 is stopped while both write.
 fn start_and_stop(dir: &TempDir, line: &str, how: &str) -> (Child, String) {
     let run = start(dir, &format!("{line} {how} -o f"));
@@ -219,10 +227,7 @@ fn a_process_that_stands_still_is_named_and_the_run_goes_on_with_it() {
         for on_hosts in [false, true] {
             s.spawn(move || {
                 let dir = place();
-                let how = match on_hosts {
-                    true => with_ssh(&dir, ""),
-                    false => "--processes".to_owned(),
-                };
+                let how = ranks_apart(&dir, on_hosts);
                 // A second or two, after which rank 0 waits.
                 let line = "ior --np 2 -F -w -k -t 4k -b 600k -O interIODelay=10000";
                 let (mut run, stopped) = start_and_stop(&dir, line, &how);
@@ -257,10 +262,7 @@ fn a_process_that_stands_still_does_not_outlive_a_run_that_is_ended() {
         for on_hosts in [false, true] {
             s.spawn(move || {
                 let dir = place();
-                let how = match on_hosts {
-                    true => with_ssh(&dir, ""),
-                    false => "--processes".to_owned(),
-                };
+                let how = ranks_apart(&dir, on_hosts);
                 let line = LONG.replace("--np 2", "--np 3");
                 let run = start(&dir, &format!("{line} {how} -o f"));
                 until("all write", || {

@@ -28,6 +28,19 @@ async fn chmod(u: &User, path: &str, mode: u32) -> Result<()> {
     Ok(())
 }
 
+/// Messages of these clients take their time, and overtake each other.
+pub(crate) fn overtaking(c: &Cluster, clients: [&User; 2], seed: u64) {
+    for client in clients {
+        let link = LinkModel {
+            delay: Duration::from_micros(300),
+            jitter: Duration::from_micros(600),
+            ..LinkModel::default()
+        };
+        let own = client.fs.node().nid();
+        c.net.set_link(own, nid(SERVER), link, seed);
+    }
+}
+
 /// Gives all unused locks back, and what they cover is unknown again.
 pub(crate) async fn forget(u: &User) {
     for (name, _) in u.fs.params() {
@@ -180,14 +193,7 @@ async fn a_batch_beside_changes_keeps_nothing_that_is_old() {
         };
         let u = User::root(&c.remote_client().await);
         let v = User::root(&c.remote_client_with(opts).await);
-        for fs in [&u.fs, &v.fs] {
-            let link = LinkModel {
-                delay: Duration::from_micros(300),
-                jitter: Duration::from_micros(600),
-                ..LinkModel::default()
-            };
-            c.net.set_link(fs.node().nid(), nid(SERVER), link, seed);
-        }
+        overtaking(&c, [&u, &v], seed);
         u.mkdir("d").await.unwrap();
         for i in 0..80 {
             fifo(&u, "d", &format!("p{i}")).await;

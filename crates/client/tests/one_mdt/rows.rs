@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::ahead::forget;
+use crate::ahead::{forget, overtaking};
 use crate::common::*;
 use coral_client::SetAttr;
-use coral_lnet::{LinkModel, Passing};
+use coral_lnet::Passing;
 use coral_wire::ldlm::LdlmReply;
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::Message;
@@ -228,14 +228,7 @@ async fn what_is_asked_for_ahead_beside_changes_is_never_old() {
         let c = Cluster::start(2, 1, 1 << 20).await;
         let u = User::root(&c.remote_client().await);
         let v = User::root(&c.remote_client().await);
-        for fs in [&u.fs, &v.fs] {
-            let link = LinkModel {
-                delay: Duration::from_micros(300),
-                jitter: Duration::from_micros(600),
-                ..LinkModel::default()
-            };
-            c.net.set_link(fs.node().nid(), nid(SERVER), link, seed);
-        }
+        overtaking(&c, [&u, &v], seed);
         fill(&u, "d", 80).await;
         let stop = AtomicBool::new(false);
         let looks = async {
