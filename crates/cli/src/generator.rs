@@ -49,7 +49,7 @@ fn end_with_signals(
                 // the other one may have come before
                 let mut when = format!("at a second signal, {name}");
                 if code.set(of as u8).is_ok() {
-                    ending.end(&format!("ended by {name}"));
+                    ending.end_by_signal(name);
                     if tokio::time::timeout(END_LIMIT, told.recv()).await.is_err() {
                         when = format!("{} s after {name}", END_LIMIT.as_secs());
                     }

@@ -11,9 +11,9 @@ use coral_lab::report;
 use coral_lab::study::{STUDIES, study};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Set in the process that runs inside the namespaces of a rig.
@@ -21,15 +21,30 @@ const INSIDE: &str = "CORAL_LAB_INSIDE";
 /// Between looks at the process inside.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
 
+/// The first signal that has ended the run.
+static SIGNAL: OnceLock<i32> = OnceLock::new();
+
 /// Entry of `coral lab`.
-pub(crate) fn run(lab: Lab) -> Result<(), String> {
-    match lab.action {
+pub(crate) fn run(lab: Lab) -> ExitCode {
+    let done = match lab.action {
         LabAction::Run(r) => begin(&r),
         LabAction::Resume { dir, place } => go_on(&dir, &place),
         LabAction::Report { dir } => write_report(&dir).map(|page| println!("{}", page.display())),
         LabAction::List { dir } => list(&dir),
         LabAction::Agent => agent(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("coral: {why}");
+            ExitCode::from(code_of_end() as u8)
+        }
     }
+}
+
+/// The code of a run that has not come to its end: that of a shell for the signal that has ended it, as of a load generator, or 1.
+fn code_of_end() -> i32 {
+    SIGNAL.get().map_or(1, |signal| 128 + signal)
 }
 
 /// The experiment of a name or a file.
@@ -60,7 +75,7 @@ fn begin(r: &LabRun) -> Result<(), String> {
     enter_namespace(&spec, &settings)?;
     let dir = r.dir.clone().unwrap_or_else(|| default_dir(&spec.name));
     let outcome = experiment::run(&dir, &plan, &settings)?;
-    finish(&dir, &outcome)
+    finish(&dir, &r.place, &outcome)
 }
 
 fn go_on(dir: &Path, place: &LabWhere) -> Result<(), String> {
@@ -68,11 +83,11 @@ fn go_on(dir: &Path, place: &LabWhere) -> Result<(), String> {
     let settings = settings(place)?;
     enter_namespace(&plan.spec, &settings)?;
     let outcome = experiment::resume(dir, &settings)?;
-    finish(dir, &outcome)
+    finish(dir, place, &outcome)
 }
 
 /// Writes the report and says how it ended.
-fn finish(dir: &Path, outcome: &Outcome) -> Result<(), String> {
+fn finish(dir: &Path, place: &LabWhere, outcome: &Outcome) -> Result<(), String> {
     match write_report(dir) {
         Ok(page) => println!("report: {}", page.display()),
         Err(e) => eprintln!("coral: no report: {e}"),
@@ -80,11 +95,34 @@ fn finish(dir: &Path, outcome: &Outcome) -> Result<(), String> {
     match &outcome.incomplete {
         None => Ok(()),
         Some(why) => Err(format!(
-            "incomplete, {} of {} steps: {why}\n`coral lab resume {}` goes on",
+            "incomplete, {} of {} steps: {why}\n`{}` goes on",
             outcome.done,
             outcome.all,
-            dir.display()
+            to_go_on(dir, place)
         )),
+    }
+}
+
+/// The command that goes on with a run in the same place, for a shell.
+fn to_go_on(dir: &Path, place: &LabWhere) -> String {
+    let mut line = format!("coral lab resume {}", word(&dir.to_string_lossy()));
+    let scratch = place
+        .scratch
+        .iter()
+        .map(|s| ("--scratch", s.to_string_lossy()));
+    let mounts = place.mount.iter().map(|m| ("--mount", m.as_str().into()));
+    for (option, value) in mounts.chain(scratch) {
+        line += &format!(" {option} {}", word(&value));
+    }
+    line
+}
+
+/// A word of a shell's command line.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,@%+".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -145,7 +183,7 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
     let told = at_once.clone();
     watch_signals(&settings.stop, move || match own && !is_inside {
         true => told.store(true, Ordering::Relaxed),
-        false => std::process::exit(1),
+        false => std::process::exit(code_of_end()),
     })?;
     if !own {
         return Ok(());
@@ -171,12 +209,17 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
     let mut hold = inside.stdin.take();
     loop {
         if let Some(status) = inside.try_wait().map_err(failed)? {
-            std::process::exit(status.code().unwrap_or(1));
+            std::process::exit(match status.code() {
+                Some(0) => 0,
+                // What has ended it was told to this process.
+                _ if SIGNAL.get().is_some() => code_of_end(),
+                code => code.unwrap_or(1),
+            });
         }
         if at_once.load(Ordering::Relaxed) {
             // All that is in the namespaces ends with it.
             inside.kill().and_then(|()| inside.wait()).map_err(failed)?;
-            std::process::exit(1);
+            std::process::exit(code_of_end());
         }
         if settings.stop.load(Ordering::Relaxed) {
             drop(hold.take());
@@ -222,10 +265,11 @@ fn watch_signals(
             return;
         };
         for nth in 1_u64.. {
-            tokio::select! {
-                _ = int.recv() => {}
-                _ = term.recv() => {}
-            }
+            let kind = tokio::select! {
+                _ = int.recv() => SignalKind::interrupt(),
+                _ = term.recv() => SignalKind::terminate(),
+            };
+            let _ = SIGNAL.set(kind.as_raw_value());
             stop.store(true, Ordering::Relaxed);
             if nth > 1 {
                 at_once();
@@ -271,4 +315,24 @@ fn list(dir: &Path) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_on_has_the_same_place() {
+        let place = LabWhere {
+            mount: vec!["fs1=/mnt/a".to_owned(), "fs1=/mnt/it's b".to_owned()],
+            scratch: Some("/var/tmp".into()),
+        };
+        let told = r"coral lab resume lab-s1-1 --mount fs1=/mnt/a --mount 'fs1=/mnt/it'\''s b' --scratch /var/tmp";
+        assert_eq!(to_go_on(Path::new("lab-s1-1"), &place), told);
+        let place = LabWhere {
+            mount: vec![],
+            scratch: None,
+        };
+        assert_eq!(to_go_on(Path::new("x"), &place), "coral lab resume x");
+    }
 }

@@ -135,7 +135,7 @@ fn main() -> ExitCode {
         Command::Mount(a) => client::run(a),
         Command::Router(a) => router::run(a),
         Command::History(a) => history::run(a),
-        Command::Lab(a) => lab::run(a),
+        Command::Lab(a) => return lab::run(a),
         Command::Metrics(a) => metrics::run(a),
         Command::Trace(a) => return ended(trace::run(a)),
         Command::Explain(a) => return ended(explain::run(&a)),

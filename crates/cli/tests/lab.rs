@@ -198,8 +198,9 @@ fn an_interrupt_ends_the_run_in_order() {
     ok(Command::new("kill").args(["-INT", &lab.id().to_string()]));
     let out = lab.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(130), "as of a shell: {said}");
     assert!(
-        !out.status.success() && said.contains("incomplete") && said.contains("interrupted"),
+        said.contains("incomplete") && said.contains("interrupted"),
         "{said}"
     );
     assert!(
@@ -207,6 +208,32 @@ fn an_interrupt_ends_the_run_in_order() {
             .unwrap()
             .contains("interrupted")
     );
+}
+
+/// What is said at the end of a broken run works as it stands.
+#[test]
+fn the_command_that_goes_on_has_the_mounts_of_the_run() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, mnt) = (tmp.path().join("given.toml"), tmp.path().join("it's"));
+    std::fs::create_dir(&mnt).unwrap();
+    let text = "name = 'given'\n[run]\nrepeats = 1\nsample = '100ms'\n[rig]\nsystems = [{ name = 'fs1' }]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'test -e OK && touch \"$0/made\"', '{fs1}']\n";
+    let fine = tmp.path().join("ok");
+    std::fs::write(&spec, text.replace("OK", &fine.to_string_lossy())).unwrap();
+    let mut lab = coral();
+    lab.args(["lab", "run"]).arg(&spec).arg("--mount");
+    lab.arg(format!("fs1={}", mnt.display()));
+    let (code, said) = fails(lab.current_dir(tmp.path()));
+    assert_eq!(code, 1, "{said}");
+    let line = said.lines().find_map(|l| l.strip_suffix("` goes on"));
+    let line = line
+        .and_then(|l| l.strip_prefix("`coral "))
+        .expect("a command");
+    std::fs::write(&fine, "").unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("\"$0\" {line}")]);
+    let coral = std::fs::canonicalize(coral().get_program()).unwrap();
+    ok(shell.arg(coral).current_dir(tmp.path()));
+    assert!(mnt.join("made").exists());
 }
 
 #[test]
@@ -677,7 +704,8 @@ fn a_signal_ends_what_runs_in_namespaces() {
             .unwrap();
         until("the command runs", || note.exists());
         ok(Command::new("kill").args([signal, &lab.id().to_string()]));
-        assert!(!lab.wait().unwrap().success());
+        let code = lab.wait().unwrap().code();
+        assert_eq!(code, (signal == "-TERM").then_some(143));
         until("the run says why it ended", || {
             lines(&run.join("events.jsonl"))
                 .last()
@@ -721,7 +749,7 @@ fn one_interrupt_that_arrives_in_two_ways_is_one() {
     send("-INT", inside);
     pause(500);
     send("-CONT", server);
-    assert!(!lab.wait().unwrap().success());
+    assert_eq!(lab.wait().unwrap().code(), Some(143));
     let last = lines(&run.join("events.jsonl")).pop().unwrap();
     assert!(last.contains("interrupted"), "{last}");
 }
@@ -775,7 +803,7 @@ fn a_second_signal_ends_the_namespaces() {
     term();
     until("the command is ended", || processes_with(&note) == 0);
     term();
-    assert!(!lab.wait().unwrap().success());
+    assert_eq!(lab.wait().unwrap().code(), Some(143));
     until("all is gone", || {
         processes_with(&run.to_string_lossy()) == 0
     });

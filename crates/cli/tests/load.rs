@@ -300,7 +300,76 @@ fn a_signal_ends_a_run_with_its_record() {
     }
 }
 
-/// The disk has room for the data of two files. The original's interface ends at the third, by an assertion.
+/// Two ranks that write for long, each in a process: the run, and the process of rank 1.
+fn two_processes(b: &Bench, how: impl FnOnce(&str) -> Command) -> (std::process::Child, String) {
+    let line =
+        "ior --np 2 -F -w -t 4k -b 1g -D 60 -O interIODelay=10000 -o DIR/f --coral-json DIR/r.json";
+    let run = how(line)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let run = run.expect("starts");
+    until("both write", || {
+        let files = ["f.00000000", "f.00000001"].map(|f| std::fs::metadata(b.path(f)));
+        files.iter().all(|f| f.as_ref().is_ok_and(|m| m.len() > 0))
+    });
+    let is_of_rank_1 = |pid: &&u32| {
+        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let mut words = environ.split(|b| *b == 0);
+        let is_shell = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        words.any(|w| w == b"CORAL_LAB_RANKS=1:1:2") && is_shell.is_ok_and(|c| c.trim() != "sh")
+    };
+    let all = std::fs::read_dir("/proc").expect("listed").flatten();
+    let pids: Vec<u32> = all
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect();
+    let of_run = |pid: &&u32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(&b.path("r.json"))
+    };
+    let found = pids.iter().filter(of_run).find(is_of_rank_1);
+    (run, found.expect("a process").to_string())
+}
+
+/// One of the processes is ended by a signal, and nobody has told the others to end.
+#[test]
+fn a_rank_that_a_signal_ends_is_named_with_the_signal() {
+    for (name, is_on_hosts) in [("INT", false), ("TERM", true)] {
+        let b = Bench::new();
+        let ssh = fake_ssh(&b, "#!/bin/sh\nshift\nexec sh -c \"$1\"\n");
+        let (run, rank) = two_processes(&b, |line| match is_on_hosts {
+            true => on_hosts(&b, &ssh, line),
+            false => b.tool(&format!("{line} --processes")),
+        });
+        ok(Command::new("kill").args(["-s", name, &rank]));
+        let out = run.wait_with_output().expect("ends");
+        assert_eq!(out.status.code(), Some(1), "{}", text(&out));
+        let record = b.record("r.json");
+        let why = record["why_incomplete"].as_str().expect("a reason");
+        let told = format!("rank 1 (process {rank} on ");
+        assert!(why.starts_with(&told), "{told}: {why}");
+        let how = format!(") was ended by SIG{name}; ranks 0 to 1 had done ");
+        assert!(why.contains(&how), "{how}: {why}");
+        assert_eq!(text(&out), format!("ior: {why}\n"));
+    }
+}
+
+/// A signal to all processes, as of a terminal, is one to the run.
+#[test]
+fn a_signal_to_all_processes_is_that_of_the_run() {
+    let b = Bench::new();
+    let (run, rank) = two_processes(&b, |line| b.tool(&format!("{line} --processes")));
+    // The one that the others wait for comes last.
+    ok(Command::new("kill").args(["-s", "INT", &rank, &run.id().to_string()]));
+    let out = run.wait_with_output().expect("ends");
+    assert_eq!(out.status.code(), Some(130), "{}", text(&out));
+    let record = b.record("r.json");
+    let why = record["why_incomplete"].as_str().expect("a reason");
+    assert!(why.starts_with("ended by SIGINT after "), "{why}");
+    assert_eq!(text(&out), format!("ior: {why}\n"));
+}
+
+/// The disk has room for the data of two files, in the directory of the tree. The original's interface ends at the third, by an assertion.
 #[test]
 fn mdtest_ends_where_data_cannot_be_written() {
     in_namespace("mdtest_ends_where_data_cannot_be_written", || {
@@ -318,7 +387,7 @@ fn mdtest_ends_where_data_cannot_be_written() {
         let why = record["why_incomplete"].as_str().expect("a reason");
         assert!(why.starts_with("unable to write file "), "{why}");
         assert!(why.contains("No space left on device"), "{why}");
-        let done = "; rank 0 had done 2 operations with 8192 bytes by then, in all phases";
+        let done = "; rank 0 had done 3 operations with 8192 bytes by then, in all phases";
         assert!(why.ends_with(done), "{why}");
         assert!(said.contains(&format!("mdtest: {why}\n")), "{said}");
         assert!(!said.contains("File creation"), "no rate is told: {said}");

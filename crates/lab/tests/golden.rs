@@ -202,6 +202,42 @@ fn mdtest_prints_the_headings_of_times() {
     assert_eq!(heading("mdtest -n 2 -F -P -d DIR/p"), [rates, times]);
 }
 
+/// Of directories nothing is read, and one rank makes the tree for all: what is printed counts otherwise, as mdtest does.
+#[test]
+fn the_record_of_mdtest_has_what_was_done() {
+    let dir = place();
+    let line = "mdtest --np 3 -n 4 -b 2 -z 1 -d DIR/md --print-all-procs";
+    let (record, text) = good(&dir, line);
+    assert!(text.contains("Test Directory read "), "{text}");
+    let done = |name: &str| {
+        let phases = record["phases"].as_array().expect("a list");
+        let of = |p: &&serde_json::Value| p["name"] == name;
+        let phase = phases.iter().find(of).expect("such a phase");
+        let rate = phase["printed"]["rate_per_s"].as_f64().expect("a rate");
+        (phase["operations"].as_u64().expect("a count"), rate > 0.0)
+    };
+    assert_eq!(
+        done("Directory creation"),
+        (9, true),
+        "3 in each of 3 directories"
+    );
+    assert_eq!(done("Directory read"), (0, true));
+    assert_eq!(done("Tree creation"), (3, true));
+    assert_eq!(done("Tree removal"), (3, true));
+    let said = record["notes"].to_string();
+    for note in [
+        "Directory read: no directory is read",
+        "File read: files are opened and closed",
+    ] {
+        assert!(said.contains(note), "{note}: {said}");
+    }
+    let summary = record["summary"].as_object().expect("figures");
+    assert!(
+        !summary.keys().any(|k| k.contains("Directory read")),
+        "{summary:?}"
+    );
+}
+
 #[test]
 fn mib_prints_what_mib_prints() {
     let dir = place();

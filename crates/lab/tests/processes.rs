@@ -93,6 +93,14 @@ fn until(what: &str, is: impl Fn() -> bool) {
     panic!("not within 30 s: {what}");
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "other processes stand still so long"
+)]
+fn wait(time: Duration) {
+    std::thread::sleep(time);
+}
+
 fn signal(name: &str, pid: &str) {
     let sent = Command::new("kill").args(["-s", name, pid.trim()]).status();
     assert!(sent.expect("kill").success());
@@ -249,10 +257,59 @@ fn a_process_that_stands_still_is_named_and_the_run_goes_on_with_it() {
                 );
                 assert!(run.wait().expect("it ends").success());
                 assert_eq!(transfers(&dir, "f.00000001"), 150);
-                assert_eq!(common::record(&dir)["complete"], true);
+                stood_still(&dir, &[1], &stopped, 5.0);
             });
         }
     });
+}
+
+/// The record of a run that is complete says which ranks stood still, and how long.
+fn stood_still(dir: &TempDir, ranks: &[u32], process: &str, least_s: f64) {
+    let record = common::record(dir);
+    assert_eq!(record["complete"], true);
+    let stood = record["stood_still"].as_array().expect("a list");
+    let [stood] = &stood[..] else {
+        panic!("one: {stood:?}");
+    };
+    assert_eq!(stood["ranks"], serde_json::json!(ranks));
+    assert_eq!(stood["process"].to_string(), process);
+    let [from, took] = ["from_s", "for_s"].map(|key| stood[key].as_f64().expect("seconds"));
+    assert!((least_s..60.0).contains(&took), "{stood}");
+    let phase = &record["phases"][0];
+    let span = ["start_s", "end_s"].map(|key| phase[key].as_f64().expect("seconds"));
+    assert!(
+        span[0] - 1.5 < from && from + took < span[1] + 1.5,
+        "{stood}: {span:?}"
+    );
+    let note = format!("(process {process} on ");
+    let notes = record["notes"].to_string();
+    assert!(
+        notes.contains(&note) && notes.contains(") stood still for "),
+        "{notes}"
+    );
+}
+
+/// As with Ctrl-Z at a terminal: nobody else is there to notice.
+#[test]
+fn a_run_that_stands_still_as_a_whole_has_it_in_its_record() {
+    let dir = place();
+    let line = "ior --np 2 -F -w -k -t 4k -b 600k -O interIODelay=10000 -o f";
+    let mut run = start(&dir, line);
+    until("it writes", || transfers(&dir, "f.00000000") > 0);
+    let pid = run.id().to_string();
+    let lines = lines(&mut run);
+    signal("STOP", &pid);
+    wait(Duration::from_secs(6));
+    signal("CONT", &pid);
+    let said = lines.recv_timeout(Duration::from_secs(30));
+    let said = said.expect("it is said");
+    let who = format!("ior: ranks 0 to 1 (process {pid} on ");
+    assert!(
+        said.starts_with(&who) && said.contains(") stood still for "),
+        "{said}"
+    );
+    assert!(run.wait().expect("it ends").success());
+    stood_still(&dir, &[0, 1], &pid, 5.5);
 }
 
 /// What stands still cannot end in order: it has some seconds, and the others write their record.
@@ -570,4 +627,63 @@ fn ranks_on_hosts_work_in_the_directory_of_the_command() {
 
     // and needs none
     three_write(&dir, &format!("{at}/g"), &how);
+}
+
+/// Files go before the second iteration looks at them: that is a warning, and the end where they are opened.
+#[test]
+fn what_mdtest_did_before_a_failure_is_in_the_record() {
+    for how in ["", "--processes"] {
+        let dir = place();
+        let script =
+            "#!/bin/sh\necho >> calls\n[ $(wc -l < calls) -lt 11 ] || find md -type f -delete\n";
+        make_program(&dir.path().join("before"), script);
+        let line = "mdtest --np 2 -n 5 -i 2 -F -d md --run-cmd-before-phase ./before";
+        let said = end(start(&dir, &format!("{line} {how}")));
+        let record = common::record(&dir);
+        let phases = record["phases"].as_array().expect("a list").iter();
+        let phases: Vec<&str> = phases
+            .map(|p| p["name"].as_str().expect("a name"))
+            .collect();
+        let files = ["Tree creation", "File creation", "File stat"];
+        let more = ["File read", "File removal", "Tree removal"];
+        assert_eq!(phases, [&files[..], &more, &files].concat(), "{how}");
+        assert_eq!(record["failed_operations"], 10, "{how}");
+        let why = why_incomplete(&dir);
+        let told = "; 10 operations failed, the first: unable to stat md/";
+        assert!(
+            why.contains("unable to open file md/") && why.contains(told),
+            "{why}"
+        );
+        assert!(said.contains(&format!("mdtest: {why}\n")), "{said}");
+    }
+}
+
+/// What was read and is not what was written counts, also where the phase does not end.
+#[test]
+fn wrong_data_before_a_failure_are_in_the_record() {
+    let dir = place();
+    let line = "ior --np 1 -F -k -t 4k -o f";
+    let wrote = start(&dir, &format!("{line} -w -G 1 -b 16k")).wait_with_output();
+    assert!(wrote.expect("it ends").status.success());
+    end(start(&dir, &format!("{line} -r -R -G 2 -b 32k")));
+    assert_eq!(common::record(&dir)["failed_operations"], 4);
+    let why = why_incomplete(&dir);
+    let told = "; 4 operations failed, the first: incorrect data on read";
+    assert!(
+        why.contains("the file ends here") && why.contains(told),
+        "{why}"
+    );
+}
+
+/// Its table of calls cannot be written, which is known when the phase is over.
+#[test]
+fn a_phase_of_mib_is_in_the_record_before_its_table() {
+    let dir = place();
+    end(start(
+        &dir,
+        "mib --np 2 -t . -F -l 4 -L 2 -s 4k -W -p none/profile",
+    ));
+    let phases = common::record(&dir)["phases"].clone();
+    assert_eq!(phases[0]["name"], "write");
+    assert_eq!(phases[0]["operations"], 8);
 }

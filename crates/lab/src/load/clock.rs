@@ -49,6 +49,14 @@ impl Clock {
         (since.as_secs() * 1_000_000_000 + u64::from(since.subsec_nanos())) as i64 + self.offset_ns
     }
 
+    /// The same of a moment of this process.
+    pub(super) fn at(&self, moment: Instant) -> i64 {
+        let ns = |time: Duration| time.as_nanos() as i64;
+        let before = self.zero.checked_duration_since(moment);
+        let since = before.map_or_else(|| ns(moment.duration_since(self.zero)), |b| -ns(b));
+        since + self.offset_ns
+    }
+
     /// Seconds since the common zero.
     pub fn seconds(&self) -> f64 {
         seconds(self.now())

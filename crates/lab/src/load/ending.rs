@@ -9,6 +9,7 @@
 use super::clock::Clock;
 use super::failed::Failed;
 use super::meet::Meeting;
+use super::pulse::Process;
 use crate::clock::now;
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// Processes that are given up are ended by force after this.
 pub(super) const FORCE_AFTER: Duration = Duration::from_secs(5);
+/// A process that a signal ends waits so long for whoever started it to say the same to all.
+const TELL_AFTER: Duration = Duration::from_millis(300);
 /// So long at most it is waited until they have ended, and how often it is looked. A process that ends while a mount has an operation
 /// of it is there until the mount gives that up, after 5 s: this one too, beside the others.
 const OTHERS_LIMIT: Duration = Duration::from_secs(3);
@@ -27,11 +30,22 @@ const OTHERS_LOOK: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, Default)]
 pub struct Ending(Arc<State>);
 
-/// Why, and whether somebody outside of the run wanted it.
+/// Why, and who wanted it.
 #[derive(Debug)]
 struct Why {
     text: String,
-    is_outside: bool,
+    by: By,
+}
+
+/// Who ends a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Somebody outside of it, who has told this process.
+    OneHere,
+    /// The same, and whoever started this process has said so: all processes are told.
+    OneThere,
+    /// It cannot go on.
+    Itself,
 }
 
 #[derive(Debug, Default)]
@@ -51,17 +65,31 @@ struct State {
 impl Ending {
     /// Ends the run. The first reason stays.
     pub fn end(&self, why: &str) {
-        self.set(why, true);
+        self.set(why, By::OneHere);
+    }
+
+    /// Ends it for a signal to this process. It may have come to all processes of the run, as from a terminal: then the one where the
+    /// ranks meet says so, and this one waits a moment for that.
+    pub fn end_by_signal(&self, name: &str) {
+        if !self.is_of_all() {
+            self.wait(TELL_AFTER);
+        }
+        self.end(&format!("ended by {name}"));
+    }
+
+    /// Ends it because all processes of the run are told to.
+    pub(super) fn told(&self, why: &str) {
+        self.set(why, By::OneThere);
     }
 
     /// Ends it because it cannot go on: what fails in another process is heard of in the middle of a phase too.
     pub(super) fn broken(&self, why: &str) {
-        self.set(why, false);
+        self.set(why, By::Itself);
     }
 
-    fn set(&self, why: &str, is_outside: bool) {
+    fn set(&self, why: &str, by: By) {
         let text = why.to_owned();
-        let why = self.0.why.get_or_init(|| Why { text, is_outside });
+        let why = self.0.why.get_or_init(|| Why { text, by });
         // Who has looked and does not wait yet holds this.
         drop(self.0.waiting.lock());
         self.0.ended.notify_all();
@@ -81,14 +109,21 @@ impl Ending {
 
     /// Why, where it was ended from outside.
     pub(super) fn outside(&self) -> Option<&str> {
-        let why = self.0.why.get().filter(|w| w.is_outside)?;
+        let why = self.0.why.get().filter(|w| w.by != By::Itself)?;
         Some(&why.text)
+    }
+
+    /// Why, for the other processes of the run, where somebody has ended this `process` of it alone.
+    pub(super) fn of_this_alone(&self, process: &Process) -> Option<String> {
+        let why = self.0.why.get().filter(|w| w.by == By::OneHere)?;
+        let is_alone = !self.is_of_all();
+        is_alone.then(|| format!("{} {}", process.does("was", "were"), why.text))
     }
 
     /// How it failed, if it was ended; from outside also when.
     pub(super) fn failed(&self, clock: Clock) -> Option<Failed> {
         let why = self.0.why.get()?;
-        Some(Failed::Apart(match why.is_outside {
+        Some(Failed::Apart(match why.by != By::Itself {
             true => format!("{} after {:.3} s", why.text, clock.now() as f64 / 1e9),
             false => why.text.clone(),
         }))

@@ -5,6 +5,7 @@
 //! are the same program, so the format has a version and no other compatibility.
 
 use super::clock::Clock;
+use super::done::Done;
 use super::failed::Failed;
 use super::meet::{Meeting, Shared};
 use super::pulse::{self, Process};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Opens each connection, with the version of the format.
-const HELLO: [u8; 8] = *b"corallb5";
+const HELLO: [u8; 8] = *b"corallb6";
 /// In the place of a rank: the connection of a process.
 pub(super) const LISTENER: u32 = u32::MAX;
 /// Longest token, bytes.
@@ -61,11 +62,10 @@ pub(crate) struct Hub {
 pub(crate) fn serve<'s>(
     scope: &'s std::thread::Scope<'s, '_>,
     listener: TcpListener,
-    hub: Hub,
+    hub: Arc<Hub>,
     expected: std::ops::Range<u32>,
     limit: Duration,
 ) {
-    let hub = Arc::new(hub);
     let (meeting, clock) = (hub.meeting.clone(), hub.clock);
     let deadline = clock.now() + limit.as_nanos() as i64;
     if let Err(e) = listener.set_nonblocking(true) {
@@ -182,11 +182,8 @@ fn relay(meeting: &Meeting, rank: u32, stream: &mut BufReader<TcpStream>) -> io:
             RECORD => meeting.keep_record(given),
             BREAK => meeting.break_up(&String::from_utf8_lossy(&given)),
             FAREWELL => {
-                let ([operations, bytes], []) = given.as_chunks() else {
-                    return Err(io::ErrorKind::InvalidData.into());
-                };
-                let number = |of: &[u8; 8]| u64::from_le_bytes(*of);
-                meeting.leave(rank, (number(operations), number(bytes)));
+                let done = Done::from_bytes(&given).ok_or(io::ErrorKind::InvalidData)?;
+                meeting.leave(rank, done);
                 return Ok(());
             }
             _ => return Err(io::ErrorKind::InvalidData.into()),
@@ -279,10 +276,9 @@ impl Connection {
         let _ = self.send(BREAK, 0, why.as_bytes());
     }
 
-    /// Leaves, after so many operations and bytes; the run goes on.
-    pub fn leave(&mut self, (operations, bytes): (u64, u64)) {
-        let done = [operations, bytes].map(u64::to_le_bytes);
-        let _ = self.send(FAREWELL, 0, done.as_flattened());
+    /// Leaves, and says what it has done; the run goes on.
+    pub fn leave(&mut self, done: &Done) {
+        let _ = self.send(FAREWELL, 0, &done.to_bytes());
     }
 }
 
@@ -382,7 +378,7 @@ mod tests {
         let address = listener.local_addr().expect("bound").to_string();
         std::thread::scope(|s| {
             let m = meeting.clone();
-            let hub = hub(m, clock, |_| ());
+            let hub = Arc::new(hub(m, clock, |_| ()));
             s.spawn(move || serve(s, listener, hub, 0..size, limit));
             s.spawn(move || ranks(&address, clock));
         });
@@ -414,7 +410,11 @@ mod tests {
                         if rank == 0 {
                             c.keep_record(b"{}");
                         }
-                        c.leave((10, u64::from(rank)));
+                        c.leave(&Done {
+                            operations: 10,
+                            bytes: u64::from(rank),
+                            ..Done::default()
+                        });
                     });
                 }
             });
@@ -436,7 +436,7 @@ mod tests {
             drop(gone);
             let why = stays.exchange(2, &[]).expect_err("rank 1 is gone");
             assert!(why.contains("rank 1 at 127.0.0.1 went away"), "{why}");
-            stays.leave((0, 0));
+            stays.leave(&Done::default());
         });
         assert!(broken.is_some());
     }
@@ -448,7 +448,7 @@ mod tests {
             let (mut stays, ..) = Connection::join(address, "secret", 0, clock).expect("joins");
             drop(Connection::join(address, "secret", 1, clock).expect("joins"));
             stays.exchange(2, &[]).expect_err("rank 1 is gone");
-            stays.leave((0, 0));
+            stays.leave(&Done::default());
         });
         let told = "rank 1 (process 77 on anna) went away: its connection has ended";
         assert_eq!(broken.as_deref(), Some(told));
@@ -468,13 +468,13 @@ mod tests {
                 });
                 match is_broken {
                     true => one.break_up("rank 0: no disk"),
-                    false => one.leave((0, 0)),
+                    false => one.leave(&Done::default()),
                 }
                 if is_broken {
                     assert_eq!(hears.recv(), Ok(Heard::Broken("rank 0: no disk".into())));
-                    one.leave((0, 0));
+                    one.leave(&Done::default());
                 }
-                other.leave((0, 0));
+                other.leave(&Done::default());
                 assert!(hears.recv().is_err(), "it hears no more");
             });
             assert_eq!(broken.is_some(), is_broken);

@@ -6,11 +6,14 @@
 //! Members are always the ranks below a number, so a part of the ranks can go on while the others wait for the end.
 //! Invariant: when one rank breaks the meeting, every exchange that waits or comes later fails with its reason.
 
+use super::done::{Done, Lost};
 use super::ending::Ending;
-use super::pulse::Process;
+use super::pulse::{Process, Stood};
+use crate::clock::now;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// What each member gave, by rank.
 pub type Shared = Arc<Vec<Vec<u8>>>;
@@ -33,12 +36,14 @@ struct State {
     rounds: BTreeMap<u32, Round>,
     broken: Option<String>,
     joined: Vec<bool>,
-    /// Operations and bytes of each rank that has left.
-    done: Vec<Option<(u64, u64)>>,
+    /// What each rank that has left did.
+    done: Vec<Option<Done>>,
     /// Those whose connection has ended without that.
     gone: Vec<bool>,
-    /// Other processes than this one, and whether they stand still.
-    processes: Vec<(Process, bool)>,
+    /// Other processes than this one.
+    processes: Vec<Process>,
+    /// Those that stood still, and do.
+    stood: Vec<Stood>,
     /// Nobody of other processes is waited for any more.
     closed: bool,
     record: Option<Vec<u8>>,
@@ -47,6 +52,11 @@ struct State {
 impl State {
     fn have_left(&self) -> bool {
         self.done.iter().all(Option::is_some)
+    }
+
+    fn lost(&self) -> Lost {
+        let left = self.done.iter().flatten();
+        left.fold(Lost::default(), |all, d| all.and(&d.lost))
     }
 
     /// A rank of another process is here: it has come, and neither left nor gone away.
@@ -168,8 +178,8 @@ impl Meeting {
         range.filter(|r| !state.joined[*r as usize]).collect()
     }
 
-    /// A rank leaves, after so many operations and bytes.
-    pub fn leave(&self, rank: u32, done: (u64, u64)) {
+    /// A rank leaves, after it did this.
+    pub fn leave(&self, rank: u32, done: Done) {
         let mut state = self.state.lock();
         if let Some(of) = state.done.get_mut(rank as usize) {
             *of = Some(done);
@@ -205,33 +215,46 @@ impl Meeting {
 
     /// Another process has come.
     pub(crate) fn has(&self, process: &Process) {
-        let mut state = self.state.lock();
-        state.processes.push((process.clone(), false));
+        self.state.lock().processes.push(process.clone());
     }
 
-    /// It stands still, or does no longer.
-    pub(crate) fn stands_still(&self, process: &Process, does: bool) {
+    /// It, or this one, stands still: since this moment, in nanoseconds of the common time.
+    pub(crate) fn stands_still(&self, process: &Process, since: Instant, from_ns: i64) {
+        self.state.lock().stood.push(Stood {
+            process: process.clone(),
+            from_ns,
+            since,
+            until: None,
+        });
+    }
+
+    /// It does no longer.
+    pub(crate) fn goes_on(&self, process: &Process) {
         let mut state = self.state.lock();
-        let of = state.processes.iter_mut().filter(|(p, _)| p == process);
-        of.for_each(|(_, is)| *is = does);
+        let still = state.stood.iter_mut().filter(|s| s.until.is_none());
+        let of = still.filter(|s| s.process == *process);
+        of.for_each(|s| s.until = Some(now()));
     }
 
     /// Processes with ranks that are here, and that stand still.
     pub(crate) fn still(&self) -> Vec<Process> {
         let state = self.state.lock();
         let is_here = |p: &Process| p.ranks.clone().any(|r| state.is_here(r as usize));
-        let still = state.processes.iter().filter(|(p, is)| *is && is_here(p));
-        still.map(|(p, _)| p.clone()).collect()
+        let still = state.stood.iter().filter(|s| s.until.is_none());
+        let still = still.map(|s| s.process.clone());
+        still.filter(is_here).collect()
+    }
+
+    /// Times in which processes stood still.
+    pub(crate) fn stood(&self) -> Vec<Stood> {
+        self.state.lock().stood.clone()
     }
 
     /// The process that a rank is in, where it is another one.
     pub(crate) fn process_of(&self, rank: u32) -> Option<Process> {
         let state = self.state.lock();
-        let found = state
-            .processes
-            .iter()
-            .find(|(p, _)| p.ranks.contains(&rank));
-        found.map(|(p, _)| p.clone())
+        let mut processes = state.processes.iter();
+        processes.find(|p| p.ranks.contains(&rank)).cloned()
     }
 
     /// It is broken, or all ranks have left.
@@ -254,6 +277,18 @@ impl Meeting {
         state.broken.clone()
     }
 
+    /// Waits so long at most; whether it is over.
+    pub(crate) fn is_over_within(&self, time: Duration) -> bool {
+        let until = now() + time;
+        let mut state = self.state.lock();
+        while state.broken.is_none() && !state.have_left() {
+            if self.over.wait_until(&mut state, until).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Whether a rank has left, and so said what it did.
     pub(crate) fn is_told(&self) -> bool {
         self.state.lock().done.iter().any(Option::is_some)
@@ -262,11 +297,7 @@ impl Meeting {
     /// A rank that has left had done something.
     pub(crate) fn has_worked(&self) -> bool {
         let state = self.state.lock();
-        state
-            .done
-            .iter()
-            .flatten()
-            .any(|(operations, _)| *operations > 0)
+        state.done.iter().flatten().any(|d| d.operations > 0)
     }
 
     /// Ranks that have not left.
@@ -282,7 +313,8 @@ impl Meeting {
     pub(crate) fn told(&self) -> String {
         let state = self.state.lock();
         let left = || state.done.iter().flatten();
-        let (operations, bytes) = left().fold((0, 0), |(o, b), (ro, rb)| (o + ro, b + rb));
+        let sum = |of: fn(&Done) -> u64| left().map(of).sum::<u64>();
+        let (operations, bytes) = (sum(|d| d.operations), sum(|d| d.bytes));
         let who = match (left().count(), self.size) {
             (_, 1) => "rank 0".to_owned(),
             (all, size) if all == size as usize => format!("ranks 0 to {}", size - 1),
@@ -292,9 +324,18 @@ impl Meeting {
             true => "",
             false => "; the others did not tell",
         };
+        let lost = state
+            .lost()
+            .told()
+            .map_or_else(String::new, |l| format!("; {l}"));
         format!(
-            "{who} had done {operations} operations with {bytes} bytes by then, in all phases{silent}"
+            "{who} had done {operations} operations with {bytes} bytes by then, in all phases{lost}{silent}"
         )
+    }
+
+    /// Operations of ranks that have left, and that failed.
+    pub(crate) fn lost(&self) -> Lost {
+        self.state.lock().lost()
     }
 
     /// Keeps the record that rank 0 hands over, for whoever started the run.
@@ -363,13 +404,26 @@ mod tests {
     #[test]
     fn what_ranks_did_is_told_with_how_many_told() {
         let meeting = Meeting::new(3);
-        meeting.leave(0, (5, 50));
-        meeting.leave(2, (1, 7));
+        let did = |operations, bytes, failed: &str| Done {
+            operations,
+            bytes,
+            lost: Lost {
+                count: u64::from(!failed.is_empty()),
+                first: failed.to_owned(),
+            },
+        };
+        meeting.leave(0, did(5, 50, ""));
+        meeting.leave(2, did(1, 7, ""));
         let some = "2 of 3 ranks had done 6 operations with 57 bytes by then, in all phases; the others did not tell";
         assert_eq!(meeting.told(), some);
-        meeting.leave(1, (10, 0));
+        meeting.leave(1, did(10, 0, ""));
         let all = "ranks 0 to 2 had done 16 operations with 57 bytes by then, in all phases";
         assert_eq!(meeting.told(), all);
+        meeting.leave(1, did(10, 0, "no room"));
+        meeting.leave(2, did(1, 7, "no disk"));
+        let failed = format!("{all}; 2 operations failed, the first: no room");
+        assert_eq!(meeting.told(), failed);
+        assert_eq!(meeting.lost().count, 2);
     }
 
     #[test]

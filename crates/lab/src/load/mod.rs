@@ -13,6 +13,7 @@
 //! Deliberately absent: MPI-IO, HDF5 and the other interfaces of the originals. They are refused by name.
 
 pub mod clock;
+pub mod done;
 pub mod ending;
 pub mod failed;
 mod getopt;

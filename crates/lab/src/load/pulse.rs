@@ -2,16 +2,18 @@
 //!
 //! On it a process says every second that it is there, and hears in the middle of its ranks' work that the run is over, why, or that the
 //! hub is gone. One that says nothing stands still: it was stopped, or its host was. The others wait for its ranks, so whoever started the
-//! run is told, and told again when it goes on.
+//! run is told, and told again when it goes on. The record has it: figures suffer.
 
+use super::clock::seconds;
 use super::failed::Failed;
 use super::hub::{CANNOT_JOIN, Hub, LISTENER, greeted, put_bytes, read_bytes, read_u32};
 use super::meet::Meeting;
+use super::record::StoodStill;
 use crate::clock::{now, spawn};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a process says that it is there.
 const BEAT: Duration = Duration::from_secs(1);
@@ -35,8 +37,11 @@ pub struct Process {
 
 impl std::fmt::Display for Process {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ranks = ranks_text(&self.ranks);
-        write!(f, "{ranks} (process {} on {})", self.pid, self.host)
+        let who = match self.ranks.is_empty() {
+            true => "what started the run".to_owned(),
+            false => ranks_text(&self.ranks),
+        };
+        write!(f, "{who} (process {} on {})", self.pid, self.host)
     }
 }
 
@@ -48,10 +53,60 @@ pub(super) fn ranks_text(ranks: &Range<u32>) -> String {
     }
 }
 
+/// A time in which a process stood still.
+#[derive(Clone, Debug)]
+pub struct Stood {
+    /// Which.
+    pub process: Process,
+    /// Its beginning, nanoseconds of the common time.
+    pub from_ns: i64,
+    /// The same by the clock of the process that has heard nothing.
+    pub since: Instant,
+    /// Its end; None: it has not gone on.
+    pub until: Option<Instant>,
+}
+
+impl Stood {
+    /// For the record.
+    pub(super) fn as_record(&self) -> StoodStill {
+        StoodStill {
+            ranks: self.process.ranks.clone().collect(),
+            process: self.process.pid,
+            host: self.process.host.clone(),
+            from_s: seconds(self.from_ns),
+            for_s: self.took().as_secs_f64(),
+        }
+    }
+
+    /// In a sentence, for a reader of the record.
+    pub(super) fn told(&self) -> String {
+        format!(
+            "{} still for {:.1} s, from {:.1} s on: that is in the figures of the phases of that time",
+            self.process.does("stood", "stood"),
+            self.took().as_secs_f64(),
+            seconds(self.from_ns)
+        )
+    }
+
+    fn took(&self) -> Duration {
+        let until = self.until.unwrap_or_else(now);
+        until.duration_since(self.since)
+    }
+}
+
 impl Process {
+    /// This one, with these ranks.
+    pub(super) fn own(ranks: Range<u32>, host: &str) -> Process {
+        Process {
+            ranks,
+            pid: std::process::id(),
+            host: host.to_owned(),
+        }
+    }
+
     /// What its ranks do, with the verb for one rank or for several.
     pub(super) fn does(&self, one: &str, several: &str) -> String {
-        let verb = if self.ranks.len() == 1 { one } else { several };
+        let verb = if self.ranks.len() <= 1 { one } else { several };
         format!("{self} {verb}")
     }
 
@@ -95,7 +150,7 @@ pub(super) fn attend(hub: &Hub, stream: &TcpStream, process: &Process) {
             let _ = stream.shutdown(Shutdown::Read);
         });
         if listen_to(hub, stream, process).is_err() {
-            meeting.stands_still(process, false);
+            meeting.goes_on(process);
         }
     });
 }
@@ -123,14 +178,14 @@ fn listen_to(hub: &Hub, mut stream: &TcpStream, process: &Process) -> io::Result
                     let after = now().duration_since(heard).as_secs();
                     let goes_on = process.does("goes on", "go on");
                     (hub.say)(&format!("{goes_on} after {after} s"));
-                    hub.meeting.stands_still(process, false);
+                    hub.meeting.goes_on(process);
                 }
                 (heard, is_still) = (now(), false);
             }
             Err(e) if is_timeout(&e) => {
                 if !is_still && now().duration_since(heard) >= STILL_AFTER {
                     is_still = true;
-                    hub.meeting.stands_still(process, true);
+                    (hub.meeting).stands_still(process, heard, hub.clock.at(heard));
                     let after = STILL_AFTER.as_secs();
                     let still = process.does("stands still", "stand still");
                     (hub.say)(&format!(
@@ -140,6 +195,22 @@ fn listen_to(hub: &Hub, mut stream: &TcpStream, process: &Process) -> io::Result
             }
             Err(e) if e.kind() == ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Sees until the end of the run where this process itself stood still, as a run that a terminal has stopped (Ctrl-Z): nobody else may
+/// be there to notice. Runs in a thread of its own.
+pub(super) fn attend_own(hub: &Hub, process: &Process) {
+    let mut seen = now();
+    while !hub.meeting.is_over_within(BEAT) {
+        let last = std::mem::replace(&mut seen, now());
+        let stood = seen.duration_since(last);
+        if stood >= STILL_AFTER {
+            (hub.meeting).stands_still(process, last, hub.clock.at(last));
+            hub.meeting.goes_on(process);
+            let stood = stood.as_secs();
+            (hub.say)(&format!("{process} stood still for {stood} s"));
         }
     }
 }

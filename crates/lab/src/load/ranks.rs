@@ -1,6 +1,7 @@
 //! One rank of a run: who it is, with whom it meets, and what it works on.
 
 use super::clock::Clock;
+use super::done::{Done, Lost};
 use super::ending::Ending;
 use super::failed::Failed;
 use super::hub::Connection;
@@ -80,26 +81,6 @@ pub struct Rank<'a> {
     lost: RefCell<Lost>,
 }
 
-/// Operations that failed, and were gone on after.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lost {
-    /// How many.
-    pub count: u64,
-    /// What was said of the first of the lowest rank.
-    pub first: String,
-}
-
-impl Lost {
-    /// In a sentence; none failed: nothing.
-    pub fn told(&self) -> Option<String> {
-        match self.count {
-            0 => None,
-            1 => Some(format!("an operation failed: {}", self.first)),
-            n => Some(format!("{n} operations failed, the first: {}", self.first)),
-        }
-    }
-}
-
 impl<'a> Rank<'a> {
     /// Joins the others: returns when all are there.
     #[expect(clippy::too_many_arguments, reason = "a rank is made in one place")]
@@ -146,17 +127,12 @@ impl<'a> Rank<'a> {
 
     /// An operation failed, and the original goes on after a warning; not where the run is ended.
     pub fn lose(&self, what: &str) -> Result<(), Failed> {
-        self.lose_several(1, what)
-    }
-
-    /// The same of so many.
-    pub fn lose_several(&self, count: u64, what: &str) -> Result<(), Failed> {
         self.goes_on()?;
         let mut lost = self.lost.borrow_mut();
         if lost.count == 0 {
             what.trim().clone_into(&mut lost.first);
         }
-        lost.count += count;
+        lost.count += 1;
         Ok(())
     }
 
@@ -176,20 +152,10 @@ impl<'a> Rank<'a> {
 
     /// Those of all ranks.
     pub fn all_lost(&mut self) -> Result<Lost, Failed> {
-        let own = self.lost.borrow().clone();
-        let mut bytes = own.count.to_le_bytes().to_vec();
-        bytes.extend_from_slice(own.first.as_bytes());
-        let mut all = Lost::default();
-        for of_rank in self.share(bytes)?.iter() {
-            let Some((count, first)) = of_rank.split_first_chunk() else {
-                continue;
-            };
-            all.count += u64::from_le_bytes(*count);
-            if all.first.is_empty() {
-                all.first = String::from_utf8_lossy(first).into_owned();
-            }
-        }
-        Ok(all)
+        let own = self.lost.borrow().to_bytes();
+        let all = self.share(own)?;
+        let each = all.iter().filter_map(|of_rank| Lost::from_bytes(of_rank));
+        Ok(each.fold(Lost::default(), |all, of_rank| all.and(&of_rank)))
     }
 
     /// It is rank 0, which prints.
@@ -264,7 +230,12 @@ impl<'a> Rank<'a> {
 
     /// Leaves the run in order, and says what it has done; rank 0 hands the record over.
     pub(crate) fn leave(&mut self, record: Option<&[u8]>) {
-        let done = self.line.read();
+        let (operations, bytes) = self.line.read();
+        let done = Done {
+            operations,
+            bytes,
+            lost: self.lost.take(),
+        };
         match &mut self.group {
             Group::Here(meeting) => {
                 record
@@ -274,7 +245,7 @@ impl<'a> Rank<'a> {
             }
             Group::There(connection) => {
                 record.into_iter().for_each(|r| connection.keep_record(r));
-                connection.leave(done);
+                connection.leave(&done);
             }
         }
     }

@@ -43,6 +43,8 @@ pub struct Record {
     pub clock_uncertainty_ns: Vec<u64>,
     /// Parameters after defaults and the command line.
     pub parameters: Value,
+    /// Processes that stood still for some seconds while the ranks worked: figures of that time have it in them.
+    pub stood_still: Vec<StoodStill>,
     /// What was measured, in order.
     pub phases: Vec<Phase>,
     /// Over the repetitions of a phase: name, figures.
@@ -98,6 +100,21 @@ pub struct Phase {
 
 fn is_zero(n: &u64) -> bool {
     *n == 0
+}
+
+/// A process that stood still, as after SIGSTOP.
+#[derive(Clone, Debug, Serialize)]
+pub struct StoodStill {
+    /// Its ranks; none: it only started the run, and ranks that met waited for it.
+    pub ranks: Vec<u32>,
+    /// Its id.
+    pub process: u32,
+    /// Where.
+    pub host: String,
+    /// When it was heard last, seconds since the run's zero.
+    pub from_s: f64,
+    /// Until it was heard again, was gone or the run was over, seconds: a second more than it stood still at most.
+    pub for_s: f64,
 }
 
 /// A rank in a phase.

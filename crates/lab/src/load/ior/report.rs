@@ -145,8 +145,12 @@ impl Report {
         if !self.first {
             return Ok(());
         }
-        self.mismatch(p, &point)?;
         let access = if write { "write" } else { "read" };
+        // Whatever fails from here on, the phase is over.
+        if let Some(record) = &mut rank.record {
+            record.push(point.phase(p, access, repetition));
+        }
+        self.mismatch(p, &point)?;
         match self.format {
             Format::Text => self
                 .results
@@ -160,9 +164,6 @@ impl Report {
         }
         if !p.rank_csv.is_empty() {
             append_ranks(p, &point, access)?;
-        }
-        if let Some(record) = &mut rank.record {
-            record.push(point.phase(p, access, repetition));
         }
         if let Some((_, points)) = self.tests.last_mut() {
             points.push((write, point));

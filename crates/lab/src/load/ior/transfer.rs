@@ -29,6 +29,14 @@ impl Access {
     fn checks(self) -> bool {
         matches!(self, Access::WriteCheck | Access::ReadCheck)
     }
+
+    /// Whose data are compared, in messages.
+    fn checked(self) -> &'static str {
+        match self {
+            Access::Write | Access::WriteCheck => "write",
+            Access::Read | Access::ReadCheck => "read",
+        }
+    }
 }
 
 /// A short transfer is tried again so often (hpc/ior: MAX_RETRY).
@@ -161,6 +169,8 @@ impl Transfer<'_> {
                 eprintln!("ior: {}: byte {} is wrong", self.path, offset + at as u64);
             }
             *errors += 1;
+            let what = self.access.checked();
+            rank.lose(&format!("incorrect data on {what}"))?;
             if self.p.stop_on_error != 0 {
                 return Err(Failed::Refused(format!(
                     "{}: byte {} is wrong, and -q ends the run at that",

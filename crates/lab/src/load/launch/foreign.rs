@@ -5,11 +5,14 @@ use super::start::{
     MEET_FILE_MAX, MEET_LIMIT, can_be_written, cannot_meet, finish, forget_earlier, hear, hub,
     token,
 };
-use super::{Connection, Duration, Ended, Failed, Group, Local, Meeting, Own, Run, Tool, hub};
+use super::{
+    Connection, Duration, Ended, Failed, Group, Local, Meeting, Own, Run, Tool, hub, pulse,
+};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::Arc;
 
 /// What ranks of a foreign launcher hear where nobody can say more: the hub is in rank 0's process.
 pub(super) const HUB_GONE: &str = "rank 0 is gone";
@@ -39,7 +42,9 @@ pub(super) fn foreign(
     run.ending.at(&meeting);
     let (listener, token, said) = say_where(place)?;
     let done = std::thread::scope(|s| {
-        let hub = hub(run, &meeting, local.clock, token);
+        let hub = Arc::new(hub(run, &meeting, local.clock, token));
+        let (own, local) = (hub.clone(), &local);
+        s.spawn(move || pulse::attend_own(&own, &local.process()));
         s.spawn(move || hub::serve(s, listener, hub, 1..place.size, MEET_LIMIT));
         local.rank(0, place.size, Group::Here(meeting.clone()), local.clock)
     });

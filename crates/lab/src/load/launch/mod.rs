@@ -20,14 +20,15 @@ pub use place::{Environment, Place};
 pub(crate) use start::quoted;
 
 use super::clock::{Clock, wall_s};
+use super::done::Lost;
 use super::ending::Ending;
 use super::failed::Failed;
 use super::hub::{self, Connection, Hub};
 use super::meet::Meeting;
 use super::out::Out;
 use super::progress::Board;
-use super::pulse::{self, Heard, Process};
-use super::ranks::{Group, Lost, Rank};
+use super::pulse::{self, Heard, Process, Stood};
+use super::ranks::{Group, Rank};
 use super::record::{FORMAT, Record};
 use super::storage::{Dummy, Library, Posix, Storage, Until};
 use crate::verdict::Seen;
@@ -316,8 +317,10 @@ impl<'r> Local<'r> {
         .unwrap_or_else(|_| Err(Failed::Apart(format!("rank {id} panicked"))));
         done = done.map_err(|why| self.why(why));
         if let Err(why) = &done {
-            let why = match (self.run.ending.why(), why) {
-                (Some(first), _) => first.to_owned(),
+            let ending = &self.run.ending;
+            let of_this = || ending.of_this_alone(&self.process());
+            let why = match (ending.why(), why) {
+                (Some(first), _) => of_this().unwrap_or_else(|| first.to_owned()),
                 (None, Failed::Apart(heard)) => heard.clone(),
                 (None, own) if size == 1 => own.to_string(),
                 (None, own) => of_rank(id, own),
@@ -336,6 +339,11 @@ impl<'r> Local<'r> {
         });
         rank.leave(record.as_deref());
         done
+    }
+
+    /// This process.
+    fn process(&self) -> Process {
+        Process::own(self.ranks.clone(), &self.host)
     }
 
     /// Why a rank failed: because the run was ended, or by itself.
@@ -367,6 +375,7 @@ impl<'r> Local<'r> {
             hosts: rank.nodes.hosts.clone(),
             clock_uncertainty_ns: rank.uncertainty_ns.clone(),
             parameters: self.tool.parameters(),
+            stood_still: Vec::new(),
             phases: Vec::new(),
             summary: serde_json::Map::new(),
             notes: self.tool.notes(),

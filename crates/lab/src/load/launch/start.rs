@@ -5,7 +5,7 @@ use super::force::say;
 use super::foreign::HUB_GONE;
 use super::own::{Own, Ranks};
 use super::place::{DIR, HOST, Launched, MEET, RANKS, RECORD};
-use super::{Clock, Connection, Duration, Group, Heard, Hub, Meeting, Process, hub, pulse};
+use super::{Clock, Connection, Duration, Group, Heard, Hub, Meeting, Process, Stood, hub, pulse};
 use super::{Ended, Ending, Failed, Local, Mounted, Run, Tool};
 use rustix::fs::Access;
 use std::fs;
@@ -133,11 +133,16 @@ pub(super) fn finish(
                 "command": run.args,
                 "complete": false,
                 "why_incomplete": why.to_string(),
+                "failed_operations": 0,
                 "phases": [],
+                "notes": [],
             })
         }),
     };
     if let Some(record) = &mut record {
+        // Also of ranks that ended early.
+        record["failed_operations"] = meeting.lost().count.into();
+        say_who_stood_still(record, meeting);
         let of_record = record["why_incomplete"].as_str();
         let why = match &done {
             Err(Failed::Said(_)) => {
@@ -179,6 +184,16 @@ pub(super) fn finish(
     done.map(|code| Ended { code, record })
 }
 
+/// Figures suffer where a rank stood still.
+fn say_who_stood_still(record: &mut serde_json::Value, meeting: &Meeting) {
+    let stood = meeting.stood();
+    let of_record: Vec<_> = stood.iter().map(Stood::as_record).collect();
+    record["stood_still"] = serde_json::to_value(of_record).unwrap_or_default();
+    if let Some(notes) = record["notes"].as_array_mut() {
+        notes.extend(stood.iter().map(|s| s.told().into()));
+    }
+}
+
 /// Writes a file of the run's own; of one that cannot be written whole nothing is left.
 pub(super) fn write_whole(path: &str, text: &str) -> Result<(), Failed> {
     fs::write(path, text).map_err(|why| {
@@ -206,6 +221,8 @@ fn verdict(results: Vec<Result<u8, Failed>>) -> Result<u8, Failed> {
 fn threads(local: &Local<'_>, meeting: &Arc<Meeting>) -> Result<u8, Failed> {
     let size = meeting.size();
     std::thread::scope(|s| {
+        let hub = hub(local.run, meeting, local.clock, String::new());
+        s.spawn(move || pulse::attend_own(&hub, &local.process()));
         let ranks: Vec<_> = (0..size)
             .map(|id| {
                 let group = Group::Here(meeting.clone());
@@ -246,7 +263,9 @@ fn processes(local: &Local<'_>, own: &Own, meeting: &Arc<Meeting>) -> Result<u8,
     }
     let children = &Children::start(starts, &token)?;
     let done = std::thread::scope(|s| {
-        let hub = hub(run, meeting, local.clock, token.clone());
+        let hub = Arc::new(hub(run, meeting, local.clock, token.clone()));
+        let own = hub.clone();
+        s.spawn(move || pulse::attend_own(&own, &local.process()));
         s.spawn(move || hub::serve(s, listener, hub, 1..size, MEET_LIMIT));
         let others = s.spawn(move || children.wait(meeting, &run.ending));
         let done = local.rank(0, size, Group::Here(meeting.clone()), local.clock)?;
@@ -310,7 +329,9 @@ fn on_hosts(run: &Run, own: &Own, meeting: &Arc<Meeting>) -> Result<u8, Failed> 
     let clock = Clock::start();
     let children = &Children::start(starts, &token)?;
     std::thread::scope(|s| {
-        let hub = hub(run, meeting, clock, token.clone());
+        let hub = Arc::new(hub(run, meeting, clock, token.clone()));
+        let (own, host) = (hub.clone(), super::host_name());
+        s.spawn(move || pulse::attend_own(&own, &Process::own(0..0, &host)));
         s.spawn(move || hub::serve(s, listener, hub, 0..size, MEET_LIMIT));
         let code = children.wait(meeting, &run.ending);
         match meeting.broken() {
@@ -453,16 +474,12 @@ pub(super) fn hear(
     ranks: &std::ops::Range<u32>,
     host: &str,
 ) -> Result<(), Failed> {
-    let process = Process {
-        ranks: ranks.clone(),
-        pid: std::process::id(),
-        host: host.to_owned(),
-    };
+    let process = Process::own(ranks.clone(), host);
     let ending = run.ending.clone();
     // Who has started a process of ours may end it for somebody; a foreign launcher ends its processes itself.
     let is_ours = run.env.var(RANKS).is_some();
     pulse::listen(address, token, &process, move |what| match what {
-        Heard::Ended(why) if is_ours => ending.end(&why),
+        Heard::Ended(why) if is_ours => ending.told(&why),
         Heard::Ended(why) | Heard::Broken(why) => ending.broken(&why),
         Heard::Gone if is_ours => ending.broken(LEFT_ALONE),
         Heard::Gone => ending.broken(HUB_GONE),
@@ -482,12 +499,12 @@ fn end_with_standard_input(mounted: Mounted, ending: Ending) {
             is_told = true;
             match why.strip_prefix(BROKEN) {
                 Some(why) => ending.broken(why),
-                None => ending.end(&why),
+                None => ending.told(&why),
             }
         }
         // Those that were told why have had their time.
         if !is_told {
-            ending.end(LEFT_ALONE);
+            ending.told(LEFT_ALONE);
             // Ranks that are about to end by themselves may say why.
             crate::load::clock::sleep(Duration::from_secs(2));
         }

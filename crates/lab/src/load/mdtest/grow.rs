@@ -4,7 +4,7 @@ use super::report::{Kind, Measured};
 use super::run::{DIR_MODE, Test};
 use super::tree;
 use crate::load::Failed;
-use crate::load::meter::Latency;
+use crate::load::meter::Meter;
 use std::io;
 
 impl Test<'_, '_, '_> {
@@ -20,22 +20,24 @@ impl Test<'_, '_, '_> {
                 }
             }
         }
-        self.trees(Kind::TreeCreate, |t, root, base, below| {
+        self.trees(Kind::TreeCreate, |t, meter, root, base, below| {
             for dir in std::iter::once(String::new()).chain(below) {
                 let path = format!("{root}/{base}.0/{dir}");
                 let made = t.rank.storage.mkdir(&path, DIR_MODE);
                 t.expect("unable to create tree directory", &path, made)?;
+                meter.done(0);
             }
             Ok(())
         })
     }
 
     pub(super) fn remove_trees(&mut self) -> Result<(), Failed> {
-        self.trees(Kind::TreeRemove, |t, root, base, below| {
+        self.trees(Kind::TreeRemove, |t, meter, root, base, below| {
             for dir in below.into_iter().rev().chain([String::new()]) {
                 let path = format!("{root}/{base}.0/{dir}");
                 let removed = t.rank.storage.rmdir(&path);
                 t.expect("Unable to remove directory", &path, removed)?;
+                meter.done(0);
             }
             Ok(())
         })?;
@@ -53,10 +55,11 @@ impl Test<'_, '_, '_> {
     fn trees(
         &mut self,
         kind: Kind,
-        mut act: impl FnMut(&mut Self, &str, &str, Vec<String>) -> Result<(), Failed>,
+        mut act: impl FnMut(&mut Self, &mut Meter<'_>, &str, &str, Vec<String>) -> Result<(), Failed>,
     ) -> Result<(), Failed> {
         self.rank.barrier()?;
-        let start = self.rank.clock.now();
+        let mut meter = Meter::start(self.rank.clock, self.rank.line);
+        let start = meter.now();
         let first = self.rank.is_first();
         let owners = match (self.o.is("unique_dir"), self.o.is("collective")) {
             (false, _) if first => 0..1,
@@ -68,7 +71,7 @@ impl Test<'_, '_, '_> {
             let base = tree::base(self.o, owner);
             for nth in 0..self.loops {
                 let root = tree::test_dir(&self.path, self.iteration, nth);
-                act(self, &root, &base, self.tree.directories(&base))?;
+                act(self, &mut meter, &root, &base, self.tree.directories(&base))?;
             }
         }
         let before_barrier = self.rank.clock.now();
@@ -78,8 +81,9 @@ impl Test<'_, '_, '_> {
             before_barrier,
             end: self.rank.clock.now(),
             items: self.tree.dirs,
-            ..Measured::of(kind, Latency::new())
+            operations: meter.operations(),
+            ..Measured::of(kind, meter.finish()?)
         });
-        Ok(())
+        self.gather()
     }
 }

@@ -75,7 +75,21 @@ impl Tool for Mdtest {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.notes.clone()
+        let o = &self.options;
+        let reads = |kind| o.is("read") && o.is(kind);
+        let empty = [
+            (
+                reads("dirs_only") && !o.is("shared_file"),
+                "Directory read: no directory is read, as in mdtest: its printed rate is that of an empty loop",
+            ),
+            (
+                reads("files_only") && o.number("read_bytes") == 0,
+                "File read: files are opened and closed, and nothing is read (-e 0)",
+            ),
+        ];
+        let said = empty.iter().filter(|(is, _)| *is);
+        let said = said.map(|(_, note)| (*note).to_owned());
+        self.notes.iter().cloned().chain(said).collect()
     }
 
     fn run(&self, rank: &mut Rank<'_>) -> Result<u8, Failed> {

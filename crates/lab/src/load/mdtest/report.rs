@@ -68,7 +68,10 @@ pub(super) struct Measured {
     pub start: i64,
     pub before_barrier: i64,
     pub end: i64,
+    /// As they are printed.
     pub items: u64,
+    /// What was done.
+    pub operations: u64,
     pub bytes: u64,
     /// Files whose data were wrong, or could not be read whole.
     pub errors: u64,
@@ -84,6 +87,7 @@ impl Measured {
             before_barrier: 0,
             end: 0,
             items: 0,
+            operations: 0,
             bytes: 0,
             errors: 0,
             latency,
@@ -99,6 +103,7 @@ pub(super) struct Line {
     time: f64,
     time_before_barrier: f64,
     items: u64,
+    operations: u64,
     bytes: u64,
     errors: u64,
 }
@@ -111,61 +116,80 @@ impl Iteration {
     fn lines(&self, kind: Kind) -> Option<&[Line]> {
         self.0.iter().find(|(k, _)| *k == kind).map(|(_, l)| &l[..])
     }
-}
 
-/// Brings the phases of an iteration together, and writes them into the record.
-pub(super) fn gather(
-    iteration: u32,
-    done: Vec<Measured>,
-    rank: &mut Rank<'_>,
-) -> Result<Iteration, Failed> {
-    let mut table = Iteration::default();
-    for m in done {
-        let mine = [
-            m.start,
-            m.end - m.start,
-            m.before_barrier - m.start,
-            m.items as i64,
-            m.bytes as i64,
-            m.errors as i64,
-        ];
-        let lines: Vec<Line> = rank
-            .all_of(&mine)?
-            .iter()
-            .map(|n| Line {
-                start: seconds(n[0]),
-                time: seconds(n[1]),
-                time_before_barrier: seconds(n[2]),
-                items: n[3] as u64,
-                bytes: n[4] as u64,
-                errors: n[5] as u64,
-            })
-            .collect();
+    /// Brings together what the ranks say of a phase, and writes it into the record.
+    pub(super) fn gather(
+        &mut self,
+        iteration: u32,
+        m: &Measured,
+        rank: &mut Rank<'_>,
+    ) -> Result<(), Failed> {
+        let mut lines = Vec::new();
         let mut latency = Latency::new();
-        for bytes in rank
-            .share(m.latency.to_bytes())?
-            .iter()
-            .filter(|_| rank.is_first())
-        {
-            latency.merge(&Latency::from_bytes(bytes));
+        // In one exchange: who has got through it may fail at once.
+        for of_rank in rank.share(m.to_bytes())?.iter() {
+            let (line, latencies) = Line::from_bytes(of_rank);
+            lines.push(line);
+            if rank.is_first() {
+                latency.merge(&Latency::from_bytes(latencies));
+            }
         }
         if let Some(record) = &mut rank.record {
-            record.push(phase(iteration, &m, &lines, &latency));
+            record.push(phase(iteration, m, &lines, &latency));
         }
-        table.0.push((m.kind, lines));
+        self.0.push((m.kind, lines));
+        Ok(())
     }
-    Ok(table)
+}
+
+/// Numbers of a rank before its latencies.
+const NUMBERS: usize = 7;
+
+impl Measured {
+    fn to_bytes(&self) -> Vec<u8> {
+        let numbers: [i64; NUMBERS] = [
+            self.start,
+            self.end - self.start,
+            self.before_barrier - self.start,
+            self.items as i64,
+            self.operations as i64,
+            self.bytes as i64,
+            self.errors as i64,
+        ];
+        let mut bytes = numbers.map(i64::to_le_bytes).concat();
+        bytes.extend(self.latency.to_bytes());
+        bytes
+    }
+}
+
+impl Line {
+    /// From [`Measured::to_bytes`]; and the latencies.
+    fn from_bytes(bytes: &[u8]) -> (Line, &[u8]) {
+        let (numbers, latencies) = bytes.split_at_checked(NUMBERS * 8).unwrap_or((bytes, &[]));
+        let numbers = numbers.as_chunks::<8>().0;
+        let n = |i: usize| numbers.get(i).map_or(0, |b| i64::from_le_bytes(*b));
+        let line = Line {
+            start: seconds(n(0)),
+            time: seconds(n(1)),
+            time_before_barrier: seconds(n(2)),
+            items: n(3) as u64,
+            operations: n(4) as u64,
+            bytes: n(5) as u64,
+            errors: n(6) as u64,
+        };
+        (line, latencies)
+    }
 }
 
 fn phase(iteration: u32, m: &Measured, lines: &[Line], latency: &Latency) -> Phase {
-    // A tree is made by one rank for all, unless each has its own; what each says of it is what is printed.
+    // What each did: of a tree that one rank makes for all, each says that it made it, which is what is printed.
     let per_rank = lines.iter().map(|l| RankPhase {
         start_s: l.start,
         end_s: l.start + l.time_before_barrier,
-        operations: l.items,
+        operations: l.operations,
         bytes: l.bytes,
     });
-    let latency = (!m.kind.is_tree() && m.kind != Kind::DirRead).then_some(latency);
+    let latency = (m.kind != Kind::DirRead).then_some(latency);
     let mut phase = Phase::of(m.kind.name(), iteration, per_rank.collect(), latency);
     phase.errors = lines.iter().map(|l| l.errors).sum();
     phase.stonewall.clone_from(&m.stonewall);
@@ -291,11 +315,12 @@ pub(super) fn summary(
     }
     let tasks = rank.members;
     if let Some(record) = &mut rank.record {
-        for (kind, name) in KINDS {
+        // As in the table that is printed.
+        for (kind, name) in KINDS.iter().filter(|(k, _)| *k != Kind::DirRead) {
             let rates: Vec<f64> = table
                 .iter()
-                .filter_map(|i| i.lines(kind))
-                .map(|l| rate(kind, l))
+                .filter_map(|i| i.lines(*kind))
+                .map(|l| rate(*kind, l))
                 .collect();
             if !rates.is_empty() {
                 record

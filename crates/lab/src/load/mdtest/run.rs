@@ -1,7 +1,7 @@
 //! The course of a test: iterations, phases, and what is measured in them.
 
 use super::options::Options;
-use super::report::{self, Kind, Measured};
+use super::report::{self, Iteration, Kind, Measured};
 use super::tree::{self, Tree, Turn};
 use crate::load::Failed;
 use crate::load::clock::wall_s;
@@ -93,7 +93,10 @@ pub(super) struct Test<'o, 'r, 't> {
     /// In those of all ranks.
     all_errors: u64,
     pub(super) iteration: u32,
+    /// Phases of this rank that have not been brought together with those of the others.
     pub(super) done: Vec<Measured>,
+    /// The phases of this iteration of which all ranks have told.
+    table: Iteration,
 }
 
 impl<'o, 'r, 't> Test<'o, 'r, 't> {
@@ -147,6 +150,7 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             all_errors: 0,
             iteration: 0,
             done: Vec::new(),
+            table: Iteration::default(),
             o,
             rank,
         })
@@ -213,8 +217,7 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             self.iteration = iteration;
             (self.items, self.loops) = (self.tree.items, self.tree.loops);
             self.iterate()?;
-            let done = std::mem::take(&mut self.done);
-            table.push(report::gather(iteration, done, self.rank)?);
+            table.push(std::mem::take(&mut self.table));
         }
         self.all_errors = self.rank.sum(self.errors)?;
         if self.rank.is_first() {
@@ -251,10 +254,20 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             } else {
                 self.files()?
             }
+            self.gather()?;
         }
         self.rank.barrier()?;
         if o.is("remove") {
             self.remove_trees()?;
+        }
+        Ok(())
+    }
+
+    /// Brings the phases together that are over: from now on they are in the record, whatever becomes of the run. Only where the ranks
+    /// meet anyway.
+    pub(super) fn gather(&mut self) -> Result<(), Failed> {
+        for m in std::mem::take(&mut self.done) {
+            self.table.gather(self.iteration, &m, self.rank)?;
         }
         Ok(())
     }
@@ -273,6 +286,7 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             self.phase(Kind::DirStat, Turn::Stat, |t, m| t.stat(m, "dir"))?;
         }
         if o.is("read") {
+            // An empty loop, as in the original.
             self.phase(Kind::DirRead, Turn::Read, |t, _| Ok(t.items))?;
         }
         if o.is("rename") && self.items > 1 {
@@ -304,10 +318,11 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
         }
         if o.is("remove") {
             self.phase(Kind::FileRemove, Turn::Remove, |t, m| {
+                // The first task removes it for all.
+                if t.o.is("shared_file") && !t.rank.is_first() {
+                    return Ok(t.items * t.loops);
+                }
                 t.each("file", Turn::Remove, m, |t, path, _| {
-                    if t.o.is("shared_file") && t.rank.id != 0 {
-                        return Ok(());
-                    }
                     let removed = t.rank.storage.unlink(path);
                     t.expect("unable to remove file", path, removed)
                 })
@@ -363,12 +378,13 @@ impl<'o, 'r, 't> Test<'o, 'r, 't> {
             before_barrier,
             end,
             items,
+            operations: meter.operations(),
             bytes: meter.bytes(),
             errors: self.errors - errors,
             latency: meter.finish()?,
             stonewall,
         });
-        Ok(())
+        if barriers { self.gather() } else { Ok(()) }
     }
 
     fn trace(&self, kind: Kind, start: i64) -> Result<Option<Trace>, Failed> {

@@ -328,11 +328,12 @@ impl<'t, 'r> Task<'t, 'r> {
                 tell(o, self.rank, format_args!("{short} short {word}s\n"));
             }
         }
+        let rate = if time > 0.0 { mib / time } else { 0.0 };
+        // Before the table of calls, which may fail: the phase is over.
+        self.record(&all, &done, rate)?;
         if let Some(base) = &o.profiles {
             self.profile(&format!("{base}.{word}"), &done.stamps, most_calls)?;
         }
-        let rate = if time > 0.0 { mib / time } else { 0.0 };
-        self.record(&all, &done, rate)?;
         Ok(rate)
     }
 
