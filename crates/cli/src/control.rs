@@ -254,7 +254,7 @@ fn silent(who: &str, waited: Duration) -> std::io::Error {
 
 /// The process at the other end, where it is of this PID namespace. Tokio is asked because `rustix` has no value for the others,
 /// whose number is 0.
-fn peer(stream: &StdStream) -> Option<u32> {
+pub(crate) fn peer(stream: &StdStream) -> Option<u32> {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_io().build().ok()?;
     let ask = || {

@@ -467,6 +467,7 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
         let osts = (0..OSTS).map(|i| idle(&format!("coral-OST{i:04x}")));
         seen.granted.extend(osts);
     }
+    let parameters: Vec<String> = clients[0].params().into_iter().map(|(n, _)| n).collect();
     for c in &clients {
         c.umount().await;
     }
@@ -479,7 +480,94 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
     }
     let mut facts = seen.facts(&joined);
     plant_facts(&mut facts, plant);
-    Ok(explain(&facts))
+    let v = explain(&facts);
+    is_true(&v, &parameters);
+    Ok(v)
+}
+
+/// What is advised can be done, and what is said to be the most was not exceeded.
+fn is_true(v: &Verdict, parameters: &[String]) {
+    let advice = v.causes.iter().map(|c| &c.change).chain([&v.next]);
+    for set in advice.flat_map(|a| a.split("set_param ").skip(1)) {
+        let (pattern, rest) = set.split_once('=').expect("a value");
+        let value = rest.split(|c: char| !c.is_ascii_digit()).next();
+        let value: u32 = value.and_then(|n| n.parse().ok()).expect("a number");
+        let parts: Vec<&str> = pattern.split('*').collect();
+        let [before, after] = parts[..] else {
+            panic!("{pattern}: one star")
+        };
+        let is_it = |n: &&String| n.starts_with(before) && n.ends_with(after);
+        let found = parameters.iter().filter(is_it).count();
+        assert!(found > 0, "{pattern} is in none of {parameters:?}");
+        // As the product takes it.
+        assert!((1..=256).contains(&value), "{set}");
+    }
+    for ceiling in v.causes.iter().filter_map(|c| c.ceiling.as_ref()) {
+        let words: Vec<&str> = ceiling.split([' ', ';', ',']).collect();
+        let rates = words.windows(2).filter(|w| w[1] == "operations/s");
+        for most in rates.filter_map(|w| w[0].parse::<f64>().ok()) {
+            let all = !ceiling.contains("of the far clients");
+            assert!(!all || most >= 0.99 * v.little.rate - 0.5, "{ceiling}: {v}");
+        }
+    }
+}
+
+/// Programs make files on an MDT that is far, many more than may have requests under way.
+#[tokio::test(start_paused = true)]
+async fn a_far_mdt_with_too_few_slots_is_named_without_a_parameter() -> TestResult {
+    let cluster = Cluster::builder().osts(1).mdt_at(server(0)).seed(1);
+    let cluster = cluster.mgs_at(server(0)).start().await?;
+    let client = cluster.remote_client().await?;
+    let delay = link(Duration::from_millis(10));
+    let (me, node) = (Cred::root(), client.node().clone());
+    let mut dirs = Vec::new();
+    for i in 0..40 {
+        let name = format!("d{i}");
+        let made = client.mkdir(&me, client.root(), name.as_bytes(), 0o755);
+        dirs.push(made.await?.attr.fid);
+    }
+    cluster.net.set_link(node.nid(), server(0), delay, 1);
+    let base = Instant::now();
+    let mut programs = tokio::task::JoinSet::new();
+    for dir in dirs {
+        let (fs, me, node) = (client.llite().clone(), me.clone(), node.clone());
+        programs.spawn(async move {
+            for i in 0..10 {
+                let name = format!("f{i}");
+                let made = fs.create(&me, dir, name.as_bytes(), 0o644, O_RDWR);
+                let made = node.stopwatch().operation("create", dir, made).await;
+                let (_, file) = made.map_err(|e| e.to_string())?;
+                fs.release(&file).await.map_err(|e| e.to_string())?;
+            }
+            Ok::<(), String>(())
+        });
+    }
+    while let Some(done) = programs.join_next().await {
+        done??;
+    }
+    let mds = cluster
+        .servers_at(server(0))
+        .expect("it runs")
+        .node()
+        .clone();
+    let seen = Seen {
+        dumps: [&node, &mds].map(|n| dump(n, base)).to_vec(),
+        ..Seen::default()
+    };
+    let parameters: Vec<String> = client.params().into_iter().map(|(n, _)| n).collect();
+    client.umount().await;
+    cluster.stop().await;
+    let v = explain(&seen.last(600.0).facts(&seen.last(600.0).joined()));
+    println!("{v}");
+    let first = v.causes.first().expect("a cause");
+    assert_eq!(
+        (first.kind, first.subject.as_str()),
+        (CauseKind::Window, "coral-MDT0000"),
+        "{v}"
+    );
+    assert!(first.change.starts_with("more mounts, "), "{v}");
+    is_true(&v, &parameters);
+    Ok(())
 }
 
 /// Whether the verdict is the truth.

@@ -5,12 +5,14 @@ mod probe;
 mod trial;
 
 use crate::args::Explain;
+use crate::control;
 use crate::lfs;
-use crate::trace::{ask_all, left_out, print, tcp};
+use crate::lnetctl::find;
+use crate::trace::{HOW, ask_all, left_out, print, tcp};
 use coral_lab::experiment::RunDir;
 use coral_lab::verdict::{
-    Host, Judged, Look, Looks, STOPWATCHES as IN_RUN, Seen, Span, Verdict, explain as judge,
-    this_host,
+    Host, Judged, Look, Looks, PagingWatch, STOPWATCHES as IN_RUN, Seen, Span, Verdict,
+    explain as judge, this_host,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -76,21 +78,22 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
     let watched = watched(&e.places, e.watch);
     let all = ask_all(&e.places)?;
     let (mut seen, seconds, ago) = all.seen.recent(e.watch.max(RECENT_S));
-    // What a machine did when the load was over says nothing of it.
-    let is_over = ago > e.watch / 2.0 && ago >= AGO_S;
+    let is_over = watched.is_over(e.watch, ago);
     if !is_over {
-        watched.into(&mut seen);
+        watched.into(&mut seen, seconds + ago);
     }
     let mut facts = seen.facts(&seen.joined());
     facts.asked_s = seconds;
     let verdict = judge(&facts);
     if e.json {
         let mut all = with_source(&verdict, Some((seconds, ago)), &all.silent);
+        all["of"]["before"] = json!(seen.span.map(|s| s.before));
         all["processors_watched"] = json!(!is_over);
         print(&format!("{all:#}\n"))?;
     } else {
         let of = of_text(seconds, ago, is_over);
-        print(&format!("{of}{verdict}"))?;
+        let left_out = seen.span.map_or_else(String::new, |s| s.to_string());
+        print(&format!("{of}{left_out}{verdict}"))?;
     }
     Ok(left_out(&all.silent))
 }
@@ -126,10 +129,26 @@ struct Watched {
 }
 
 impl Watched {
-    fn into(self, seen: &mut Seen) {
-        seen.hosts.push(self.machine);
-        seen.tcp = self.tcp;
+    /// What a machine did when the load was over says nothing of it. A client that stands still because its pages are on disk only looks
+    /// as if its load were over.
+    fn is_over(&self, watch_s: f64, ago_s: f64) -> bool {
+        let is_quiet = ago_s > watch_s / 2.0 && ago_s >= AGO_S;
+        is_quiet && self.machine.paged_out().is_none()
     }
+
+    /// With operations of the last `judged_s`: of connections what was since then.
+    fn into(self, seen: &mut Seen, judged_s: f64) {
+        seen.hosts.push(self.machine);
+        seen.tcp = since(self.tcp, judged_s);
+    }
+}
+
+/// Looks of the last seconds; two at least, as what one tells is only what was counted before.
+fn since(mut looks: Vec<Look>, seconds: f64) -> Vec<Look> {
+    let from_s = looks.last().map_or(0.0, |l| l.at_s) - seconds;
+    let before = looks.iter().take_while(|l| l.at_s < from_s).count();
+    looks.drain(..before.min(looks.len().saturating_sub(2)));
+    looks
 }
 
 /// Watches for so many seconds. Whoever uses one of the mounts of this mount namespace is load, whichever processes are asked.
@@ -139,8 +158,21 @@ fn watched(places: &[PathBuf], seconds: f64) -> Watched {
     let others = others.filter_map(|p| p.canonicalize().ok());
     let mounts: Vec<PathBuf> = mounts.map(|m| m.path).chain(others).collect();
     let mut tcp = vec![];
-    let machine = this_host(&mounts, || tcp = looks(places, seconds));
+    let pages = PagingWatch::begin(clients(places), mounts.clone());
+    let mut machine = this_host(&mounts, || tcp = looks(places, seconds));
+    machine.paging = pages.end();
     Watched { machine, tcp }
+}
+
+/// The processes at these places, each as a user knows it.
+fn clients(places: &[PathBuf]) -> Vec<(u32, String)> {
+    let sockets = find::named(places, HOW).map_or_else(|_| vec![], |n| n.sockets);
+    let pid = |socket: &PathBuf| {
+        let asked = control::connect(socket, control::CONNECT_LIMIT).ok()?;
+        control::peer(&asked)
+    };
+    let pids = sockets.iter().filter_map(pid);
+    pids.map(|pid| (pid, find::described(pid))).collect()
 }
 
 /// Looks at the TCP connections, evenly spread over so many seconds. Processes that cannot be asked are told of later.
@@ -233,6 +265,10 @@ fn as_json(v: &Verdict) -> Value {
             "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "under_way": t.under_way,
             "in_flight": t.in_flight, "places": t.places, "targets": t.targets,
         })),
+        "queued": v.queued.as_ref().map(|q| json!({
+            "target": q.target, "operations": q.operations, "rpcs_in_background": q.background,
+            "oldest_s": q.oldest_s, "ended_per_s": q.ended_per_s,
+        })),
         "program_locks": { "operations": v.program_locks.0, "seconds": v.program_locks.1 },
         "not_ended": v.going.as_ref().map(|g| json!({
             "operations": g.count, "oldest_s": g.oldest_s, "oldest": g.oldest,
@@ -247,6 +283,46 @@ fn as_json(v: &Verdict) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nothing has ended for 3 s: the load is over, or its client cannot go on.
+    #[test]
+    fn a_client_whose_pages_are_on_disk_looks_as_if_its_load_were_over() {
+        let watched = |awake, ago_s| {
+            let paging = vec![coral_lab::verdict::Paging {
+                awake,
+                faults_per_s: 50.0,
+                swapped_bytes: 1 << 20,
+                ..Default::default()
+            }];
+            let machine = Host {
+                swap_in_per_s: 1000.0,
+                paging,
+                ..Host::default()
+            };
+            Watched {
+                machine,
+                tcp: vec![],
+            }
+            .is_over(3.0, ago_s)
+        };
+        assert!(watched(0.0, 3.0) && !watched(0.9, 3.0) && !watched(0.0, 1.0));
+    }
+
+    #[test]
+    fn connections_are_looked_at_in_the_time_of_the_operations() {
+        let look = |at_s| Look { at_s, tcp: vec![] };
+        let looks = || (0..=10).map(|i| look(f64::from(i))).collect::<Vec<_>>();
+        let of = |seconds| {
+            since(looks(), seconds)
+                .iter()
+                .map(|l| l.at_s)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(3.0), [7.0, 8.0, 9.0, 10.0]);
+        assert_eq!(of(0.5), [9.0, 10.0], "one alone tells nothing");
+        assert_eq!(of(99.0).len(), 11);
+        assert!(since(vec![], 1.0).is_empty());
+    }
 
     #[test]
     fn what_is_kept_is_found_in_a_run() {

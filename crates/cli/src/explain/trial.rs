@@ -3,14 +3,14 @@
 
 use super::guard::{Guard, Undo, buffers};
 use super::probe::{Probe, path_of};
-use super::{judge, wait, watched, with_source};
+use super::{AGO_S, RECENT_S, judge, wait, watched, with_source};
 use crate::args::Explain;
 use crate::control::Ask;
 use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, print};
 use coral_lab::verdict::{
     Cause, Facts, Fid, LEAST_COUNT, Load, OpKind, Outcome, Rates, Seen, Trial, Verdict, Was,
-    Window, Windows, again, alone, locks, swap, this_host, threads, trial, two_at_once,
+    Window, Windows, again, alone, elsewhen, locks, swap, this_host, threads, trial, two_at_once,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,10 +49,18 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         of,
     } = looked(e)?;
     let facts = seen.facts(&seen.joined());
-    let verdict = judge(&facts);
+    let mut verdict = judge(&facts);
+    verdict.notes.extend(of_longer(&whole, &seen, &verdict));
+    // Its client cannot go on: it only looks as if the load were over, and a trial needs operations that end.
+    if seen.hosts.iter().any(|h| h.paged_out().is_some()) && of.1 >= AGO_S {
+        if !e.json {
+            print(&verdict.to_string())?;
+        }
+        return tell(e, &verdict, of, None);
+    }
     if facts.count() < LEAST_COUNT {
         return Err(format!(
-            "{} operations began in the last {} s: put the load on it that is to be explained, and try again",
+            "{} operations ended in the last {} s: put the load on it that is to be explained, and try again",
             facts.count(),
             e.window
         ));
@@ -88,6 +96,15 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
     }
 }
 
+/// What `coral explain` alone would name first, where that is another cause: it looks back further.
+fn of_longer(whole: &Seen, judged: &Seen, v: &Verdict) -> Option<String> {
+    let (mut longer, seconds, _) = whole.recent(RECENT_S);
+    (longer.hosts, longer.tcp) = (judged.hosts.clone(), judged.tcp.clone());
+    let mut facts = longer.facts(&longer.joined());
+    facts.asked_s = seconds;
+    elsewhen(&judge(&facts), seconds, v)
+}
+
 /// What is to do where the load did not last.
 const AGAIN: &str = "put a load on it that goes on for longer than the trial, and try again";
 
@@ -96,7 +113,7 @@ fn looked(e: &Explain) -> Result<Looked, String> {
     let watched = watched(&e.places, e.window);
     let all = ask_all(&e.places)?.whole()?;
     let (mut seen, seconds, ago) = all.until_now(e.window);
-    watched.into(&mut seen);
+    watched.into(&mut seen, seconds);
     Ok(Looked {
         seen,
         window: Window::of(&all, e.window),

@@ -1,7 +1,5 @@
 //! The verdict.
 
-use std::fmt;
-
 use crate::attribution::Segment;
 
 use super::facts::{Facts, Host, Path, Transfers};
@@ -9,6 +7,8 @@ use super::going::Going;
 use super::hosts::{CORE_BUSY, OTHERS_LEAST, nearly_full};
 use super::lock_waits::own_directories;
 use super::notes::{ahead, notes};
+use super::paging::out_of_memory;
+use super::queue::{Queued, queue};
 use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms};
 use super::trial::LEAST_COUNT;
 
@@ -32,6 +32,8 @@ const BURST_S: f64 = 0.1;
 const STILL_S: f64 = 5.0;
 /// What has so much of the time has nearly all of it.
 const NEARLY_ALL: f64 = 0.95;
+/// By how much a rate can rise with more at once, by Little's law: none of them takes less time than before.
+const TWICE: &str = "twice as many at once do twice as much at most";
 /// What tells more where the servers have not told their part.
 const ASK_SERVERS: &str = "ask the servers and routers too: name their directories";
 /// What is to do where they were asked, and have forgotten.
@@ -97,8 +99,10 @@ pub struct Verdict {
     pub transfers: Option<Transfers>,
     /// Operations that are left out because programs waited in them for locks that programs have, and their seconds.
     pub program_locks: (u64, f64),
-    /// Operations that have been under way for long when it was asked.
+    /// Operations that have been under way for long when it was asked, without those that wait in a queue that moves.
     pub going: Option<Going>,
+    /// These.
+    pub queued: Option<Queued>,
     /// The one thing to do next.
     pub next: String,
 }
@@ -130,16 +134,29 @@ pub fn explain(f: &Facts) -> Verdict {
     found.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.kind.cmp(&b.kind)));
     let going = (f.going.clone())
         .filter(|g| count == 0 || g.oldest_s >= GOING_S.max(GOING_TIMES * little.time_s));
-    let is_idle = is_idle(f, &little);
     let still = going.as_ref().and_then(|g| stands_still(f, g));
-    let unknown = match still {
-        Some(_) => None,
-        None => unknown(f, &little, &found, going.as_ref()),
+    let others_s = going.as_ref().map_or(0.0, |g| g.seconds);
+    let waits = (!found.iter().any(|c| c.kind == CauseKind::Window))
+        .then(|| queue(f, others_s))
+        .flatten();
+    let paging = out_of_memory(f);
+    let is_idle = paging.is_none() && is_idle(f, &little, going.as_ref());
+    let no_end = [&paging, &still, &waits];
+    let unknown = match no_end.iter().all(|c| c.is_none()) {
+        true => unknown(f, &little, &found, going.as_ref(), is_idle),
+        false => None,
     };
     if count == 0 || is_idle || !little.holds() {
         found.clear();
     }
-    found.splice(0..0, still);
+    if paging.is_some() {
+        found.retain(|c| c.kind != CauseKind::Swap);
+    }
+    if let Some(waits) = waits {
+        let at = found.iter().position(|c| c.share < waits.share);
+        found.insert(at.unwrap_or(found.len()), waits);
+    }
+    found.splice(0..0, paging.into_iter().chain(still));
     let stands_out = !found.is_empty() || unknown.is_some();
     let full = nearly_full(f).filter(|_| !stands_out);
     let at_once = (!stands_out && full.is_none())
@@ -163,6 +180,7 @@ pub fn explain(f: &Facts) -> Verdict {
         at_once,
         transfers,
         program_locks: f.program_locks,
+        queued: f.queued.clone().filter(|q| q.oldest_s >= GOING_S),
         going,
         next: String::new(),
     };
@@ -176,7 +194,13 @@ fn missing(f: &Facts) -> f64 {
 }
 
 /// Why nothing can be said, where that is so; `found` are the causes that break a rule, also those of too few operations.
-fn unknown(f: &Facts, little: &Little, found: &[Cause], going: Option<&Going>) -> Option<String> {
+fn unknown(
+    f: &Facts,
+    little: &Little,
+    found: &[Cause],
+    going: Option<&Going>,
+    is_idle: bool,
+) -> Option<String> {
     let count = f.count();
     if count == 0 {
         return Some(match going {
@@ -195,7 +219,7 @@ fn unknown(f: &Facts, little: &Little, found: &[Cause], going: Option<&Going>) -
             little.expected()
         ));
     }
-    if is_idle(f, little) {
+    if is_idle {
         return Some(format!(
             "there is no load: {count} operations in {}",
             ms(f.asked_s.max(f.window_s))
@@ -225,7 +249,7 @@ fn what_next(f: &Facts, v: &Verdict, full: Option<&Host>) -> String {
     } else if next == ASK_SERVERS && f.share(Segment::Remote, None) == 0.0 {
         next = SEE_TRACE.to_owned();
     }
-    if let (0, Some(g)) = (f.count(), &v.going) {
+    if let (0, Some(g), []) = (f.count(), &v.going, &v.causes[..]) {
         next = what_holds(g);
     }
     if let Some((why, instead)) = unsized_syncs(f)
@@ -265,8 +289,12 @@ fn relieve(h: &Host) -> String {
     )
 }
 
-/// Too few operations, or too little of the time in them, for a load.
-fn is_idle(f: &Facts, little: &Little) -> bool {
+/// Too few operations, or too little of the time in them, for a load; and none that programs wait for since long.
+fn is_idle(f: &Facts, little: &Little, going: Option<&Going>) -> bool {
+    let waits = going.is_some_and(|g| !g.of_programs && !g.in_background && g.oldest_s >= GOING_S);
+    if waits || f.queued.as_ref().is_some_and(|q| q.operations > 0) {
+        return false;
+    }
     let (count, op_s) = (f.count(), f.op_s());
     let thin = little.expected() < IDLE || op_s < IDLE_OF_ALL * f.asked_s;
     (thin && count < LEAST_LOAD) || (count < LEAST_COUNT && op_s < BURST_S)
@@ -274,7 +302,14 @@ fn is_idle(f: &Facts, little: &Little) -> bool {
 
 /// Operations that do not end, while others do not end either, or for long: beside it all else is past.
 fn stands_still(f: &Facts, g: &Going) -> Option<Cause> {
-    let share = g.seconds / (g.seconds + f.op_s()).max(1e-12);
+    // Of those that have ended only what was in the time that is judged counts; so it does of these, where both are.
+    let judged_s = f.asked_s.max(f.window_s) * g.count as f64;
+    let of_time = if g.quiet_s < GOING_S {
+        g.seconds.min(judged_s)
+    } else {
+        g.seconds
+    };
+    let share = of_time / (of_time + f.op_s()).max(1e-12);
     let is_long = g.oldest_s >= GOING_S.max(GOING_TIMES * g.usual_s);
     let all = g.quiet_s >= GOING_S && !g.in_background;
     let some = g.oldest_s >= STILL_S && share >= SHARE_LEAST;
@@ -386,18 +421,18 @@ fn room(h: &Host, little: &Little) -> String {
 fn next(causes: &[Cause], shares: &[(Segment, f64)], unknown: Option<&str>) -> String {
     match (causes, shares.first()) {
         ([still, ..], _) if still.kind == CauseKind::StandsStill => still.change.clone(),
-        (_, None) => PUT_LOAD.to_owned(),
-        ([], _) if unknown.is_some() => ASK_SERVERS.to_owned(),
+        ([], None) => PUT_LOAD.to_owned(),
+        ([], Some(_)) if unknown.is_some() => ASK_SERVERS.to_owned(),
         ([], Some((s, share))) => format!(
             "nothing stands out: {} is the largest part with {:.0}%",
             s.name(),
             100.0 * share
         ),
         ([one], _) if one.raises_the_rate() => {
-            format!("{}; then the rate should rise as much", one.change)
+            format!("{}; then the rate should rise: {TWICE}", one.change)
         }
         ([one, two, ..], _) if one.raises_the_rate() => format!(
-            "{}; if the rate does not rise as much, it is {} ({})",
+            "{}: {TWICE}; if the rate hardly rises, it is {} ({})",
             one.change,
             two.kind.name(),
             two.subject
@@ -418,144 +453,6 @@ fn fall(share: f64) -> String {
     match share {
         s if s < NEARLY_ALL => format!("fall by up to {:.0}%", 100.0 * s),
         _ => "fall to a small part of it".to_owned(),
-    }
-}
-
-/// The parts of what is printed, each in lines of its own, or in none.
-impl Verdict {
-    /// Little's law, with its figures.
-    fn write_little(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let l = &self.little;
-        match self.is_idle {
-            true => writeln!(
-                out,
-                "Little's law is not asked: there are too few operations, {} each",
-                ms(l.time_s)
-            ),
-            false => writeln!(
-                out,
-                "Little's law {}: {:.1} operations/s x {} = {:.2} under way, {:.2} counted",
-                if l.holds() { "holds" } else { "does not hold" },
-                l.rate,
-                ms(l.time_s),
-                l.expected(),
-                l.counted
-            ),
-        }
-    }
-
-    /// The verdict in one line.
-    fn write_verdict(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.unknown, self.causes.first()) {
-            (Some(why), _) => writeln!(out, "verdict: unknown: {why}"),
-            (None, Some(c)) => writeln!(out, "verdict: {} ({})", c.kind.name(), c.subject),
-            (None, None) => match (&self.nearly_full, &self.at_once) {
-                (Some(why), _) => writeln!(
-                    out,
-                    "verdict: nobody is slow, and a machine is nearly full: {why}"
-                ),
-                (_, Some(why)) => {
-                    writeln!(out, "verdict: nobody is slow and nothing is full: {why}")
-                }
-                (None, None) => writeln!(out, "verdict: nothing stands out"),
-            },
-        }
-    }
-
-    /// The causes, each with its figure and its ceiling.
-    fn write_causes(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, c) in self.causes.iter().enumerate() {
-            writeln!(
-                out,
-                "{}. {} ({}): {:.0}% of the time",
-                i + 1,
-                c.kind.name(),
-                c.subject,
-                100.0 * c.share.min(1.0)
-            )?;
-            writeln!(out, "   {}", c.figure)?;
-            if let Some(ceiling) = &c.ceiling {
-                writeln!(out, "   ceiling: {ceiling}")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// RPCs with data.
-    fn write_transfers(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(t) = &self.transfers {
-            let ahead = match self.ahead {
-                Some(why) => format!("; that is more than operations: {why}"),
-                None => String::new(),
-            };
-            writeln!(
-                out,
-                "RPCs with data: {:.0} KiB each in the mean, {:.1} under way to {} target{}, with {:.1} of {} places; {} each{ahead}",
-                t.mean_bytes / 1024.0,
-                t.under_way,
-                t.targets,
-                if t.targets == 1 { "" } else { "s" },
-                t.in_flight,
-                t.places,
-                ms(t.mean_s)
-            )?;
-        }
-        Ok(())
-    }
-
-    /// What is left out, and what has not ended.
-    fn write_apart(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let (count @ 1.., seconds) = self.program_locks {
-            let times = if count == 1 {
-                "operation"
-            } else {
-                "operations"
-            };
-            writeln!(
-                out,
-                "left out: {count} {times}, {} in all, in which programs waited for locks that programs have",
-                ms(seconds)
-            )?;
-        }
-        if let Some(g) = &self.going {
-            let of = match g.count {
-                1 => "1 operation is under way, ".to_owned(),
-                n => format!("{n} operations are under way, the oldest "),
-            };
-            let held = g.holder.as_ref().map(|h| format!("; {h}"));
-            let held = match g.of_programs {
-                true => "; a program has that lock, so it is no stall".to_owned(),
-                false => held.unwrap_or_default(),
-            };
-            writeln!(
-                out,
-                "not ended: {of}for {}: {}{held}",
-                ms(g.oldest_s),
-                g.oldest
-            )?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.write_little(out)?;
-        self.write_verdict(out)?;
-        self.write_causes(out)?;
-        for note in &self.notes {
-            writeln!(out, "note: {note}")?;
-        }
-        self.write_transfers(out)?;
-        self.write_apart(out)?;
-        if self.shares.is_empty() {
-            return writeln!(out, "next: {}", self.next);
-        }
-        writeln!(out, "where the time is:")?;
-        for (s, share) in &self.shares {
-            writeln!(out, "  {:>18} {:>5.1}%", s.name(), 100.0 * share)?;
-        }
-        writeln!(out, "next: {}", self.next)
     }
 }
 
@@ -870,7 +767,7 @@ mod tests {
         );
         assert_eq!(
             said(CauseKind::FixedConcurrency, 0.9),
-            "do it; then the rate should rise as much"
+            "do it; then the rate should rise: twice as many at once do twice as much at most"
         );
     }
 

@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::clients::{Clients, clients};
 use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
+use super::paging::Paging;
+use super::queue::Queued;
+use super::seen::Earlier;
 use super::sharing::{Contended, OneDirectory, Shared, contended, one_directory, shared};
 use super::stored::stored;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
@@ -69,6 +72,8 @@ pub struct Path {
     pub rpcs: u64,
     /// Seconds from the slot to the reply, all RPCs together.
     pub service_s: f64,
+    /// Those of them that had taken a place of the most that may be in flight, and their seconds from it to the reply.
+    pub placed: (u64, f64),
     /// Seconds by segment, all RPCs together.
     pub seconds: BTreeMap<Segment, f64>,
     /// Seconds of operations by segment, where clients are told apart.
@@ -130,6 +135,14 @@ impl Path {
         self.held_s() + self.mean_s(Segment::Network) + self.mean_s(Segment::Bulk)
     }
 
+    /// Mean seconds of an RPC from its place to the reply, of those that need one where some do.
+    pub fn placed_s(&self) -> f64 {
+        match self.placed {
+            (0, _) => self.service_s / self.rpcs.max(1) as f64,
+            (rpcs, seconds) => seconds / rpcs as f64,
+        }
+    }
+
     /// Mean seconds of an RPC in a segment.
     pub fn mean_s(&self, s: Segment) -> f64 {
         self.seconds.get(&s).copied().unwrap_or(0.0) / self.rpcs.max(1) as f64
@@ -186,6 +199,9 @@ pub struct Host {
     /// None: it could not be seen.
     #[serde(default)]
     pub lock_waiters: Option<f64>,
+    /// Mounts on it that were watched, for waits for their pages.
+    #[serde(default)]
+    pub paging: Vec<Paging>,
 }
 
 /// Large buffers of a router.
@@ -244,6 +260,12 @@ pub struct Facts {
     pub links: Vec<Link>,
     /// What had not ended.
     pub going: Option<Going>,
+    /// What waits for slots in a queue that moves.
+    pub queued: Option<Queued>,
+    /// Seconds since an operation ended, on whichever client; infinite: none has.
+    pub quiet_s: f64,
+    /// Operations of which only a part is in the window.
+    pub earlier: Earlier,
     /// OSTs that the clients know.
     pub osts: usize,
     /// Seconds that were looked at, also those without an operation; 0: it is not known.
@@ -402,7 +424,8 @@ fn waits_for_a_program(o: &JoinedOp) -> bool {
     o.op.op == PROGRAM_LOCK && 2 * o.in_segment(Segment::LockWait) > o.ns()
 }
 
-/// What went on in the window, by group of clients and target; RPCs of before it, such as those of the mount, say nothing of the load.
+/// What went on in the window, by group of clients and target; RPCs that ended before it, such as those of the mount, say nothing of the
+/// load. One that began before it and ended in it counts whole.
 pub(super) fn paths(
     j: &Joined,
     (from, to): (i64, i64),
@@ -413,7 +436,7 @@ pub(super) fn paths(
     let mut all: BTreeMap<(usize, usize), Gathered> = BTreeMap::new();
     let inside = |r: &JoinedRpc| {
         let (begun, ended) = r.rpc.span;
-        ended > begun && (from..to).contains(&begun)
+        ended > begun && begun < to && (begun >= from || (ended > from && ended <= to))
     };
     for (i, r) in j.rpcs.iter().enumerate().filter(|(_, r)| inside(r)) {
         let Some(group) = group(r) else {
@@ -442,6 +465,10 @@ pub(super) fn paths(
         p.send_s = p.send_s.min(late.min(rtt(r)));
         p.rpcs += 1;
         p.service_s += served;
+        if r.rpc.in_flight > 0 {
+            p.placed.0 += 1;
+            p.placed.1 += served;
+        }
         slotted.0 += u64::from(r.rpc.in_flight);
         slotted.1 += u64::from(r.rpc.in_flight > 0);
         p.in_flight_max = p.in_flight_max.max(r.rpc.in_flight_max);

@@ -1,9 +1,12 @@
 //! What was under way when it was asked, told by the oldest of it: an operation that hangs is in no record, as records are made at
 //! the end.
 
+use std::collections::BTreeSet;
+
 use coral_stopwatch::{Begun, Dump, Rpc, Wait};
 use coral_wire::opc;
 
+use super::queue::{first_rpcs, in_queue};
 use super::rules::ms;
 use crate::attribution::Segment;
 
@@ -84,9 +87,13 @@ const CALLBACKS: [u32; 3] = [
 
 /// Of several nodes; None: nothing is under way.
 pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
-    // What a server asks of others is within what its client waits for.
+    // What a server asks of others is within what its client waits for. What stands in a queue that moves is told apart.
     let clients = dumps.iter().filter(|d| !is_server(d));
-    let all = clients.flat_map(|d| tops(&d.under_way).map(move |b| (d.now - b.begun, d, b)));
+    let all = clients.flat_map(|d| {
+        let queue = in_queue(d);
+        let others = tops(&d.under_way).filter(move |b| !queue.contains(&(b.op, b.begun)));
+        others.map(move |b| (d.now - b.begun, d, b))
+    });
     let (of_programs, others): (Vec<_>, Vec<_>) = all.partition(|(.., b)| is_program_lock(b));
     let is_brief = |(age, _, b): &(i64, &Dump, &Begun)| b.opc.is_some() && *age < BACKGROUND_NS;
     let is_of_programs = !of_programs.is_empty() && others.iter().all(is_brief);
@@ -95,10 +102,9 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
     let oldest = all.iter().rev().max_by_key(|(age, ..)| *age);
     let (age, d, b) = *oldest?;
     // Of its RPCs the oldest: the others may have begun when it had waited already.
-    let mine = |r: &&Begun| r.opc.is_some() && b.op != 0 && r.op == b.op;
     let rpc = match b.opc {
         Some(_) => Some(b),
-        None => d.under_way.iter().filter(mine).min_by_key(|r| r.begun),
+        None => first_rpcs(&d.under_way).get(&b.op).copied(),
     };
     let wants_lock = match rpc {
         Some(r) => r.opc == Some(opc::LDLM_ENQUEUE) && r.waits.is_none(),
@@ -142,7 +148,7 @@ fn usual(dumps: &[Dump], b: &Begun) -> f64 {
 }
 
 /// Seconds since an operation ended, on whichever client.
-fn quiet(dumps: &[Dump]) -> f64 {
+pub(super) fn quiet(dumps: &[Dump]) -> f64 {
     let of = |d: &Dump| {
         let last = d.ops.iter().map(|o| o.span.1).max();
         last.map(|at| seconds(d.now - at))
@@ -185,10 +191,11 @@ pub(super) fn is_server(d: &Dump) -> bool {
 }
 
 /// Operations, and RPCs of none that is there.
-fn tops(all: &[Begun]) -> impl Iterator<Item = &Begun> {
-    let is_known = |op: u64| all.iter().any(|b| b.opc.is_none() && b.op == op);
+pub(super) fn tops(all: &[Begun]) -> impl Iterator<Item = &Begun> {
+    let known = all.iter().filter(|b| b.opc.is_none());
+    let known: BTreeSet<u64> = known.map(|b| b.op).collect();
     all.iter()
-        .filter(move |b| b.opc.is_none() || b.op == 0 || !is_known(b.op))
+        .filter(move |b| b.opc.is_none() || b.op == 0 || !known.contains(&b.op))
 }
 
 fn seconds(ns: i64) -> f64 {

@@ -13,7 +13,7 @@ pub(super) const CPU_WAIT: f64 = 0.2;
 /// Cores that other programs take, from which on a core may be full because of them.
 pub(super) const OTHERS_LEAST: f64 = 0.25;
 /// Pages from swap in a second that tell of too little memory.
-const SWAP_LEAST: f64 = 100.0;
+pub(super) const SWAP_LEAST: f64 = 100.0;
 
 /// What happens on processors, or where somebody waits for one.
 fn of_processors(f: &Facts) -> f64 {

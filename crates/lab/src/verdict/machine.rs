@@ -63,6 +63,7 @@ impl Used {
             others: self.others,
             other: self.other,
             lock_waiters: self.lock_waiters,
+            paging: vec![],
         }
     }
 

@@ -22,11 +22,15 @@ mod load;
 mod lock_waits;
 mod machine;
 mod notes;
+mod paging;
+mod queue;
 mod rules;
 mod seen;
 mod sharing;
+mod slots;
 mod slow_links;
 mod stored;
+mod text;
 mod trial;
 mod users;
 
@@ -37,10 +41,12 @@ pub use going::{Going, Holder};
 pub use links::{Answers, Link, Look, Looks, Tcp};
 pub use load::{Fid, Load};
 pub use machine::{Processors, Used, this_host};
+pub use paging::{Paging, PagingWatch};
+pub use queue::Queued;
 pub use rules::{Cause, CauseKind};
-pub use seen::{Granted, Judged, Seen, Span};
+pub use seen::{Earlier, Granted, Judged, Seen, Span};
 pub use sharing::{Contended, OneDirectory, Shared};
 pub use trial::{
-    LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, locks, swap, threads,
-    trial, two_at_once,
+    LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, elsewhen, locks, swap,
+    threads, trial, two_at_once,
 };

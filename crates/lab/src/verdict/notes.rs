@@ -9,13 +9,32 @@ use crate::attribution::Segment;
 
 /// A client is told whose operations take so many times as long as those of the others.
 const TIMES_OTHERS: f64 = 5.0;
+/// What began so long before the time that is judged is told, seconds.
+const EARLIER_LEAST_S: f64 = 1.0;
 /// More is under way than operations where it is so many times as much.
 const TIMES_OPERATIONS: f64 = 1.5;
 
 pub(super) fn notes(f: &Facts, causes: &[Cause]) -> Vec<String> {
     let mut out = slow_clients(f, causes);
     out.extend(no_way(f, causes));
+    out.extend(earlier(f));
     out
+}
+
+/// Of operations that began long before the time that is judged a part counts.
+fn earlier(f: &Facts) -> Option<String> {
+    let e = f.earlier;
+    (e.oldest_s >= EARLIER_LEAST_S && e.seconds >= SHARE_LEAST * f.op_s()).then(|| {
+        let (operations, oldest) = match e.count {
+            1 => ("operation", "it".to_owned()),
+            _ => ("operations", "the oldest".to_owned()),
+        };
+        format!(
+            "{} {operations} that ended in the time that is judged began before it, {oldest} {} before: only what is in it counts",
+            e.count,
+            ms(e.oldest_s)
+        )
+    })
 }
 
 /// Clients whose operations take many times as long as those of the same names of the others, however little of the time they have; the

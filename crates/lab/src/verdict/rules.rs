@@ -3,16 +3,15 @@
 //! A target is slow when its peers are not, or, where it has none, when it is slower than solid-state storage or a network within
 //! a building is. The limits stand at the top, each with its reason.
 
-use std::collections::BTreeSet;
-
 use crate::attribution::Segment;
 
-use super::clients::{View, who};
-use super::facts::{Data, Facts, Path};
+use super::clients::View;
+use super::facts::{Facts, Path};
 use super::hosts::{hosts, is_full};
 use super::links::saturated;
 use super::lock_waits::{lock_ping_pong, own_directories, shared_file};
 use super::sharing::OneDirectory;
+use super::slots::{far_window, who_is_far, window};
 use super::slow_links::slow_links;
 
 /// Share of the operations' time below which nobody is accused.
@@ -27,19 +26,19 @@ const STORAGE_ALONE_S: f64 = 0.005;
 const STORAGE_BYTES_PER_S: f64 = 200e6;
 /// Seconds there and back within a building; more is distance.
 pub(super) const RTT_NEAR_S: f64 = 0.002;
-/// RPCs in flight that Lustre has by default.
-const IN_FLIGHT_DEFAULT: u32 = 8;
 /// Share of the RPCs with bulk data from which on these are told.
 const BULK_LEAST: f64 = 0.05;
 /// Share of the writes without a grant.
 const GRANTLESS_SHARE: f64 = 0.25;
+/// What is computed in two ways may differ by so little.
+const NOT_BELOW: f64 = 0.999;
 /// A cache warms that answers so many times faster in the second half.
 const WARMS_TIMES: f64 = 3.0;
 
 /// Where requests are too few for the way to servers that are all far.
 pub(super) const FAR: &str = "the OSTs";
 /// Where it is they that have too few operations under way.
-const PROGRAMS: &str = "the programs";
+pub(super) const PROGRAMS: &str = "the programs";
 
 /// What may limit a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -244,177 +243,6 @@ fn slow_storage(f: &Facts, p: &Path) -> Option<SlowStorage> {
     })
 }
 
-fn window(f: &Facts) -> Option<Cause> {
-    let share = f.share(Segment::ClientQueue, None);
-    let waited = |p: &Path| p.seconds.get(&Segment::ClientQueue).copied().unwrap_or(0.0);
-    // The path whose slots were waited for most, and those whose slots were waited for about as much: which of these is the first is
-    // chance.
-    let views = f.views();
-    // Most of the wait is that of clients whose own slots are too few, however many clients share it.
-    let too_few = |p: &&Path| {
-        let own = views.iter().flat_map(|v| v.paths);
-        let own = own.filter(|o| o.target == p.target && slots_are_too_few(o));
-        own.map(waited).sum::<f64>() >= waited(p) / 2.0
-    };
-    let most = f.paths.iter().map(waited).fold(0.0, f64::max);
-    let alike = |p: &&Path| waited(p) > 0.0 && waited(p) >= most / TIMES_PEERS;
-    let mut all: Vec<&Path> = f.paths.iter().filter(alike).filter(too_few).collect();
-    all.sort_by(|a, b| a.target.cmp(&b.target));
-    let p = *all.iter().max_by(|a, b| waited(a).total_cmp(&waited(b)))?;
-    let names: Vec<&str> = all.iter().map(|p| p.target.as_str()).collect();
-    let at = match all.len() {
-        1 => String::new(),
-        _ => format!(", most of all at {}", p.target),
-    };
-    let mean = p.service_s / p.rpcs.max(1) as f64;
-    let (ceiling, size) = match p.data.rpcs {
-        0 => (
-            format!(
-                "{} in flight / {} = {:.0} RPCs/s a client",
-                p.in_flight_max,
-                ms(mean),
-                f64::from(p.in_flight_max) / mean
-            ),
-            String::new(),
-        ),
-        _ => {
-            let (size, mean) = (p.data.mean_bytes(), p.data.mean_s());
-            (
-                format!(
-                    "{} in flight x {:.0} KiB / {} = {} a client and target",
-                    p.in_flight_max,
-                    size / 1024.0,
-                    ms(mean),
-                    rate(f64::from(p.in_flight_max) * size / mean)
-                ),
-                format!(" of {:.0} KiB", size / 1024.0),
-            )
-        }
-    };
-    (share >= SHARE_LEAST).then(|| Cause {
-        kind: CauseKind::Window,
-        subject: names.join(", "),
-        fid: None,
-        share,
-        figure: format!(
-            "{:.1} RPCs{size} in flight, {} may be; {} waiting for a slot an RPC{at}",
-            p.in_flight,
-            p.in_flight_max,
-            ms(p.mean_s(Segment::ClientQueue))
-        ),
-        ceiling: Some(ceiling),
-        change: format!(
-            "lctl set_param osc.*.max_rpcs_in_flight={}",
-            (p.in_flight_max * 2).max(IN_FLIGHT_DEFAULT)
-        ),
-    })
-}
-
-/// Its slots are all in use, and fewer than Lustre has; where they are as many, they are too few only when distance fills them.
-fn slots_are_too_few(p: &Path) -> bool {
-    let mean = p.service_s / p.rpcs.max(1) as f64;
-    let is_far = p.rtt_s.is_finite() && p.rtt_s > RTT_NEAR_S;
-    let is_few = p.in_flight_max < IN_FLIGHT_DEFAULT || (is_far && distance(p) > mean / 2.0);
-    is_few && p.in_flight >= 0.7 * f64::from(p.in_flight_max)
-}
-
-/// Seconds of an RPC, in the mean, that are the way: twice there and back where it has bulk data, for these and for the reply.
-fn distance(p: &Path) -> f64 {
-    p.rtt_s * (1.0 + p.bulk_rpcs as f64 / p.rpcs.max(1) as f64)
-}
-
-/// All servers are far from the clients that have most of the time, and what is on the way at once does not fill it, whoever bounds
-/// that: slots, what is read ahead, or the programs.
-fn far_window(f: &Facts) -> Option<Cause> {
-    let views = f.far_views();
-    let share = (views.iter()).map(|v| v.share(Segment::ClientQueue) + in_flight_share(v));
-    let share = share.sum::<f64>();
-    let used = views.iter().flat_map(|v| v.paths);
-    let known = used.filter(|p| p.rtt_s.is_finite());
-    let large: Vec<&Path> = known.filter(|p| p.large.rpcs > 0).collect();
-    let targets: BTreeSet<&str> = large.iter().map(|p| p.target.as_str()).collect();
-    let all = large.iter().fold(Data::default(), |d, p| d.with(p.large));
-    let (size, mean) = (all.mean_bytes(), all.mean_s());
-    let way = large.iter().map(|p| 2.0 * p.rtt_s * p.large.rpcs as f64);
-    let way = (way.sum::<f64>() / all.rpcs.max(1) as f64).min(mean);
-    let under_way = all.inside_s / f.window_s.max(1e-12);
-    let in_flight = all.placed_s / f.window_s.max(1e-12);
-    let places: u32 = large.iter().map(|p| p.places).sum();
-    let max = large.iter().map(|p| p.in_flight_max).max()?;
-    let is_far = way > mean / 2.0;
-    let is_full = in_flight >= 0.7 * f64::from(places);
-    // Where there are places left it is not their number that limits.
-    let (kind, subject) = match is_full {
-        true => (CauseKind::Window, FAR),
-        false => (CauseKind::FixedConcurrency, PROGRAMS),
-    };
-    (share >= 0.5 && is_far && !f.is_small()).then(|| Cause {
-        kind,
-        subject: subject.to_owned(),
-        fid: None,
-        share: share.min(1.0),
-        figure: format!(
-            "{under_way:.1} RPCs of {:.0} KiB under way to {}, with {in_flight:.1} of {places} places; {} an RPC, of which twice there and back {}{}",
-            size / 1024.0,
-            match targets.len() {
-                1 => "one OST".to_owned(),
-                n => format!("{n} OSTs"),
-            },
-            ms(mean),
-            ms(way),
-            who_is_far(f, &views)
-        ),
-        ceiling: Some(format!(
-            "{under_way:.1} under way x {:.0} KiB / {} = {}{}",
-            size / 1024.0,
-            ms(mean),
-            rate(under_way * size / mean),
-            match under_way < f64::from(places) {
-                true => format!(
-                    "; {places} under way x {:.0} KiB / {}, the way alone, would be {}",
-                    size / 1024.0,
-                    ms(way),
-                    rate(f64::from(places) * size / way)
-                ),
-                false => String::new(),
-            }
-        )),
-        change: match is_full {
-            true => format!("lctl set_param osc.*.max_rpcs_in_flight={}", 2 * max),
-            false => more_at_once(f, targets.len()),
-        },
-    })
-}
-
-/// What clients have on the way, with whatever waits before it is sent.
-fn in_flight_share(v: &View) -> f64 {
-    let parts = [Segment::Send, Segment::Network, Segment::Bulk];
-    let sent: f64 = parts.iter().map(|s| v.share(*s)).sum();
-    sent.max(v.paths.iter().map(|p| v.on_way(p)).sum())
-}
-
-/// Names the clients that are far, where others are not.
-fn who_is_far(f: &Facts, far: &[View]) -> String {
-    let nids = far.iter().flat_map(|v| v.nids);
-    match who(nids) {
-        Some(who) if f.views().len() > far.len() => {
-            format!("; that is {who}, and others are near")
-        }
-        _ => String::new(),
-    }
-}
-
-/// How to have more on the way than goes to so many OSTs now.
-fn more_at_once(f: &Facts, used: usize) -> String {
-    match f.osts {
-        all if all > used => format!(
-            "more at once: more programs, or files over more OSTs (lfs setstripe -c {})",
-            all.min(2 * used)
-        ),
-        _ => "more at once: more programs".to_owned(),
-    }
-}
-
 fn fixed_concurrency(f: &Facts) -> Option<Cause> {
     // Distance to all of them: else it is one link.
     let views = f.far_views();
@@ -460,8 +288,8 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
             who_is_far(f, &views),
             in_one.unwrap_or_default()
         ),
-        ceiling: Some(format!(
-            "{n:.1} at once / {} on the way = {:.0} operations/s{} at most, however quick all else is",
+        ceiling: (n / on_it.max(1e-12) >= count / f.window_s.max(1e-12) * NOT_BELOW).then(|| format!(
+            "{n:.1} at once / {} on the way = {:.0} operations/s{} at most with so many at once, however quick all else is",
             ms(on_it),
             n / on_it.max(1e-12),
             match f.views().len() > views.len() {
@@ -557,7 +385,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::clients::Clients;
-    use super::super::facts::{Host, OpKind};
+    use super::super::facts::{Data, Host, OpKind};
     use super::super::links::Link;
     use super::*;
 
@@ -812,7 +640,7 @@ mod tests {
         let c = causes(&f).remove(0);
         let told = "0.8 operations under way, 21.25 ms each, 20.00 ms of it on the way; an RPC is there and back 40.00 ms, and as long again for the bulk data that 100% of them have";
         assert_eq!(c.figure, told);
-        let ceiling = "0.8 at once / 20.00 ms on the way = 42 operations/s at most, however quick all else is";
+        let ceiling = "0.8 at once / 20.00 ms on the way = 42 operations/s at most with so many at once, however quick all else is";
         assert_eq!(c.ceiling.as_deref(), Some(ceiling));
     }
 
@@ -886,6 +714,43 @@ mod tests {
             one.unwrap().0,
             "fs-OST0000",
             "hardly anybody waits for the other"
+        );
+    }
+
+    /// RPCs without a place are quicker than those with one, and many: what goes through is more than the places let through.
+    #[test]
+    fn no_ceiling_is_below_what_was_seen() {
+        let of = |in_flight_s: f64, bytes: u64| {
+            let mut p = path("fs-OST0000", bytes, 0.002, 0.000_1);
+            (p.in_flight, p.in_flight_max, p.places) = (1.0, 1, 1);
+            p.placed = (50, 50.0 * in_flight_s);
+            p.data.seconds = 100.0 * in_flight_s;
+            p.seconds.insert(Segment::ClientQueue, 4.0);
+            let f = Facts {
+                window_s: 1.0,
+                ops: vec![OpKind {
+                    op: "WRITE".into(),
+                    count: 100,
+                    seconds: 4.2,
+                }],
+                seconds: seconds_of([&p]),
+                paths: vec![p],
+                ..Facts::default()
+            };
+            causes(&f)
+                .into_iter()
+                .find(|c| c.kind == CauseKind::Window)
+                .unwrap()
+                .ceiling
+        };
+        let told = "1 in flight / 5.00 ms = 200 RPCs/s a client";
+        assert_eq!(of(0.005, 0).as_deref(), Some(told));
+        assert_eq!(of(0.02, 0), None, "100 were seen, and these are 50");
+        assert_eq!(of(0.02, 1 << 16), None);
+        assert!(
+            of(0.005, 1 << 16)
+                .unwrap()
+                .ends_with("= 13.1 MB/s a client and target")
         );
     }
 

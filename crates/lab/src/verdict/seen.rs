@@ -9,8 +9,9 @@ use coral_stopwatch::Dump;
 use coral_wire::opc;
 
 use super::facts::{Facts, Host, RouterBuffers, is_ost};
-use super::going::{going, is_server};
+use super::going::{going, is_server, quiet, tops};
 use super::links::{Look, links};
+use super::queue::queued;
 use super::trial::LEAST_COUNT;
 use crate::attribution::{Joined, JoinedRpc, Segment, join, to_one_clock};
 
@@ -65,6 +66,20 @@ pub struct Seen {
     /// The time that the operations are of, where it was chosen: all others were left out. None: they are all that there are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub span: Option<Span>,
+    /// Operations of which only a part is in that time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub earlier: Option<Earlier>,
+}
+
+/// Operations that began before the time that is judged and ended in it: the part of them counts that is in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Earlier {
+    /// How many.
+    pub count: u64,
+    /// Seconds of them that were before, all together.
+    pub seconds: f64,
+    /// Seconds from the beginning of the oldest to that of the time that is judged.
+    pub oldest_s: f64,
 }
 
 /// The time that operations are of.
@@ -80,6 +95,10 @@ pub struct Span {
     /// Operations before it that a long idle time parts from it, and the seconds of that.
     #[serde(default)]
     pub before: (u64, f64),
+    /// Operations, and RPCs in the background, that began before the step and had not ended with it; and seconds from the beginning of
+    /// the oldest to that of the step.
+    #[serde(default)]
+    pub left: (u64, f64),
 }
 
 impl std::fmt::Display for Span {
@@ -108,6 +127,16 @@ impl std::fmt::Display for Span {
                 "left out: {count} operations before the load, from which {idle_s:.1} s without any part it"
             )?;
         }
+        if let (count @ 1.., oldest_s) = self.left {
+            let (what, which) = match count {
+                1 => ("operation that was", "it began"),
+                _ => ("operations that were", "the oldest began"),
+            };
+            writeln!(
+                out,
+                "left out: {count} {what} under way all the time; {which} {oldest_s:.1} s before the commands"
+            )?;
+        }
         Ok(())
     }
 }
@@ -118,6 +147,9 @@ const NEARLY_WHOLE: f64 = 0.95;
 /// than one in so many.
 const IDLE_S: f64 = 1.0;
 const FEW_OF: usize = 10;
+/// Or where so many come after it, without a pause that is longer than this part of it.
+const LEAST_LOAD: usize = 200;
+const TIMES_PAUSE: f64 = 3.0;
 
 impl Seen {
     /// Takes in what a process answered: stopwatches and routers.
@@ -142,7 +174,8 @@ impl Seen {
     /// The same, with how many seconds that are, and how long ago the last of these operations ended.
     pub fn until_now(&self, seconds: f64) -> (Seen, f64, f64) {
         let seen = self.on_one_clock();
-        let (last, seconds) = seen.before(seen.now(), seen.until(), seconds);
+        let (last, seconds) = seen.before(seen.now(), seen.until(), seconds, i64::MIN);
+        let (last, seconds) = last.after_a_pause(seen.now(), seconds);
         let ops = last.dumps.iter().flat_map(|d| &d.ops);
         let ended = ops.map(|o| o.span.1).max();
         let ago = ended.map_or(seconds, |at| (seen.now() - at) as f64 / 1e9);
@@ -155,12 +188,15 @@ impl Seen {
         let seen = self.on_one_clock();
         let at = seen.now() - (to_s * 1e9) as i64;
         let asked_s = from_s - to_s;
-        let (mut within, seconds) = seen.before(at, seen.until().min(at), asked_s);
+        let began = at.saturating_sub((asked_s * 1e9) as i64);
+        let (mut within, seconds) = seen.before(at, seen.until().min(at), asked_s, began);
+        let left = within.leave_to(began, at);
         within.span = Some(Span {
             seconds,
             asked_s,
             is_common,
             before: (0, 0.0),
+            left,
         });
         within
     }
@@ -191,7 +227,7 @@ impl Seen {
         }
         let rest = &spans[before.0 as usize..];
         if let (1.., Some((from, _))) = (before.0, rest.first()) {
-            recent = recent.cut(*from, i64::MAX);
+            recent = recent.cut(*from, i64::MAX, *from);
         }
         let seconds = whole(rest);
         let lost = all.len() > spans.len();
@@ -204,8 +240,43 @@ impl Seen {
             },
             is_common: false,
             before,
+            left: (0, 0.0),
         });
         recent
+    }
+
+    /// Without what was before a pause in which no operation was under way: of what has come since then there is enough for a load of its
+    /// own, and it makes no such pauses. `seconds` are those up to `at`.
+    fn after_a_pause(mut self, at: i64, seconds: f64) -> (Seen, f64) {
+        let begun = self.dumps.iter().flat_map(|d| &d.under_way);
+        let begun = begun.filter(|b| b.opc.is_none()).map(|b| (b.begun, at));
+        let ended: Vec<(i64, i64)> = self.op_spans().collect();
+        let mut spans: Vec<(i64, i64)> = ended.iter().copied().chain(begun).collect();
+        spans.sort_unstable();
+        let mut pauses: Vec<(i64, f64)> = vec![];
+        let mut until = spans.first().map_or(0, |s| s.1);
+        for (begun, ended) in spans {
+            pauses.push((begun, (begun - until) as f64 / 1e9));
+            until = until.max(ended);
+        }
+        let mut longest_s = 0.0_f64;
+        for (from, idle_s) in pauses.into_iter().rev() {
+            let before = ended.iter().filter(|s| s.0 < from).count();
+            let is_another = idle_s >= IDLE_S.max(TIMES_PAUSE * longest_s);
+            if is_another && ended.len() - before >= LEAST_LOAD {
+                self = self.cut(from, i64::MAX, i64::MIN);
+                let seconds = (at - from) as f64 / 1e9;
+                self.span = Some(Span {
+                    seconds,
+                    asked_s: seconds,
+                    before: (before as u64, idle_s),
+                    ..Span::default()
+                });
+                return (self, seconds);
+            }
+            longest_s = longest_s.max(idle_s);
+        }
+        (self, seconds)
     }
 
     fn op_spans(&self) -> impl Iterator<Item = (i64, i64)> {
@@ -234,7 +305,12 @@ impl Seen {
         let Some(ended) = ends.max() else {
             return (self.clone(), 0.0, 0.0);
         };
-        let (recent, seconds) = seen.before(ended, until, seconds);
+        let is_all = seconds.is_infinite();
+        let (recent, seconds) = seen.before(ended, until, seconds, i64::MIN);
+        let (recent, seconds) = match is_all {
+            true => (recent, seconds),
+            false => recent.after_a_pause(ended, seconds),
+        };
         (recent, seconds, (seen.now() - ended) as f64 / 1e9)
     }
 
@@ -260,34 +336,72 @@ impl Seen {
         tell.map(|d| d.now).min().unwrap_or_else(|| self.now())
     }
 
-    /// Operations that began in the `seconds` before `at`, or since all records are there, and ended by `until`; and how many seconds
-    /// that are.
-    fn before(&self, at: i64, until: i64, seconds: f64) -> (Seen, f64) {
+    /// What operations did in the `seconds` before `at`, or since all records are there, of those that began at `began` or later and
+    /// ended by `until`; and how many seconds that are.
+    fn before(&self, at: i64, until: i64, seconds: f64, began: i64) -> (Seen, f64) {
         let from = at.saturating_sub((seconds * 1e9) as i64);
         let lossy = self.dumps.iter().filter(|d| is_lossy(d));
         let reach = lossy.filter_map(oldest).max();
         let since = reach.map_or(from, |r| r.clamp(from, at.max(from)));
-        let seen = self.cut(since, until);
+        let seen = self.cut(since, until, began);
         let count: usize = seen.dumps.iter().map(|d| d.ops.len()).sum();
         match (count as u64) < LEAST_COUNT {
-            true => (self.cut(from, until), seconds),
+            true => (self.cut(from, until, began), seconds),
             false => (seen, at.saturating_sub(since) as f64 / 1e9),
         }
     }
 
-    /// Operations that began at `from` and ended by `until`, and what went on since then.
-    fn cut(&self, from: i64, until: i64) -> Seen {
+    /// Operations that began at `began` or later and ended from `from` to `until`, and what went on since then. Of one that began before
+    /// `from` the rest counts: it was under way, however long it had been.
+    fn cut(&self, from: i64, until: i64, began: i64) -> Seen {
         let mut seen = self.clone();
+        let mut earlier = Earlier::default();
         for d in &mut seen.dumps {
-            d.ops.retain(|o| o.span.0 >= from && o.span.1 <= until);
+            let counts = |(begun, ended): (i64, i64)| begun >= began && ended > from;
+            d.ops
+                .retain(|o| o.span.1 <= until && (o.span.0 >= from || counts(o.span)));
+            for o in d.ops.iter_mut().filter(|o| o.span.0 < from) {
+                let before_s = (from - o.span.0) as f64 / 1e9;
+                earlier.count += 1;
+                earlier.seconds += before_s;
+                earlier.oldest_s = earlier.oldest_s.max(before_s);
+                let took = (o.span.1 - o.span.0).max(1) as f64;
+                let left = (o.span.1 - from) as f64 / took;
+                // Nobody knows when in it that was.
+                o.run_ns = (o.run_ns as f64 * left) as u64;
+                o.span.0 = from;
+            }
             let ids: BTreeSet<u64> = d.ops.iter().map(|o| o.id).collect();
-            let is_needed = |op: u64| op == 0 || ids.contains(&op);
+            let fids: BTreeSet<_> = d.ops.iter().map(|o| o.fid).collect();
+            // What is in the background may be what an operation on that file waits for.
+            let is_needed = |r: &coral_stopwatch::Rpc| match r.op {
+                0 => r.span.0 >= began || fids.contains(&r.fid),
+                op => ids.contains(&op),
+            };
             d.rpcs
-                .retain(|r| r.span.0 >= from || (r.span.1 >= from && is_needed(r.op)));
+                .retain(|r| r.span.0 >= from || (r.span.1 >= from && is_needed(r)));
             d.served.retain(|s| s.replied >= from);
             d.passages.retain(|p| p.passed >= from);
         }
+        seen.earlier = (earlier.count > 0).then_some(earlier);
         seen
+    }
+
+    /// Leaves to others what was under way of clients and did not begin from `began` to `until`. What had begun before: how many, and
+    /// how many seconds before the oldest.
+    fn leave_to(&mut self, began: i64, until: i64) -> (u64, f64) {
+        let mut left = (0, 0.0_f64);
+        for d in self.dumps.iter_mut().filter(|d| !is_server(d)) {
+            let all = std::mem::take(&mut d.under_way);
+            let (own, others): (Vec<_>, Vec<_>) =
+                (all.into_iter()).partition(|b| (began..=until).contains(&b.begun));
+            d.under_way = own;
+            for b in tops(&others).filter(|b| b.begun < began) {
+                left.0 += 1;
+                left.1 = left.1.max((began - b.begun) as f64 / 1e9);
+            }
+        }
+        left
     }
 
     /// Takes in what was seen of the same processes later: the rings of a busy node hold a second or less.
@@ -340,6 +454,9 @@ impl Seen {
         f.hosts = self.hosts.clone();
         f.links = links(&self.tcp);
         f.going = going(&self.dumps);
+        f.queued = queued(&self.dumps);
+        f.quiet_s = quiet(&self.dumps);
+        f.earlier = self.earlier.unwrap_or_default();
         f.forgotten_s = self.forgotten_s(joined, &f);
         let of_paths = f.paths.iter().map(|p| p.target.as_str());
         let known = self.granted.iter().map(|g| g.target.as_str());
@@ -710,6 +827,156 @@ mod tests {
         assert!(text.starts_with(told), "{text}");
     }
 
+    /// Programs wait 64 s for each of the slots of an MDT, of which 100 in a second get one: so it has been for 100 s, and 6,400 wait.
+    fn backlog() -> Seen {
+        let (now, took) = (100_000 * MS, 64_000 * MS);
+        let rpc_of_op = |n: i64| {
+            let end = now - 5 * MS - 10 * n * MS;
+            let rpc = coral_stopwatch::Rpc {
+                op: n as u64 + 1,
+                target: "fs-MDT0000_UUID".into(),
+                sending: end - 20 * MS,
+                sent: end - 20 * MS,
+                in_flight: 2,
+                in_flight_max: 2,
+                waits: vec![(coral_stopwatch::Wait::Slot, end - took, end - 20 * MS)],
+                ..rpc_of(opc::MDS_REINT, n as u64, (end - took, end))
+            };
+            let op = coral_stopwatch::Op {
+                id: rpc.op,
+                op: "CREATE".into(),
+                fid: (1, 1, 0),
+                span: rpc.span,
+                run_ns: 0,
+                waits: vec![],
+            };
+            (op, rpc)
+        };
+        let (ops, rpcs) = (0..3600).map(rpc_of_op).unzip();
+        let waits = (0..6400_u64).flat_map(|n| {
+            let (op, begun) = (10_000 + n, now - 10 * (n as i64 + 1) * MS);
+            let name = coral_stopwatch::Begun {
+                op,
+                name: "CREATE".into(),
+                opc: None,
+                target: "".into(),
+                fid: (1, 1, 0),
+                begun,
+                waits: None,
+            };
+            let rpc = coral_stopwatch::Begun {
+                name: "".into(),
+                opc: Some(opc::MDS_REINT),
+                target: "fs-MDT0000_UUID".into(),
+                waits: Some((coral_stopwatch::Wait::Slot, begun)),
+                ..name.clone()
+            };
+            [name, rpc]
+        });
+        let client = Dump {
+            nids: vec![1],
+            names: vec!["c@tcp".into()],
+            now,
+            ops,
+            rpcs,
+            under_way: waits.collect(),
+            ..Dump::default()
+        };
+        Seen {
+            dumps: vec![client],
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn what_ended_in_the_time_counts_however_long_ago_it_began() {
+        for (seen, seconds, ago) in [backlog().recent(10.0), backlog().until_now(10.0)] {
+            assert!(seconds == 10.0 && ago < 0.1, "{seconds}, {ago}");
+            let mut f = seen.facts(&seen.joined());
+            f.asked_s = seconds;
+            assert!((990..=1001).contains(&f.count()), "{}", f.count());
+            assert!((9.9..=10.0).contains(&f.window_s), "{}", f.window_s);
+            // of each what is within: from nothing to 10 s
+            assert!((4900.0..5100.0).contains(&f.op_s()), "{}", f.op_s());
+            assert!(f.share(Segment::ClientQueue, None) > 0.99);
+            let p = &f.paths[0];
+            assert!((63.9..64.1).contains(&p.mean_s(Segment::ClientQueue)));
+            let v = super::super::explain(&f);
+            assert_eq!((v.unknown.as_deref(), v.is_idle), (None, false), "{v}");
+            let first = &v.causes[0];
+            assert_eq!(
+                (first.kind, first.subject.as_str()),
+                (CauseKind::Window, "fs-MDT0000")
+            );
+            assert!(
+                v.causes.iter().all(|c| c.kind != CauseKind::StandsStill),
+                "{v}"
+            );
+            let text = v.to_string();
+            for told in [
+                " counted, without 6400 that have not ended
+",
+                "operations that ended in the time that is judged began before it, the oldest 6",
+                "not ended: 6400 operations wait for an RPC slot of fs-MDT0000, the oldest for 64.00 s; meanwhile 1",
+                "next: more mounts, ",
+            ] {
+                assert!(text.contains(told), "{told}: {text}");
+            }
+        }
+    }
+
+    /// The same in a second in which none of those that wait ended, but closes did.
+    #[test]
+    fn a_queue_of_which_nobody_has_come_out_yet_is_the_cause() {
+        let mut seen = backlog();
+        let client = &mut seen.dumps[0];
+        client.ops.clear();
+        for r in &mut client.rpcs {
+            (r.op, r.opc) = (0, opc::MDS_CLOSE);
+        }
+        let (seen, ..) = seen.recent(10.0);
+        let v = super::super::explain(&seen.facts(&seen.joined()));
+        assert_eq!((v.unknown.as_deref(), v.is_idle), (None, false), "{v}");
+        assert_eq!(v.causes[0].kind, CauseKind::Window, "{v}");
+        let told = "1. RPCs in flight (fs-MDT0000): 100% of the time\n   6400 operations wait for an RPC slot";
+        assert!(v.to_string().contains(told), "{v}");
+        assert!(v.next.starts_with("more mounts"), "{v}");
+    }
+
+    /// Closes of an earlier step wait still when a later one of 3 s is over, of which two operations wait too.
+    #[test]
+    fn what_an_earlier_step_has_left_is_not_judged() {
+        let mut seen = two(3000 * MS, 3000 * MS);
+        let begun = |op, at: i64, opc| coral_stopwatch::Begun {
+            op,
+            name: if op > 0 { "READ" } else { "" }.into(),
+            opc,
+            target: "fs-MDT0000_UUID".into(),
+            fid: (9, 9, 0),
+            begun: at,
+            waits: None,
+        };
+        let closes = (0..50).map(|_| begun(0, -61_000 * MS, Some(opc::MDS_CLOSE)));
+        let client = &mut seen.dumps[0];
+        client.under_way = closes.collect();
+        client.under_way.push(begun(9001, 2999 * MS, None));
+        let mut early = client.ops[0].clone();
+        (early.id, early.span) = (9000, (-64_000 * MS, 100 * MS));
+        client.ops.insert(0, early);
+        let within = seen.within(3.0, 0.0, false);
+        let ids = within.dumps[0].ops.iter().map(|o| o.id);
+        assert!(ids.clone().count() > 290 && !ids.clone().any(|id| id == 9000));
+        let going: Vec<u64> = within.dumps[0].under_way.iter().map(|b| b.op).collect();
+        assert_eq!(going, [9001]);
+        let judged = within.judged();
+        let told = "left out: 50 operations that were under way all the time; the oldest began 61.0 s before the commands\n";
+        assert!(judged.to_string().starts_with(told), "{judged}");
+        assert!(judged.verdict.causes.is_empty(), "{judged}");
+        // and beside commands that go on: what began after the first had ended
+        let common = seen.within(3.0, 0.002, true);
+        assert!(common.dumps[0].under_way.is_empty());
+    }
+
     /// A file has what was done before the load too, as the mounting.
     #[test]
     fn idle_times_before_the_load_are_left_out_of_a_file() {
@@ -734,6 +1001,48 @@ mod tests {
             o.span = (o.span.0 - 60_000 * MS, o.span.1 - 60_000 * MS);
         }
         assert_eq!(more.of_file().span.unwrap().before, (0, 0.0));
+    }
+
+    /// A file was written until 1.5 s ago, and names are made since 0.5 s ago: what is judged has no data.
+    #[test]
+    fn a_load_of_before_a_pause_is_another_one() {
+        let of = |gone_ms: i64, every: i64| {
+            let mut seen = two(3000 * MS, 3000 * MS);
+            let client = &mut seen.dumps[0];
+            // 150 operations of before, and 300 since then
+            let quick = |at: i64, n: i64| (3000 - gone_ms) * MS + at + n * every;
+            let mut more = vec![];
+            for (n, o) in client.ops.iter().enumerate() {
+                let mut o = o.clone();
+                let at = quick(0, n as i64);
+                (o.id, o.span) = (o.id + 9000, (at, at + MS));
+                more.push(o);
+            }
+            client.ops.truncate(150);
+            client.rpcs.truncate(150);
+            for r in &mut client.rpcs {
+                r.bulk_bytes = 1 << 20;
+            }
+            client.ops.extend(more);
+            let (recent, seconds, _) = seen.recent(10.0);
+            let f = recent.facts(&recent.joined());
+            let bytes: u64 = f.paths.iter().map(|p| p.data.bytes).sum();
+            (f.count(), bytes, seconds, recent.span)
+        };
+        let (count, bytes, seconds, span) = of(500, MS + MS / 2);
+        assert!(
+            count >= 299 && bytes == 0 && seconds < 0.6,
+            "{count}, {bytes}, {seconds}"
+        );
+        assert_eq!(span.unwrap().before.0, 150);
+        // it goes on without a pause, or has pauses itself
+        for (gone_ms, every) in [(1600, MS), (500, 700 * MS)] {
+            let (count, bytes, seconds, span) = of(gone_ms, every);
+            assert!(
+                bytes > 0 && seconds == 10.0,
+                "{gone_ms}: {count}, {seconds}, {span:?}"
+            );
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::explain::Verdict;
 use super::facts::{Facts, OpKind};
 use super::rules::{Cause, CauseKind, FAR, ms};
 use super::seen::Seen;
+use super::slots::IN_FLIGHT;
 
 /// Operations in a window below which nothing is said.
 pub const LEAST_COUNT: u64 = 10;
@@ -58,13 +59,12 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
     Some(match cause.kind {
         // A trial needs operations that end.
         CauseKind::StandsStill => return None,
-        CauseKind::Window if cause.subject.contains("-OST") => {
-            let value = cause.change.rsplit_once('=').map_or("16", |(_, n)| n);
-            // of all: operations that wait for this OST now wait for the next one then
-            let of = "osc.*.max_rpcs_in_flight".to_owned();
-            Trial::Parameter(of, value.to_owned())
-        }
         CauseKind::Window if cause.subject == FAR => Trial::Concurrency,
+        CauseKind::Window if advised_slots(&cause.change).is_some() => {
+            // of all: operations that wait for this OST now wait for the next one then
+            let value = advised_slots(&cause.change).unwrap_or_default();
+            Trial::Parameter(IN_FLIGHT.to_owned(), value.to_owned())
+        }
         CauseKind::Window | CauseKind::SlowStorage | CauseKind::SlowLink => Trial::Probe,
         CauseKind::RouterBuffers => {
             let more = cause.change.split_whitespace().find_map(|w| w.parse().ok());
@@ -76,6 +76,27 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
         CauseKind::Swap => Trial::ClearCache,
         CauseKind::Grants | CauseKind::ColdCache | CauseKind::SaturatedNetwork => Trial::LookAgain,
     })
+}
+
+/// What is said where the verdict on the last `seconds`, more than the trial looks at, names another cause first.
+pub fn elsewhen(longer: &Verdict, seconds: f64, v: &Verdict) -> Option<String> {
+    let (other, tried) = (longer.causes.first()?, v.causes.first()?);
+    let same = (other.kind, &other.subject) == (tried.kind, &tried.subject);
+    (!same).then(|| {
+        format!(
+            "of the last {seconds:.1} s it is {} ({}) with {:.0}% of the time: the load is not the same all the time, and what is tried is the first cause of the shorter time",
+            other.kind.name(),
+            other.subject,
+            100.0 * other.share.min(1.0)
+        )
+    })
+}
+
+/// The value that a change gives to the number of RPCs in flight.
+fn advised_slots(change: &str) -> Option<&str> {
+    let (_, value) = change.split_once(IN_FLIGHT)?;
+    let value = value.strip_prefix('=')?;
+    value.split(|c: char| !c.is_ascii_digit()).next()
 }
 
 /// Which cause it was.
@@ -580,7 +601,13 @@ mod tests {
                 "8".into()
             ))
         );
-        assert_eq!(of(Window, "fs-MDT0000"), Some(Trial::Probe));
+        let mut of_mdt = cause(Window, "fs-MDT0000", 0.5);
+        of_mdt.change = super::super::slots::more_slots(["fs-MDT0000"], 8);
+        assert_eq!(trial(&verdict(vec![of_mdt])), Some(Trial::Probe));
+        let mut of_both = cause(Window, "fs-MDT0000, fs-OST0001", 0.5);
+        of_both.change = super::super::slots::more_slots(["fs-MDT0000", "fs-OST0001"], 8);
+        let of_osts = Trial::Parameter("osc.*.max_rpcs_in_flight".into(), "16".into());
+        assert_eq!(trial(&verdict(vec![of_both])), Some(of_osts));
         let mut buffers = cause(RouterBuffers, "10.0.0.1@tcp", 0.5);
         buffers.change = "lnetctl set large_buffers 1024 on 10.0.0.1@tcp".into();
         assert_eq!(
@@ -600,6 +627,17 @@ mod tests {
             assert!(of(kind, "x").is_some());
         }
         assert_eq!(trial(&verdict(vec![])), None);
+    }
+
+    #[test]
+    fn another_cause_at_another_time_is_told() {
+        let of = |kind| verdict(vec![cause(kind, "the programs", 0.91)]);
+        let tried = of(CauseKind::FixedConcurrency);
+        let said = elsewhen(&of(CauseKind::Window), 10.0, &tried).unwrap();
+        let told = "of the last 10.0 s it is RPCs in flight (the programs) with 91% of the time: ";
+        assert!(said.starts_with(told), "{said}");
+        assert_eq!(elsewhen(&tried, 10.0, &tried), None);
+        assert_eq!(elsewhen(&verdict(vec![]), 10.0, &tried), None);
     }
 
     #[test]
