@@ -21,8 +21,9 @@ use std::time::Duration;
 use coral_lnet::exec::run_inline;
 use coral_lnet::{Node, PortalHandler, PutEvent};
 use coral_stopwatch::{self as stopwatch, Watch};
-use coral_wire::coral::KEPT_ATTRS;
-use coral_wire::mds::{RecSetattr, ReintOp};
+use coral_wire::coral::{KEPT_ATTRS, UNTOLD_OPEN};
+use coral_wire::ldlm::{LdlmIntent, it};
+use coral_wire::mds::{RecCreate, RecSetattr, ReintOp};
 use coral_wire::ost::{NiobufRemote, ObdFlags, Obdo, brw, md};
 use coral_wire::ptlrpc::{Message, PTL_RPC_MSG_REQUEST, opc};
 use futures_util::future::BoxFuture;
@@ -385,6 +386,7 @@ fn holds_a_lock(rq: &ServerRequest) -> bool {
         opc::OST_PUNCH | opc::OST_SETATTR | opc::OST_FALLOCATE | opc::OST_SEEK => obdo(),
         opc::OST_GETATTR => rq.msg.get::<Obdo>(1).is_ok_and(|o| unlocked(&o)),
         opc::MDS_REINT => rq.msg.get::<RecSetattr>(1).is_ok_and(|r| keeps(&r)),
+        opc::LDLM_ENQUEUE => is_untold_open(rq),
         _ => false,
     }
 }
@@ -392,6 +394,12 @@ fn holds_a_lock(rq: &ServerRequest) -> bool {
 /// It brings attributes that were kept back under a lock which others may be waiting for.
 fn keeps(rec: &RecSetattr) -> bool {
     rec.opcode == ReintOp::SETATTR && rec.bias & KEPT_ATTRS != 0
+}
+
+/// It opens what was read under a lock which others may be waiting for, and wants no other.
+fn is_untold_open(rq: &ServerRequest) -> bool {
+    let opens = (rq.msg.get::<LdlmIntent>(2)).is_ok_and(|i| i.opc == it::OPEN);
+    opens && (rq.msg.get::<RecCreate>(3)).is_ok_and(|r| r.bias & UNTOLD_OPEN != 0)
 }
 
 /// Requests others may be waiting for.

@@ -34,6 +34,9 @@
 //!   it, the lock is called back, or its holder is asked by a glimpse and keeps it: either ends the right. What was kept comes in a
 //!   setattr with [`KEPT_ATTRS`] in its bias and the handle of that open; ESTALE when the right has ended, as with an eviction. A
 //!   replay of such an open says `MDS_OPEN_CREATED`.
+//! * **opens for reading that it is not told of**: a client reads a file without an open while it holds a lock on its names (LOOKUP) and
+//!   everyone may read it by its mode, without an ACL. Before it gives that lock back it opens the file by its FID, with [`UNTOLD_OPEN`]
+//!   in the bias. The access time of such a read comes in an MDS_CLOSE without a handle, with [`UNTOLD_OPEN`] in the bias of its record.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
@@ -51,6 +54,10 @@ pub const ATIME_DIFF_S: i64 = 60;
 pub const KEEPS_ATTRS: u64 = 1 << 62;
 /// Bias of a setattr: it brings attributes that were kept back, and needs no lock. Of an open: the client would keep them back.
 pub const KEPT_ATTRS: u32 = 1 << 31;
+
+/// Bias of an open by FID: the file has been read under a lock of the client's, which others may be waiting for; no lock is wanted. Of
+/// the record of a close: there was no open, and the access time is all that it brings.
+pub const UNTOLD_OPEN: u32 = 1 << 30;
 
 /// The rename fails with EEXIST when the target exists.
 pub const RENAME_NOREPLACE: u32 = 1;

@@ -15,12 +15,14 @@ use super::drains::Drains;
 use super::kept::KeptOpens;
 use super::late::LateAttrs;
 use super::lost_dirs::LostDirs;
+use super::untold::UntoldOpens;
 use super::upcalls::Upcalls;
 use crate::error::Error;
 use crate::lov::DOM_OST;
 use crate::mdc::Mdc;
 use crate::osc::Osc;
 use crate::target::{ClientObd, TargetHooks};
+use crate::time::Timespec;
 
 /// Bits that cover attributes.
 const ATTRIBUTES: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
@@ -32,6 +34,7 @@ pub(super) struct Locks {
     pub covers: Arc<Covers>,
     pub open: Arc<OpenFiles>,
     pub kept: Arc<KeptOpens>,
+    pub untold: Arc<UntoldOpens>,
     pub late: Arc<LateAttrs>,
     pub lost_dirs: Arc<LostDirs>,
     pub drains: Arc<Drains>,
@@ -150,6 +153,12 @@ impl LockHook for MdtHooks {
 
     fn blocked(&self, lock: &LockInfo) {
         self.lost(lock);
+        if let (LdlmType::IBITS, Some(locks), Some(mdc)) =
+            (lock.ty, self.locks.upgrade(), self.mdc.upgrade())
+        {
+            let now = Timespec::now(mdc.import().node());
+            locks.untold.wanted(Fid::from_res_id(&lock.res), now);
+        }
     }
 
     fn told(&self, lock: &LockInfo) -> BoxFuture<'static, bool> {
@@ -174,10 +183,12 @@ impl LockHook for MdtHooks {
 
 impl TargetHooks for MdtHooks {
     fn evicted(&self, _target: &ClientObd) {
-        if let Some(mdc) = self.mdc.upgrade() {
+        let mdc = self.mdc.upgrade();
+        if let Some(mdc) = &mdc {
             mdc.evicted();
         }
         if let Some(locks) = self.locks.upgrade() {
+            locks.untold.forget(mdc.as_ref());
             locks.upcalls.tell(|| locks.cache.clear());
         }
     }

@@ -34,15 +34,15 @@ pub(super) struct Lookahead {
 }
 
 impl Lookahead {
-    /// `cred` looked `name` up in `dir`, and it is a file.
-    pub async fn found(self: &Arc<Self>, cred: &Cred, dir: Fid, name: &[u8]) {
+    /// `cred` looked `name` up in `dir`, and it is a file. Without `sizes` they are not asked for.
+    pub async fn found(self: &Arc<Self>, cred: &Cred, dir: Fid, name: &[u8], sizes: bool) {
         if !self.attributes.cache.enabled() {
             return;
         }
         let Some(mut ahead) = self.rows.found(dir, name) else {
             return;
         };
-        ahead.sizes &= !self.attributes.removers.removes(cred.pid);
+        ahead.sizes &= sizes;
         // now, while the program is there
         let ids = self.ids.of(cred, &[dir]).await;
         let me = self.clone();

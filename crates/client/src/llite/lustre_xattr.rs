@@ -37,6 +37,7 @@ use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::shards::striped;
 use super::types::{Cred, SetAttr};
+use super::untold::UntoldOpens;
 use super::xattr::{LOV, NAME_MAX, Xattrs};
 use crate::error::{Error, Refusal};
 use crate::lov::Form;
@@ -56,6 +57,7 @@ pub(super) struct LustreXattrs {
     pub dir_stripes: Arc<DirStripes>,
     pub migrations: Arc<Migrations>,
     pub names: Arc<Names>,
+    pub untold: Arc<UntoldOpens>,
     pub reports: Arc<Reports>,
 }
 
@@ -224,7 +226,9 @@ impl LustreXattrs {
             .map_err(|_| Refusal::BadXattr)?;
         let ids = self.ids.of(cred, &[]).await;
         let mdc = self.servers.lmv.of(fid).await?;
-        Ok(mdc.rmfid(&ids, fid, self.servers.now()).await?)
+        let now = self.servers.now();
+        let _taking = self.untold.taking(Some(fid), now).await;
+        Ok(mdc.rmfid(&ids, fid, now).await?)
     }
 
     /// Project id, and "P" where new files inherit it, "-" elsewhere.

@@ -10,12 +10,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use coral_ldlm::LockRef;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use parking_lot::Mutex;
 
 use super::finish::finish;
 use super::types::Attr;
-use crate::error::{Error, Refusal};
+use crate::error::{Error, Refusal, TargetError};
 use crate::mdc::{Ids, Mdc, Open, Opened};
 use crate::time::Timespec;
 
@@ -39,6 +41,14 @@ pub(super) struct MdtOpen {
     /// [`coral_ptlrpc::Import::generation`] it is open under.
     generation: AtomicU64,
     now: tokio::sync::Mutex<Now>,
+    under: Mutex<Under>,
+}
+
+/// Whether the MDT knows of an open.
+enum Under {
+    Told,
+    /// It does not, and need not as long as this lock is held.
+    Untold(Option<LockRef>),
 }
 
 /// What decides who may open a file. An ACL that changes moves the time too.
@@ -87,7 +97,64 @@ impl MdtOpen {
             mode: attr.mode,
             generation,
             now: tokio::sync::Mutex::new(now),
+            under: Mutex::new(Under::Told),
         })
+    }
+
+    /// One that the MDT is not told of, of what has attributes `attr`.
+    pub fn untold(mdc: Arc<Mdc>, bits: u64, ids: &Ids, attr: &Attr) -> Arc<Self> {
+        let generation = AtomicU64::new(mdc.import().generation());
+        let now = Now {
+            handle: Arc::default(),
+            transno: 0,
+            gone: false,
+        };
+        Arc::new(Self {
+            mdc,
+            fid: attr.fid,
+            bits,
+            ids: Ids { umask: 0, ..*ids },
+            access: access(attr),
+            asked_for: AtomicBool::new(false),
+            made: false,
+            mode: attr.mode,
+            generation,
+            now: tokio::sync::Mutex::new(now),
+            under: Mutex::new(Under::Untold(None)),
+        })
+    }
+
+    /// The MDT need not be told as long as this lock is held.
+    pub fn hold(&self, lock: LockRef) {
+        if let Under::Untold(held) = &mut *self.under.lock() {
+            *held = Some(lock);
+        }
+    }
+
+    /// Nothing depends on the lock any more.
+    pub fn let_go(&self) {
+        // the lock goes when nothing is locked here
+        drop(std::mem::replace(&mut *self.under.lock(), Under::Told));
+    }
+
+    /// The MDT need not know of it.
+    pub fn is_untold(&self) -> bool {
+        matches!(*self.under.lock(), Under::Untold(_))
+    }
+
+    /// Tells the MDT of it, if it does not know. The lock under which it was open may go then.
+    pub async fn tell(&self, time: Timespec) {
+        let mut now = self.now.lock().await;
+        // after an eviction it is opened at its next use
+        if self.is_untold() && self.is_current() {
+            let generation = self.mdc.import().generation();
+            let opened = self.mdc.open_untold(&self.ids, self.fid, self.bits, time);
+            if let Err(error) = self.is_again(&mut now, generation, opened.await) {
+                tracing::debug!(%error, fid = %self.fid, "telling of an open");
+                self.generation.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.let_go();
     }
 
     /// MDS_OPEN bits of it.
@@ -153,6 +220,18 @@ impl MdtOpen {
                 false,
             )
             .await;
+        let done = self.is_again(&mut now, generation, opened);
+        self.let_go();
+        done
+    }
+
+    /// What came of opening it, which was asked for under `generation`.
+    fn is_again(
+        &self,
+        now: &mut Now,
+        generation: u64,
+        opened: Result<Opened, TargetError>,
+    ) -> Result<(), Error> {
         match opened {
             Ok(mut o) => {
                 self.mdc.drop_lock(o.lock.take());
@@ -192,6 +271,14 @@ impl MdtOpen {
     /// Closes it, with what the MDT should hear at that.
     pub async fn close(&self, atime: Option<Timespec>, size: Option<u64>) -> Result<(), Error> {
         let now = self.now.lock().await;
+        if self.is_untold() {
+            let told = match atime {
+                Some(atime) => self.mdc.read_untold(self.fid, self.mode, atime).await,
+                None => Ok(()),
+            };
+            self.let_go();
+            return Ok(told?);
+        }
         if now.gone {
             return Err(Refusal::ClosedByEviction.into());
         }

@@ -24,6 +24,7 @@ use super::places::{MOVES_MAX, Places};
 use super::servers::Servers;
 use super::shards::{elsewhere, known_hash};
 use super::types::Cred;
+use super::untold::UntoldOpens;
 use crate::error::{Error, Refusal};
 use crate::mdc::{Ids, Mdc, MigrateArgs};
 
@@ -81,6 +82,7 @@ pub(super) struct Migrations {
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
     pub dir_stripes: Arc<DirStripes>,
+    pub untold: Arc<UntoldOpens>,
 }
 
 impl Migrations {
@@ -127,6 +129,7 @@ impl Migrations {
         let me = self.clone();
         finish(async move {
             let dirs = [found.at, found.to];
+            let _taking = me.untold.taking(Some(found.fid), me.servers.now()).await;
             let _change = me.changes.begin(&dirs);
             let done = mdc.migrate(&ids, parent, &rq.name, fid, &args).await;
             dirs.iter().for_each(|d| me.cache.doubt(*d));

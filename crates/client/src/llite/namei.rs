@@ -27,6 +27,7 @@ use super::places::{MOVES_MAX, Missed, Place, Places};
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
+use super::untold::{Taking, UntoldOpens};
 use crate::error::{Error, Refusal};
 use crate::mdc::{Changed, CreateArgs, Ids, Mdc};
 use crate::time::Timespec;
@@ -60,6 +61,7 @@ pub(super) struct Namespace {
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
     pub kept: Arc<KeptOpens>,
+    pub untold: Arc<UntoldOpens>,
     pub lookahead: Arc<Lookahead>,
     pub dir_stripes: Arc<DirStripes>,
     pub heritages: Arc<Heritages>,
@@ -357,6 +359,7 @@ impl Namespace {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             me.late.sent_of_name(&me.cache, parent, &name).await;
+            let _taking = me.taking(parent, &name).await;
             let victim = me.victim_of(parent, &name);
             let kept = victim.fid.and_then(|fid| me.kept.lend(fid, &mdc));
             let _change = me.changes.begin(&[parent]);
@@ -472,6 +475,7 @@ impl Namespace {
             for (dir, name) in [(parent, &name), (new_parent, &new_name)] {
                 me.late.sent_of_name(&me.cache, dir, name).await;
             }
+            let _taking = me.taking(new_parent, &new_name).await;
             let moved = me.cache.name_of(parent, &name);
             let victim = me.is_to_lose(new_parent, &new_name);
             let _change = me.changes.begin(&[parent, new_parent]);
@@ -515,6 +519,17 @@ impl Namespace {
             Ok(())
         })
         .await
+    }
+
+    /// What `name` stands for is to lose it: its MDT hears of those who read it.
+    async fn taking(&self, dir: Fid, name: &[u8]) -> Taking {
+        let victim = match self.cache.lookup(dir, name) {
+            Lookup::Hit(k) => Some(k.md.attr.fid),
+            Lookup::Name(fid) => Some(fid),
+            Lookup::Absent => Some(Fid::ZERO),
+            Lookup::Unknown => None,
+        };
+        self.untold.taking(victim, self.servers.now()).await
     }
 
     /// What `name` stands for, as far as is known, with what locks may be held on.

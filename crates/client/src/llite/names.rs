@@ -66,6 +66,13 @@ impl Names {
         let (md, dir) = self.resolve(cred, parent, name).await?;
         let full = match self.foresight.expects_read(dir) {
             true => self.attributes.full_to_read(&md).await,
+            // who removes has no use for it
+            false
+                if self.attributes.removers.removes(cred.pid)
+                    && let Some(entry) = self.attributes.without_size(&md) =>
+            {
+                Ok(entry.attr)
+            }
             false => {
                 self.lookahead.sized(parent, name, md.attr.fid).await;
                 self.attributes.full(&md).await
@@ -116,10 +123,10 @@ impl Names {
                 done => break done?,
             }
         };
-        let only_looks =
-            || !self.attributes.removers.removes(cred.pid) && !self.foresight.expects_read(dir);
-        if md.attr.is_file() && only_looks() {
-            self.lookahead.found(cred, parent, name).await;
+        if md.attr.is_file() && !self.attributes.removers.removes(cred.pid) {
+            // what is read has its size from its data
+            let sizes = !self.foresight.expects_read(dir);
+            self.lookahead.found(cred, parent, name, sizes).await;
         }
         Ok((md, dir))
     }

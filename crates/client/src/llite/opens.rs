@@ -12,7 +12,7 @@ use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 
 use super::attributes::Attributes;
-use super::cache::Cache;
+use super::cache::{Cache, Known};
 use super::changes::Changes;
 use super::covers::{Covers, OpenFiles, OpenInode};
 use super::drains::Drains;
@@ -27,10 +27,11 @@ use super::late::{LateAttrs, LateFile};
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
-use super::reopen::{KEPT, Reopen};
+use super::reopen::Reopen;
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
+use super::untold::{UntoldOpens, may_be_untold};
 use crate::error::{Error, Refusal};
 use crate::lov::Form;
 use crate::mdc::{Ids, Mdc, Opened};
@@ -56,6 +57,7 @@ pub(super) struct Opens {
     pub reopen: Arc<Reopen>,
     pub foresight: Arc<Foresight>,
     pub kept: Arc<KeptOpens>,
+    pub untold: Arc<UntoldOpens>,
     pub changes: Arc<Changes>,
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
@@ -80,7 +82,7 @@ impl Opens {
     }
 
     /// A handle on what `ids` have just opened at `mdc`.
-    async fn handle(
+    pub(super) async fn handle(
         self: &Arc<Self>,
         (mdc, ids): (Arc<Mdc>, &Ids),
         o: &Opened,
@@ -131,13 +133,43 @@ impl Opens {
         if bits != open::READ {
             return None;
         }
-        let at_mdt = self.kept.take(fid)?;
-        match self.cache.known(fid) {
-            Some(now) if KeptOpens::takes(&at_mdt) && at_mdt.stands_for(ids, &now.md.attr) => {
-                Some(self.handle_on(at_mdt, &now.md, flags, false).await)
+        if let Some(at_mdt) = self.kept.take(fid) {
+            match self.cache.known(fid) {
+                Some(now) if KeptOpens::takes(&at_mdt) && at_mdt.stands_for(ids, &now.md.attr) => {
+                    return Some(self.handle_on(at_mdt, &now.md, flags, false).await);
+                }
+                _ => self.kept.close_soon(at_mdt),
             }
-            _ => {
-                self.kept.close_soon(at_mdt);
+        }
+        self.handle_untold(ids, fid, flags).await
+    }
+
+    /// A handle of which the MDT need not be told.
+    async fn handle_untold(
+        self: &Arc<Self>,
+        ids: &Ids,
+        fid: Fid,
+        flags: u32,
+    ) -> Option<Arc<FileHandle>> {
+        let (md, bits) = (self.cache.known(fid)?.md, mds_flags(flags));
+        if !may_be_untold(bits, &md.attr, &md.acl, &md.layout) {
+            return None;
+        }
+        let mdc = self.servers.lmv.of(fid).await.ok()?;
+        let at_mdt = (mdc.coral()).then(|| self.untold.open(&mdc, ids, &md.attr))??;
+        // as it is now that the lock cannot go
+        let now = self.cache.known(fid);
+        let now = now.filter(|n| may_be_untold(bits, &n.md.attr, &n.md.acl, &n.md.layout));
+        match now {
+            Some(Known {
+                mut md, objects, ..
+            }) => {
+                md.rough_size = objects.map(|o| o.size).or(md.rough_size);
+                Some(self.handle_on(at_mdt, &md, flags, false).await)
+            }
+            None => {
+                self.untold.closed(&at_mdt);
+                tokio::spawn(async move { at_mdt.close(None, None).await });
                 None
             }
         }
@@ -409,7 +441,7 @@ impl Opens {
         Ok(())
     }
 
-    async fn open_fid(
+    pub(super) async fn open_fid(
         self: &Arc<Self>,
         cred: &Cred,
         fid: Fid,
@@ -472,129 +504,23 @@ impl Opens {
             None
         };
         let told = read && fh.is_atime_taken(now);
-        let result = match !told && self.keep(fh) {
+        let untold = fh.at_mdt.is_untold();
+        let result = match !told && (untold || self.keep(fh)) {
+            true if untold => fh.at_mdt.close(None, None).await,
             true => Ok(()),
             false => {
                 let closed = fh.at_mdt.close(read.then_some(now), size).await;
+                if let (Ok(()), Some(size)) = (&closed, size) {
+                    self.cache.told_size(fh.fid(), size);
+                }
                 if read {
                     self.changes.forget_attrs(fh.fid());
                 }
                 closed
             }
         };
+        self.untold.closed(&fh.at_mdt);
         self.open.closed(fh.fid());
         result
-    }
-
-    /// A lookup by a thread that lost an open: opens along. `None`: an ordinary lookup tells.
-    pub async fn lookup_and_open(
-        self: &Arc<Self>,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-    ) -> Option<Entry> {
-        let flags = self.reopen.wanted(cred.pid)?;
-        let dir = self.places.of(parent, name).await.ok()?.dir;
-        let (fh, md) = self.open_name(cred, dir, name, flags, false).await?;
-        if !md.attr.is_file() {
-            return None;
-        }
-        self.reopen.keep(cred.pid, &fh)?;
-        drop(fh);
-        let (me, pid) = (Arc::downgrade(self), cred.pid);
-        tokio::spawn(async move {
-            tokio::time::sleep(KEPT).await;
-            if let Some(me) = me.upgrade() {
-                me.reopen.drop_late(pid);
-            }
-        });
-        let entry = self.attributes.entry(self.attributes.full(&md).await.ok()?);
-        Some(Entry::for_now(entry.attr))
-    }
-
-    /// A lookup of a file that is going to be read: leaves it open for who opens it next. `None`: an ordinary lookup tells.
-    pub async fn open_along(
-        self: &Arc<Self>,
-        cred: &Cred,
-        dir: Fid,
-        name: &[u8],
-    ) -> Option<MdInode> {
-        if !self.servers.lmv.all_coral() {
-            return None;
-        }
-        let flags = libc::O_RDONLY as u32;
-        let (fh, md) = self.open_name(cred, dir, name, flags, true).await?;
-        self.release(&fh).await.ok()?;
-        md.attr.is_file().then_some(md)
-    }
-
-    /// The same of a file that is known by its FID.
-    pub async fn open_along_by_fid(self: &Arc<Self>, cred: &Cred, fid: Fid) -> Option<MdInode> {
-        if !self.servers.lmv.all_coral() {
-            return None;
-        }
-        let fh = self.open_fid(cred, fid, libc::O_RDONLY as u32).await.ok()?;
-        self.release(&fh).await.ok()?;
-        let md = self.cache.known(fid).map(|k| k.md);
-        let file = md.filter(|md| md.attr.is_file());
-        if file.is_none() {
-            self.kept.close(fid);
-        }
-        file
-    }
-
-    /// Opens what has the name at this moment; `learns`: with a lock, under which it is known from then on.
-    async fn open_name(
-        self: &Arc<Self>,
-        cred: &Cred,
-        dir: Fid,
-        name: &[u8],
-        flags: u32,
-        learns: bool,
-    ) -> Option<(Arc<FileHandle>, MdInode)> {
-        self.late.sent_of_name(&self.cache, dir, name).await;
-        let ids = self.ids.of(cred, &[dir]).await;
-        let mdc = self.servers.lmv.of(dir).await.ok()?;
-        for _ in 0..MOVES_MAX {
-            let fid = mdc.new_fid().await.ok()?;
-            let (me, mdc, name) = (self.clone(), mdc.clone(), Bytes::copy_from_slice(name));
-            let found = finish(async move {
-                // what its OPEN is to cut must be refused now if it may not be cut; it is cut then, by a setattr
-                let (bits, now) = (mds_flags(flags), me.servers.now());
-                let mark = me.cache.begin_read(dir);
-                let opened = mdc
-                    .open(&ids, dir, &name, fid, bits, 0, now, 0, learns)
-                    .await;
-                let mut o = match opened {
-                    Err(e) if e.is(Errno::EREMOTE) => {
-                        let named = mdc.getattr_name(&ids, dir, &name).await.ok()?;
-                        return Some(Err(named.body.fid1));
-                    }
-                    opened => opened
-                        .inspect_err(|e| me.cache.refused(dir, &name, e))
-                        .ok()?,
-                };
-                let md = MdInode::read(&mdc, &o.attrs).ok()?;
-                match o.lock.take().filter(|_| learns) {
-                    Some(lock) => {
-                        let cookie = lock.cookie();
-                        me.attributes.learn(&mdc, mark, &md, Some(lock));
-                        me.cache.learn_name(mark, dir, &name, md.attr.fid, cookie);
-                    }
-                    None => mdc.drop_lock(o.lock.take()),
-                }
-                Some(Ok((me.handle((mdc, &ids), &o, &md, flags).await, md)))
-            })
-            .await?;
-            match found {
-                Ok(opened) => return Some(opened),
-                // what lies on another MDT than its name is opened by its FID; gone, it has lost the name meanwhile
-                Err(fid) => match self.open_fid(cred, fid, flags).await {
-                    Err(e) if e.is_gone() => {}
-                    fh => return Some((fh.ok()?, self.attributes.md_inode(fid).await.ok()?)),
-                },
-            }
-        }
-        None
     }
 }

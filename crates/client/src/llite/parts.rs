@@ -40,6 +40,7 @@ use super::rows::Rows;
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::strides::StrideReads;
+use super::untold::UntoldOpens;
 use super::upcalls::Upcalls;
 use super::writeback::WriteBack;
 use super::xattr::Xattrs;
@@ -56,6 +57,7 @@ pub(super) struct Below {
     reopen: Arc<Reopen>,
     foresight: Arc<Foresight>,
     kept: Arc<KeptOpens>,
+    untold: Arc<UntoldOpens>,
     lost_dirs: Arc<LostDirs>,
     changes: Arc<Changes>,
     pub(super) late: Arc<LateAttrs>,
@@ -95,6 +97,7 @@ impl Below {
         let reopen = Arc::<Reopen>::default();
         let foresight = Arc::<Foresight>::default();
         let kept = Arc::new(KeptOpens::new(cache.clone(), upcalls.clone()));
+        let untold = Arc::<UntoldOpens>::default();
         let lost_dirs = Arc::<LostDirs>::default();
 
         let ids = Arc::new(Identities::new(servers.clone()));
@@ -137,6 +140,7 @@ impl Below {
             reopen,
             foresight,
             kept,
+            untold,
             lost_dirs,
             changes,
             late,
@@ -157,6 +161,7 @@ impl Below {
             covers: self.covers.clone(),
             open: self.open.clone(),
             kept: self.kept.clone(),
+            untold: self.untold.clone(),
             lost_dirs: self.lost_dirs.clone(),
             drains: self.drains.clone(),
         })
@@ -256,6 +261,7 @@ impl Below {
             reopen: self.reopen.clone(),
             foresight: self.foresight.clone(),
             kept: self.kept.clone(),
+            untold: self.untold.clone(),
             changes: self.changes.clone(),
             attributes: self.attributes.clone(),
             places: self.places.clone(),
@@ -316,6 +322,7 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
             dir_stripes: dir_stripes.clone(),
+            untold: self.untold.clone(),
         });
         let namespace = Arc::new(Namespace {
             late: self.late.clone(),
@@ -327,6 +334,7 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
             kept: self.kept.clone(),
+            untold: self.untold.clone(),
             lookahead,
             dir_stripes: dir_stripes.clone(),
             heritages,
@@ -358,6 +366,7 @@ impl Below {
             dir_stripes: naming.dir_stripes.clone(),
             migrations: naming.migrations.clone(),
             names: naming.names.clone(),
+            untold: self.untold.clone(),
             reports,
         }
     }

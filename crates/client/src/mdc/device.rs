@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use bytes::{BufMut, Bytes, BytesMut};
 use coral_ldlm::ClientNamespace;
 use coral_ptlrpc::{Import, Reply, Request, RpcError};
+use coral_wire::coral::UNTOLD_OPEN;
 use coral_wire::fid::Fid;
 use coral_wire::mds::{GetinfoFid2path, MdtBody, MdtIoepoch, RecSetattr, ReintOp, attr, md};
 use coral_wire::ost::ObdStatfs;
@@ -312,6 +313,21 @@ impl Mdc {
         result.map(drop)
     }
 
+    /// Tells a Coral MDT when a file was read last that it was not told of ([`Self::open_untold`]).
+    pub async fn read_untold(
+        &self,
+        fid: Fid,
+        mode: u32,
+        atime: Timespec,
+    ) -> Result<(), TargetError> {
+        let rec = self.close_rec(fid, mode, Some(atime), None);
+        let rec = RecSetattr {
+            bias: UNTOLD_OPEN,
+            ..rec
+        };
+        self.close_with(0, rec).await.map(drop)
+    }
+
     /// Its transno.
     async fn close_handle(
         &self,
@@ -321,13 +337,25 @@ impl Mdc {
         atime: Option<Timespec>,
         size: Option<u64>,
     ) -> Result<u64, TargetError> {
+        let rec = self.close_rec(fid, mode, atime, size);
+        self.close_with(open_handle, rec).await
+    }
+
+    /// What a close tells besides.
+    fn close_rec(
+        &self,
+        fid: Fid,
+        mode: u32,
+        atime: Option<Timespec>,
+        size: Option<u64>,
+    ) -> RecSetattr {
         let mut rec = RecSetattr {
             opcode: ReintOp::SETATTR,
+            cap: u32::MAX,
             fid,
             mode,
             ..Default::default()
         };
-        rec.cap = u32::MAX;
         if let Some(t) = atime {
             rec.atime = self.time(t);
             rec.valid |= attr::ATIME | attr::ATIME_SET;
@@ -336,6 +364,11 @@ impl Mdc {
             rec.size = size;
             rec.valid |= attr::LSIZE;
         }
+        rec
+    }
+
+    async fn close_with(&self, open_handle: u64, rec: RecSetattr) -> Result<u64, TargetError> {
+        let fid = rec.fid;
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
             .push(&MdtIoepoch {
                 open_handle,

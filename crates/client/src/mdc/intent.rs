@@ -11,7 +11,7 @@ use coral_ldlm::{LockRef, PendingLock};
 use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::Wire;
-use coral_wire::coral::{KEEPS_ATTRS, KEPT_ATTRS};
+use coral_wire::coral::{KEEPS_ATTRS, KEPT_ATTRS, UNTOLD_OPEN};
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
@@ -198,7 +198,48 @@ impl Mdc {
         layout_version: u32,
         want_lock: bool,
     ) -> Result<Opened, TargetError> {
+        let makes = flags & open::CREAT != 0 && want_lock;
+        let rec = RecCreate {
+            fid1: parent,
+            fid2,
+            time: self.time(now),
+            mode,
+            layout_ver: layout_version,
+            bias: if makes && self.coral() { KEPT_ATTRS } else { 0 },
+            ..Default::default()
+        };
+        self.open_as(ids, name, rec, flags, want_lock).await
+    }
+
+    /// Tells a Coral MDT of an open of `fid` under a lock of this client's, before that lock goes.
+    pub async fn open_untold(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        flags: u64,
+        now: Timespec,
+    ) -> Result<Opened, TargetError> {
+        let rec = RecCreate {
+            fid1: fid,
+            fid2: fid,
+            time: self.time(now),
+            bias: UNTOLD_OPEN,
+            ..Default::default()
+        };
+        self.open_as(ids, b"", rec, flags, false).await
+    }
+
+    /// The open that `rec` describes, but for who asks and with which `flags`.
+    async fn open_as(
+        &self,
+        ids: &Ids,
+        name: &[u8],
+        rec: RecCreate,
+        flags: u64,
+        want_lock: bool,
+    ) -> Result<Opened, TargetError> {
         let creat = flags & open::CREAT != 0;
+        let (parent, fid2) = (rec.fid1, rec.fid2);
         let generation = self.import().generation();
         let mut flags = flags;
         if name.is_empty() {
@@ -211,14 +252,8 @@ impl Mdc {
             fsgid: ids.fsgid,
             suppgid1: ids.suppgids[0],
             suppgid2: ids.suppgids[1],
-            fid1: parent,
-            fid2,
-            time: self.time(now),
-            mode,
             umask: ids.umask,
-            layout_ver: layout_version,
-            bias: self.asks_to_keep(creat && want_lock),
-            ..Default::default()
+            ..rec
         };
         rec.set_flags(flags);
         let (lock_mode, bits, intent) = if creat {
@@ -239,7 +274,10 @@ impl Mdc {
             if !want_lock {
                 dlm.flags |= LdlmFlags::INTENT_ONLY;
             }
-            let rq = open_rq(intent, &dlm, &rec, name, &Bytes::new())
+            let mut rq = open_rq(intent, &dlm, &rec, name, &Bytes::new());
+            // others may be waiting for the lock under which it was read
+            rq.urgent = rec.bias & UNTOLD_OPEN != 0;
+            let rq = rq
                 .replayable_open()
                 .about(about)
                 .concerning(if name.is_empty() { fid2 } else { parent });
@@ -285,11 +323,6 @@ impl Mdc {
             lock: out.lock,
             dir,
         })
-    }
-
-    /// Bias of an open: whether the client would keep back attributes of what it makes.
-    fn asks_to_keep(&self, makes: bool) -> u32 {
-        if makes && self.coral() { KEPT_ATTRS } else { 0 }
     }
 
     /// Puts into the kept request what a replay must say: the FID and handle of the first reply, and no lock wanted.

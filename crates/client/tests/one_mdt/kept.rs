@@ -1,4 +1,4 @@
-//! Opens for reading outlive their last close, and nobody is hindered by that: permissions hold, and the space of a removed file
+//! Opens for reading outlive their last close where the MDT has to be told of them, and nobody is hindered by that: permissions hold, and the space of a removed file
 //! comes back. `CORAL_SEEDS=n` makes the last test try so many orders.
 
 use std::sync::Arc;
@@ -35,6 +35,13 @@ async fn mode(u: &User, fid: Fid, mode: u32) {
     u.fs.setattr(&u.cred, fid, set, None).await.unwrap();
 }
 
+/// A file that not everyone may read.
+async fn put(u: &User, path: &str, data: &[u8]) -> Fid {
+    let f = u.put(path, data).await.unwrap();
+    mode(u, f, 0o640).await;
+    f
+}
+
 fn objects(c: &Cluster) -> usize {
     c.disks.osts.iter().map(|d| d.objects().len()).sum()
 }
@@ -61,7 +68,7 @@ async fn what_was_read_before_opens_for_nothing() {
         User::root(&c.client().await),
         User::root(&c.remote_client().await),
     );
-    let f = u.put("f", b"what is in it").await.unwrap();
+    let f = put(&u, "f", b"what is in it").await;
     tokio::time::sleep(Duration::from_secs(100)).await;
     let made = u.stat("f").await.unwrap().atime;
     read_twice(&u, f).await;
@@ -95,7 +102,7 @@ async fn a_removed_file_is_not_held() {
     );
     for by_rename in [false, true] {
         for who in [&u, &v] {
-            let f = u.put("f", b"1").await.unwrap();
+            let f = put(&u, "f", b"1").await;
             read_twice(&u, f).await;
             match by_rename {
                 false => who.unlink("f").await.unwrap(),
@@ -145,7 +152,7 @@ async fn who_may_not_read_any_more_does_not() {
 async fn restarts_and_evictions_are_survived() {
     let c = Cluster::start(1, 1, 1 << 20).await;
     let u = User::root(&c.remote_client().await);
-    let f = u.put("f", b"1").await.unwrap();
+    let f = put(&u, "f", b"1").await;
     read_twice(&u, f).await;
     let c = c.kill_and_restart().await;
     tokio::time::sleep(Duration::from_secs(30)).await;
@@ -209,7 +216,7 @@ async fn what_is_kept_takes_no_room_from_others_and_not_for_ever() {
     let opens = || c.mdt().ops.core.read().opens.len();
     let limit = |n| c.mdt().ops.core.write().opens.limits.client = n;
     for i in 0..5 {
-        u.put(&format!("f{i}"), b"1").await.unwrap();
+        put(&u, &format!("f{i}"), b"1").await;
     }
     limit(4);
     for i in 0..4 {

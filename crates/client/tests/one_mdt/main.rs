@@ -23,4 +23,5 @@ mod rows;
 mod rpcs;
 mod shared;
 mod stored;
+mod untold;
 mod writeback;

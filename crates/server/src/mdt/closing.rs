@@ -3,7 +3,7 @@
 //! What a close of Lustre may do besides (swapping or merging layouts, releasing a file to an archive) is not there.
 
 use coral_wire::Errno;
-use coral_wire::coral::ATIME_DIFF_S;
+use coral_wire::coral::{ATIME_DIFF_S, UNTOLD_OPEN};
 use coral_wire::mds::{CloseData, MdtBody, MdtIoepoch, RecSetattr, attr as sa, bias};
 
 use super::attr;
@@ -20,6 +20,9 @@ impl Ctx {
         let more = rec.bias & bias::CLOSE_INTENT != 0;
         if let (true, Ok(data)) = (more, self.rq.rq.msg.get::<CloseData>(4)) {
             self.ops.ldlm.cancel(self.exp(), &[data.handle]);
+        }
+        if epoch.open_handle == 0 && self.coral && rec.bias & UNTOLD_OPEN != 0 {
+            return self.read_untold(&rec);
         }
         let mut guard = self.core();
         let core = &mut *guard;
@@ -70,6 +73,25 @@ impl Ctx {
             self.commit_empty(&mut a)?;
         }
         core.opens.remove(cookie, self.exp());
+        Ok(a)
+    }
+
+    /// The access time of what a client read without an open. What is gone has none.
+    fn read_untold(&self, rec: &RecSetattr) -> MdtResult<Answer> {
+        let mut a = self.close_answer(false)?;
+        let idle = self.rq.replay_committed() || reads_only(&self.rq);
+        let core = self.core();
+        let mut t = Txn::new(&core.store);
+        let set = attr::MdAttr {
+            atime: self.setattr_of(rec).atime,
+            ..attr::MdAttr::default()
+        };
+        let found = t.find(&rec.fid)?.filter(|&h| t.ino(h).is_reg());
+        let moves = |h| attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
+        match found.filter(|_| !idle).is_some_and(moves) {
+            true => self.commit(t, &mut a)?,
+            false => self.commit_empty(&mut a)?,
+        }
         Ok(a)
     }
 

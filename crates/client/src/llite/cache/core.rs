@@ -99,6 +99,13 @@ impl Core {
         })
     }
 
+    /// The MDT was told that the file has this size.
+    pub fn told_size(&mut self, fid: Fid, size: u64) {
+        if let Some(n) = self.nodes.get_mut(&fid) {
+            n.told_size(size);
+        }
+    }
+
     /// The object is opened for reading; true: it was before, as far as is remembered.
     pub fn opened_again(&mut self, fid: Fid) -> bool {
         self.nodes

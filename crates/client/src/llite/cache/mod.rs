@@ -95,6 +95,11 @@ impl Cache {
         self.core.lock().directory_of(shard)
     }
 
+    /// The MDT was told that the file has this size.
+    pub fn told_size(&self, fid: Fid, size: u64) {
+        self.core.lock().told_size(fid, size);
+    }
+
     /// The object is opened for reading; true: it was before, as far as is remembered.
     pub fn opened_again(&self, fid: Fid) -> bool {
         self.core.lock().opened_again(fid)

@@ -163,6 +163,13 @@ impl Node {
         (lost, links)
     }
 
+    /// The MDT was told of this size.
+    pub fn told_size(&mut self, size: u64) {
+        if let Some(md) = &mut self.md {
+            md.rough_size = Some(size);
+        }
+    }
+
     /// The attributes if locks cover them.
     pub fn covered(&self) -> Option<&MdInode> {
         self.md.as_ref().filter(|md| self.covers(md))

@@ -1,0 +1,171 @@
+//! Opens for reading that the MDT is not told of.
+//!
+//! Who reads a file that it knows needs no word of the MDT: a lock on the file's names is held, and nobody takes the last of them away, or
+//! moves what the file is made of, before that lock is called back. Then the MDT is told of the open, and keeps the file for it as for any
+//! other. Lustre's client asks for each open that no OPEN lock of its own covers (`ll_file_open` in `lustre/llite/file.c`).
+//!
+//! # Invariants
+//! - Only what everyone may read by its mode is opened so, without an ACL: whoever asks, and whoever the MDT takes that one for, may.
+//! - The lock is in use as long as there is such an open under it, so it is not given back before the MDT knows of the open.
+//! - Removals and renames of this client call none of its own locks back. Before one is sent, the MDT is told of the opens of what loses
+//!   a name, or of all where that is not known; until it is answered, nothing more is opened so.
+//! - After an eviction such an open is made at its next use, as every other is ([`MdtOpen::ensure`]).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use coral_wire::fid::Fid;
+use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
+use coral_wire::mds::open;
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+
+use super::mdt_open::MdtOpen;
+use super::types::Attr;
+use crate::lov::{FileLayout, Form};
+use crate::mdc::{Ids, Mdc};
+use crate::time::Timespec;
+
+/// What may be read by everyone.
+const READABLE: u32 = 0o444;
+/// What the lock is on: the names, who may read, and the objects.
+const COVERED: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0 | Ibits::LAYOUT.0);
+
+/// Below so many files nothing is swept out.
+const SWEPT_LEAST: usize = 1024;
+
+/// Those of a mount.
+#[derive(Default)]
+pub(super) struct UntoldOpens(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    by_fid: BTreeMap<Fid, Vec<Weak<MdtOpen>>>,
+    /// Files when those were swept out whose opens nobody closed.
+    swept: usize,
+    /// Removals and renames of this client that are under way.
+    takers: usize,
+    /// The mount ends.
+    ended: bool,
+}
+
+impl State {
+    fn of(&self, fid: Fid) -> Vec<Arc<MdtOpen>> {
+        let opens = self.by_fid.get(&fid);
+        opens.map_or_else(Vec::new, |all| {
+            all.iter().filter_map(Weak::upgrade).collect()
+        })
+    }
+}
+
+/// A name is being taken away by this client.
+pub(super) struct Taking(Arc<UntoldOpens>);
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.0.0.lock().takers -= 1;
+    }
+}
+
+/// Whether what is covered so may be opened with these MDS_OPEN bits and the MDT not be told.
+pub(super) fn may_be_untold(bits: u64, attr: &Attr, acl: &[u8], layout: &FileLayout) -> bool {
+    bits == open::READ
+        && attr.is_file()
+        && attr.nlink > 0
+        && attr.mode & READABLE == READABLE
+        && acl.is_empty()
+        && layout.form == Form::Objects
+        && !layout.has_dom()
+}
+
+impl UntoldOpens {
+    /// Opens `fid`, which has attributes `attr` under a lock. None: the MDT is to be asked.
+    pub fn open(&self, mdc: &Arc<Mdc>, ids: &Ids, attr: &Attr) -> Option<Arc<MdtOpen>> {
+        let fid = attr.fid;
+        let opened = MdtOpen::untold(mdc.clone(), open::READ, ids, attr);
+        {
+            let mut state = self.0.lock();
+            if state.takers > 0 || state.ended {
+                return None;
+            }
+            if state.by_fid.len() > SWEPT_LEAST.max(2 * state.swept) {
+                let is_open = |all: &mut Vec<Weak<_>>| all.iter().any(|o| o.strong_count() > 0);
+                state.by_fid.retain(|_, all| is_open(all));
+                state.swept = state.by_fid.len();
+            }
+            let all = state.by_fid.entry(fid).or_default();
+            all.push(Arc::downgrade(&opened));
+        }
+        // from here on whoever wants the lock back finds the open
+        let need = Policy::ibits(COVERED);
+        let lock = mdc
+            .namespace()
+            .match_lock(&fid.res_id(), LdlmType::IBITS, LdlmMode::CR, &need);
+        match lock {
+            Some(lock) if opened.is_current() => {
+                opened.hold(lock);
+                Some(opened)
+            }
+            _ => {
+                self.closed(&opened);
+                // the MDT may have been told already
+                tokio::spawn(async move { opened.close(None, None).await });
+                None
+            }
+        }
+    }
+
+    /// An open is closed.
+    pub fn closed(&self, open: &Arc<MdtOpen>) {
+        let mut state = self.0.lock();
+        if let Some(all) = state.by_fid.get_mut(&open.fid()) {
+            let is_it = |o: &Weak<MdtOpen>| std::ptr::eq(o.as_ptr(), Arc::as_ptr(open));
+            all.retain(|o| o.strong_count() > 0 && !is_it(o));
+            if all.is_empty() {
+                state.by_fid.remove(&open.fid());
+            }
+        }
+    }
+
+    /// A lock of `fid` is wanted back: the MDT is told of what is open under it, and the lock is let go of.
+    pub fn wanted(&self, fid: Fid, now: Timespec) {
+        let opens = self.0.lock().of(fid);
+        for open in opens {
+            tokio::spawn(async move { open.tell(now).await });
+        }
+    }
+
+    /// This client is about to take a name of `victim` away, or of what is not known. When this returns the MDT knows of its opens.
+    pub async fn taking(self: &Arc<Self>, victim: Option<Fid>, now: Timespec) -> Taking {
+        let (taking, opens) = {
+            let mut state = self.0.lock();
+            state.takers += 1;
+            let opens = match victim {
+                Some(fid) => state.of(fid),
+                None => {
+                    let all = state.by_fid.keys().copied().collect::<Vec<_>>();
+                    all.into_iter().flat_map(|fid| state.of(fid)).collect()
+                }
+            };
+            (Taking(self.clone()), opens)
+        };
+        join_all(opens.iter().map(|open| open.tell(now))).await;
+        taking
+    }
+
+    /// The MDT has forgotten this client, or the mount ends: nothing holds a lock any more.
+    pub fn forget(&self, mdc: Option<&Arc<Mdc>>) {
+        let mut state = self.0.lock();
+        state.ended |= mdc.is_none();
+        let all = std::mem::take(&mut state.by_fid);
+        for (fid, opens) in all {
+            let (gone, stay): (Vec<_>, Vec<_>) = (opens.into_iter().filter_map(|o| o.upgrade()))
+                .partition(|o| mdc.is_none_or(|m| Arc::ptr_eq(m, &o.mdc)));
+            gone.iter().for_each(|o| o.let_go());
+            if !stay.is_empty() {
+                let stay = stay.iter().map(Arc::downgrade).collect();
+                state.by_fid.insert(fid, stay);
+            }
+        }
+    }
+}
