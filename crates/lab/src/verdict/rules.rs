@@ -720,8 +720,9 @@ mod tests {
     /// RPCs without a place are quicker than those with one, and many: what goes through is more than the places let through.
     #[test]
     fn no_ceiling_is_below_what_was_seen() {
-        let of = |in_flight_s: f64, bytes: u64| {
+        let with = |in_flight_s: f64, bytes: u64, of_data: u64| {
             let mut p = path("fs-OST0000", bytes, 0.002, 0.000_1);
+            p.data.rpcs = p.data.rpcs.min(of_data);
             (p.in_flight, p.in_flight_max, p.places) = (1.0, 1, 1);
             p.placed = (50, 50.0 * in_flight_s);
             p.data.seconds = 100.0 * in_flight_s;
@@ -743,7 +744,10 @@ mod tests {
                 .unwrap()
                 .ceiling
         };
-        let told = "1 in flight / 5.00 ms = 200 RPCs/s a client";
+        let of = |in_flight_s, bytes| with(in_flight_s, bytes, 100);
+        let few = with(0.005, 1 << 16, 3).unwrap();
+        assert!(few.contains("RPCs/s a client"), "three carry data: {few}");
+        let told = "1 in flight / 5.00 ms = 200 RPCs/s a client; 100 were seen";
         assert_eq!(of(0.005, 0).as_deref(), Some(told));
         assert_eq!(of(0.02, 0), None, "100 were seen, and these are 50");
         assert_eq!(of(0.02, 1 << 16), None);

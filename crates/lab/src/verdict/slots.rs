@@ -83,16 +83,15 @@ fn full_window(f: &Facts, p: &Path) -> (Option<String>, String) {
     let seen = p.rpcs as f64 / clients / f.window_s.max(1e-12);
     let most = max / mean.max(1e-12);
     let holds = most >= seen;
-    let size = match p.data.rpcs {
-        0 => {
-            let text = format!(
-                "{max:.0} in flight / {} = {most:.0} RPCs/s a client",
-                ms(mean)
-            );
-            return (holds.then_some(text), String::new());
-        }
-        _ => p.data.mean_bytes(),
-    };
+    // A few that carry data tell nothing of the others.
+    if 2 * p.data.rpcs < p.rpcs || p.data.rpcs == 0 {
+        let text = format!(
+            "{max:.0} in flight / {} = {most:.0} RPCs/s a client; {seen:.0} were seen",
+            ms(mean)
+        );
+        return (holds.then_some(text), String::new());
+    }
+    let size = p.data.mean_bytes();
     let (mean, kib) = (p.data.mean_s(), size / 1024.0);
     let most = max * size / mean.max(1e-12);
     let seen = p.data.bytes as f64 / clients / f.window_s.max(1e-12);
