@@ -5,7 +5,8 @@ use crate::control::{self, Ask};
 use crate::lnetctl::find;
 use coral_lab::collect::{answer, of_machine};
 use coral_lab::experiment::{
-    self, Outcome, Plan, RunDir, Settings, Spec, load, loopback_up, nearest, needs_namespace,
+    self, Outcome, Place, Plan, RunDir, Settings, Spec, load, loopback_up, nearest,
+    needs_namespace, place_of_before,
 };
 use coral_lab::report;
 use coral_lab::study::{STUDIES, study};
@@ -67,7 +68,7 @@ fn spec_of(name: &str, profile: Option<&str>) -> Result<Spec, String> {
 
 fn begin(r: &LabRun) -> Result<(), String> {
     let mut spec = spec_of(&r.experiment, r.profile.as_deref().filter(|p| *p != "full"))?;
-    let settings = settings(&r.place)?;
+    let settings = settings(place_of(&r.place)?)?;
     if !settings.mounts.is_empty() {
         spec.on_given_mounts();
     }
@@ -75,19 +76,19 @@ fn begin(r: &LabRun) -> Result<(), String> {
     enter_namespace(&spec, &settings)?;
     let dir = r.dir.clone().unwrap_or_else(|| default_dir(&spec.name));
     let outcome = experiment::run(&dir, &plan, &settings)?;
-    finish(&dir, &r.place, &outcome)
+    finish(&dir, &outcome)
 }
 
 fn go_on(dir: &Path, place: &LabWhere) -> Result<(), String> {
     let (_, plan) = RunDir::open(dir).map_err(|e| e.to_string())?;
-    let settings = settings(place)?;
+    let settings = settings(place_of_before(dir, place_of(place)?)?)?;
     enter_namespace(&plan.spec, &settings)?;
     let outcome = experiment::resume(dir, &settings)?;
-    finish(dir, place, &outcome)
+    finish(dir, &outcome)
 }
 
 /// Writes the report and says how it ended.
-fn finish(dir: &Path, place: &LabWhere, outcome: &Outcome) -> Result<(), String> {
+fn finish(dir: &Path, outcome: &Outcome) -> Result<(), String> {
     match write_report(dir) {
         Ok(page) => println!("report: {}", page.display()),
         Err(e) => eprintln!("coral: no report: {e}"),
@@ -95,26 +96,12 @@ fn finish(dir: &Path, place: &LabWhere, outcome: &Outcome) -> Result<(), String>
     match &outcome.incomplete {
         None => Ok(()),
         Some(why) => Err(format!(
-            "incomplete, {} of {} steps: {why}\n`{}` goes on",
+            "incomplete, {} of {} steps: {why}\n`coral lab resume {}` goes on",
             outcome.done,
             outcome.all,
-            to_go_on(dir, place)
+            word(&dir.to_string_lossy())
         )),
     }
-}
-
-/// The command that goes on with a run in the same place, for a shell.
-fn to_go_on(dir: &Path, place: &LabWhere) -> String {
-    let mut line = format!("coral lab resume {}", word(&dir.to_string_lossy()));
-    let scratch = place
-        .scratch
-        .iter()
-        .map(|s| ("--scratch", s.to_string_lossy()));
-    let mounts = place.mount.iter().map(|m| ("--mount", m.as_str().into()));
-    for (option, value) in mounts.chain(scratch) {
-        line += &format!(" {option} {}", word(&value));
-    }
-    line
 }
 
 /// A word of a shell's command line.
@@ -140,9 +127,10 @@ fn default_dir(name: &str) -> PathBuf {
         .unwrap_or_default()
 }
 
-fn settings(place: &LabWhere) -> Result<Settings, String> {
+/// What the options say of where a run is made.
+fn place_of(options: &LabWhere) -> Result<Place, String> {
     let mut mounts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for m in &place.mount {
+    for m in &options.mount {
         let Some((name, dir)) = m.split_once('=') else {
             return Err(format!(
                 "--mount {m}: give the name of the experiment's file system and a directory, as in fs1=/mnt"
@@ -150,12 +138,20 @@ fn settings(place: &LabWhere) -> Result<Settings, String> {
         };
         mounts.entry(name.to_owned()).or_default().push(dir.into());
     }
+    Ok(Place {
+        mounts,
+        scratch: options.scratch.clone(),
+    })
+}
+
+fn settings(place: Place) -> Result<Settings, String> {
+    let Place { mounts, scratch } = place;
     let stop = Arc::new(AtomicBool::new(false));
     let given = !mounts.is_empty();
     Ok(Settings {
         coral: std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?,
         mounts,
-        scratch: place.scratch.clone(),
+        scratch,
         ask: Arc::new(|dir| {
             control::ask_within(dir, Ask::Status, control::BESIDE_LIMIT)
                 .map_err(|e| find::no_answer(&control::path(dir), &e))
@@ -322,17 +318,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_on_has_the_same_place() {
-        let place = LabWhere {
-            mount: vec!["fs1=/mnt/a".to_owned(), "fs1=/mnt/it's b".to_owned()],
-            scratch: Some("/var/tmp".into()),
-        };
-        let told = r"coral lab resume lab-s1-1 --mount fs1=/mnt/a --mount 'fs1=/mnt/it'\''s b' --scratch /var/tmp";
-        assert_eq!(to_go_on(Path::new("lab-s1-1"), &place), told);
-        let place = LabWhere {
-            mount: vec![],
-            scratch: None,
-        };
-        assert_eq!(to_go_on(Path::new("x"), &place), "coral lab resume x");
+    fn a_shell_takes_a_word_as_it_was() {
+        assert_eq!(word("lab-s1-1"), "lab-s1-1");
+        assert_eq!(word("/var/it's mine"), r"'/var/it'\''s mine'");
     }
 }

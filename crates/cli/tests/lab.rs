@@ -210,18 +210,18 @@ fn an_interrupt_ends_the_run_in_order() {
     );
 }
 
-/// What is said at the end of a broken run works as it stands.
+/// What is said at the end of a broken run works as it stands; other mounts are told.
 #[test]
-fn the_command_that_goes_on_has_the_mounts_of_the_run() {
+fn a_run_goes_on_with_its_mounts() {
     let tmp = tempfile::tempdir().unwrap();
     let (spec, mnt) = (tmp.path().join("given.toml"), tmp.path().join("it's"));
     std::fs::create_dir(&mnt).unwrap();
-    let text = "name = 'given'\n[run]\nrepeats = 1\nsample = '100ms'\n[rig]\nsystems = [{ name = 'fs1' }]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'test -e OK && touch \"$0/made\"', '{fs1}']\n";
+    let text = "name = 'given'\n[run]\nrepeats = 1\nsample = '100ms'\n[rig]\nsystems = [{ name = 'fs1' }]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'test -e OK && touch \"$0/made\" && test -e OK.2', '{fs1}']\n";
     let fine = tmp.path().join("ok");
     std::fs::write(&spec, text.replace("OK", &fine.to_string_lossy())).unwrap();
     let mut lab = coral();
-    lab.args(["lab", "run"]).arg(&spec).arg("--mount");
-    lab.arg(format!("fs1={}", mnt.display()));
+    lab.args(["lab", "run"]).arg(&spec);
+    lab.args(["--mount", "fs1=it's", "--dir", "the run"]);
     let (code, said) = fails(lab.current_dir(tmp.path()));
     assert_eq!(code, 1, "{said}");
     let line = said.lines().find_map(|l| l.strip_suffix("` goes on"));
@@ -232,8 +232,48 @@ fn the_command_that_goes_on_has_the_mounts_of_the_run() {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("\"$0\" {line}")]);
     let coral = std::fs::canonicalize(coral().get_program()).unwrap();
-    ok(shell.arg(coral).current_dir(tmp.path()));
+    fails(shell.arg(coral).current_dir(tmp.path()));
     assert!(mnt.join("made").exists());
+
+    let other = tmp.path().join("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(tmp.path().join("ok.2"), "").unwrap();
+    let mut lab = crate::coral();
+    lab.args(["lab", "resume"]).arg(tmp.path().join("the run"));
+    lab.arg("--mount").arg(format!("fs1={}", other.display()));
+    let out = lab.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.success() && other.join("made").exists(),
+        "{said}"
+    );
+    assert!(
+        said.contains("another environment than before: place: "),
+        "{said}"
+    );
+}
+
+/// Steps of one run are of the same file systems.
+#[test]
+fn a_run_of_its_own_file_systems_goes_on_with_no_others() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (spec, run) = (tmp.path().join("rig.toml"), tmp.path().join("run"));
+    let text = "name = 'rig'\n[run]\nrepeats = 1\n[rig]\nsystems = [{ name = 'fs1' }]\n[[roles]]\nname = 'r'\ncommand = ['sh', '-c', 'exit 7', '{fs1}']\n";
+    std::fs::write(&spec, text).unwrap();
+    fails(
+        coral()
+            .args(["lab", "run"])
+            .arg(&spec)
+            .arg("--dir")
+            .arg(&run),
+    );
+    let mut lab = coral();
+    lab.args(["lab", "resume"]).arg(&run).arg("--mount");
+    let (_, said) = fails(lab.arg(format!("fs1={}", tmp.path().display())));
+    assert!(
+        said.contains("leave --mount out, or begin another run"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -354,6 +354,31 @@ fn a_rank_that_a_signal_ends_is_named_with_the_signal() {
     }
 }
 
+/// Rank 1 is not there yet, and says nothing of whom it does not find.
+#[test]
+fn a_run_that_is_ended_before_it_began_says_so_in_one_line() {
+    let b = Bench::new();
+    let ssh = fake_ssh(
+        &b,
+        "#!/bin/sh\n[ $1 = bert ] && { touch DIR/late; sleep 1; }\nshift\nexec sh -c \"$1\"\n"
+            .replace("DIR", &b.path(""))
+            .as_str(),
+    );
+    let line = "ior --np 2 -F -w -b 64k -t 4k -o DIR/f --coral-json DIR/r.json";
+    let mut run = on_hosts(&b, &ssh, line);
+    let run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let run = run.expect("starts");
+    until("it starts", || {
+        std::path::Path::new(&b.path("late")).exists()
+    });
+    ok(Command::new("kill").args(["-INT", &run.id().to_string()]));
+    let out = run.wait_with_output().expect("ends");
+    assert_eq!(out.status.code(), Some(130), "{}", text(&out));
+    let said = text(&out);
+    assert!(said.starts_with("ior: ended by SIGINT"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
 /// A signal to all processes, as of a terminal, is one to the run.
 #[test]
 fn a_signal_to_all_processes_is_that_of_the_run() {
@@ -408,6 +433,38 @@ fn operations_of_mdtest_that_fail_are_told_and_in_its_code() {
     assert!(why.contains(" operations failed, the first: "), "{why}");
     let told = format!("mdtest: {why}; what is printed counts them as done\n");
     assert!(said.contains(&told), "{told}: {said}");
+}
+
+/// mdsrate says so among what it prints, and ends with 0.
+#[test]
+fn files_that_mdsrate_does_not_find_are_told_and_in_its_code() {
+    let b = Bench::new();
+    ok(&mut b.tool("mdsrate --create --nfiles 10 --dir DIR/d"));
+    let line = "mdsrate --unlink --nfiles 12 --dir DIR/d --coral-json DIR/r.json";
+    let (code, said) = fails(&mut b.tool(line));
+    assert_eq!(code, 1);
+    let record = b.record("r.json");
+    let why = record["why_incomplete"].as_str().expect("a reason");
+    assert!(why.starts_with("an operation failed: unlink "), "{why}");
+    assert!(said.contains(&format!("mdsrate: {why}\n")), "{said}");
+    assert_eq!(record["phases"][0]["operations"], 10);
+}
+
+/// What keeps a process of the run from its work is known before its ranks are there.
+#[test]
+fn a_host_that_cannot_mount_says_why_once() {
+    let b = Bench::new();
+    let ssh = fake_ssh(&b, "#!/bin/sh\nshift\nexec sh -c \"$1\"\n");
+    let line = "ior --np 1 -F -w -b 64k -o /f --coral-fs nobody@tcp:/none --coral-json DIR/r.json";
+    let (code, said) = fails(&mut on_hosts(&b, &ssh, line));
+    assert_eq!(code, 1);
+    let record = b.record("r.json");
+    let why = record["why_incomplete"].as_str().expect("a reason");
+    assert!(
+        why.starts_with("rank 0 on anna: ") && why.contains("nobody"),
+        "{why}"
+    );
+    assert_eq!(said, format!("ior: {why}\n"));
 }
 
 /// Processes that those of a process's threads have started.

@@ -257,36 +257,72 @@ fn a_process_that_stands_still_is_named_and_the_run_goes_on_with_it() {
                 );
                 assert!(run.wait().expect("it ends").success());
                 assert_eq!(transfers(&dir, "f.00000001"), 150);
-                stood_still(&dir, &[1], &stopped, 5.0);
+                stood_still(&dir, &[(&[1], &stopped)], 5.0);
             });
         }
     });
 }
 
-/// The record of a run that is complete says which ranks stood still, and how long.
-fn stood_still(dir: &TempDir, ranks: &[u32], process: &str, least_s: f64) {
+/// The record of a run that is complete says which ranks stood still, in which processes, and how long.
+fn stood_still(dir: &TempDir, who: &[(&[u32], &str)], least_s: f64) {
     let record = common::record(dir);
     assert_eq!(record["complete"], true);
     let stood = record["stood_still"].as_array().expect("a list");
-    let [stood] = &stood[..] else {
-        panic!("one: {stood:?}");
-    };
-    assert_eq!(stood["ranks"], serde_json::json!(ranks));
-    assert_eq!(stood["process"].to_string(), process);
-    let [from, took] = ["from_s", "for_s"].map(|key| stood[key].as_f64().expect("seconds"));
-    assert!((least_s..60.0).contains(&took), "{stood}");
+    assert_eq!(stood.len(), who.len(), "{stood:?}");
     let phase = &record["phases"][0];
     let span = ["start_s", "end_s"].map(|key| phase[key].as_f64().expect("seconds"));
-    assert!(
-        span[0] - 1.5 < from && from + took < span[1] + 1.5,
-        "{stood}: {span:?}"
-    );
-    let note = format!("(process {process} on ");
     let notes = record["notes"].to_string();
-    assert!(
-        notes.contains(&note) && notes.contains(") stood still for "),
-        "{notes}"
-    );
+    for (ranks, process) in who {
+        let of = stood
+            .iter()
+            .find(|s| s["ranks"] == serde_json::json!(ranks));
+        let of = of.unwrap_or_else(|| panic!("ranks {ranks:?}: {stood:?}"));
+        assert_eq!(of["process"].to_string(), *process);
+        let [from, took] = ["from_s", "for_s"].map(|key| of[key].as_f64().expect("seconds"));
+        assert!((least_s..60.0).contains(&took), "{of}");
+        assert!(
+            span[0] - 1.5 < from && from + took < span[1] + 1.5,
+            "{of}: {span:?}"
+        );
+        assert!(
+            notes.contains(&format!("(process {process} on ")),
+            "{notes}"
+        );
+    }
+    assert_eq!(notes.matches(" stood still for ").count(), who.len());
+}
+
+/// The process where the ranks meet stands still, and takes the others for no slower than they are.
+#[test]
+fn who_stood_still_is_known_also_where_nobody_could_look() {
+    std::thread::scope(|s| {
+        for all in [false, true] {
+            s.spawn(move || {
+                let dir = place();
+                let line =
+                    "ior --np 2 --processes -F -w -k -t 4k -b 600k -O interIODelay=10000 -o f";
+                let run = start(&dir, line);
+                until("both write", || {
+                    transfers(&dir, "f.00000000") > 0 && transfers(&dir, "f.00000001") > 0
+                });
+                let (first, other) = (run.id().to_string(), pid_of(&dir, "1:1:2"));
+                let who: &[&str] = if all { &[&first, &other] } else { &[&first] };
+                who.iter().for_each(|pid| signal("STOP", pid));
+                wait(Duration::from_secs(7));
+                who.iter().for_each(|pid| signal("CONT", pid));
+                let out = run.wait_with_output().expect("it ends");
+                let said = String::from_utf8_lossy(&out.stderr);
+                assert!(out.status.success(), "{said}");
+                let ranks: [(&[u32], &str); 2] = [(&[0], &first), (&[1], &other)];
+                stood_still(&dir, &ranks[..who.len()], 5.0);
+                assert_eq!(
+                    said.matches(" stood still for ").count(),
+                    who.len(),
+                    "{said}"
+                );
+            });
+        }
+    });
 }
 
 /// As with Ctrl-Z at a terminal: nobody else is there to notice.
@@ -309,7 +345,7 @@ fn a_run_that_stands_still_as_a_whole_has_it_in_its_record() {
         "{said}"
     );
     assert!(run.wait().expect("it ends").success());
-    stood_still(&dir, &[0, 1], &pid, 5.5);
+    stood_still(&dir, &[(&[0, 1], &pid)], 5.5);
 }
 
 /// What stands still cannot end in order: it has some seconds, and the others write their record.

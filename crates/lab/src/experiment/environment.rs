@@ -96,7 +96,11 @@ pub(crate) fn differences(before: &Value, now: &Value) -> Vec<String> {
         .map(|k| (*k, &before["coral"][*k], &now["coral"][*k]));
     let line =
         |(k, a, b): (&str, &Value, &Value)| (a != b).then(|| format!("{k}: {a} before, {b} now"));
-    top.filter_map(line).chain(coral.filter_map(line)).collect()
+    // What an earlier version has written does not name the place.
+    let place = [("place", &before["place"], &now["place"])];
+    let place = place.into_iter().filter(|(_, before, _)| !before.is_null());
+    let all = top.chain(place).chain(coral);
+    all.filter_map(line).collect()
 }
 
 #[cfg(test)]

@@ -36,7 +36,9 @@ pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;
 pub use process::{Ended, Moment, Role, run_together};
 pub use rig_spec::{RigSpec, System, needs_namespace};
-pub use runner::{Ask, AskTcp, Outcome, Settings, is_running, loopback_up, resume, run};
+pub use runner::{
+    Ask, AskTcp, Outcome, Place, Settings, is_running, loopback_up, place_of_before, resume, run,
+};
 pub(crate) use spec::applies;
 pub use spec::{
     Cache, Command, Figure, FigureKind, Order, Profile, Published, Spec, SpecError, load,

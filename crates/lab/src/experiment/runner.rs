@@ -10,6 +10,7 @@ use crate::clock;
 use crate::verdict::{Answers, Seen};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -57,6 +58,18 @@ pub struct Settings {
     pub say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
+/// On which file systems an experiment runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Mounts that are there already, by name; without any the rig is started.
+    pub mounts: BTreeMap<String, Vec<PathBuf>>,
+    /// Where the rig's targets go; `RUN/rig` unless given.
+    pub scratch: Option<PathBuf>,
+}
+
+/// Of a run's environment.
+const PLACE: &str = "place";
+
 /// How a run ended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -71,11 +84,7 @@ pub struct Outcome {
 /// Begins a run in a new directory.
 pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, String> {
     check_needs(plan, dir, settings)?;
-    let now = environment(
-        &settings.coral,
-        &plan.spec.needs.programs,
-        &settings.command_line,
-    );
+    let now = environment_of(plan, settings);
     // Of two that begin in one directory the second is told that it is there, and not that it may write over it.
     let say = |e: StoreError| e.to_string();
     RunDir::is_free(dir).map_err(say)?;
@@ -113,11 +122,7 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     }
     let before: Value = run.read("environment.json").map_err(say)?;
     check_needs(&plan, dir, settings)?;
-    let now = environment(
-        &settings.coral,
-        &plan.spec.needs.programs,
-        &settings.command_line,
-    );
+    let now = environment_of(&plan, settings);
     let done = run.records().map_err(say)?;
     let events = run.events().map_err(say)?;
     if matches!(
@@ -142,6 +147,44 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
         changed: differences(&before, &now),
     };
     go(&run, &plan, settings, done, event)
+}
+
+/// What steps depend on, with the place where they are made.
+fn environment_of(plan: &Plan, settings: &Settings) -> Value {
+    let programs = &plan.spec.needs.programs;
+    let mut now = environment(&settings.coral, programs, &settings.command_line);
+    let whole = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let mounts = settings.mounts.iter();
+    let place = Place {
+        mounts: mounts
+            .map(|(name, dirs)| (name.clone(), dirs.iter().map(whole).collect()))
+            .collect(),
+        scratch: settings.scratch.as_ref().map(whole),
+    };
+    now[PLACE] = serde_json::to_value(place).unwrap_or_default();
+    now
+}
+
+/// Where a run that goes on is to be made: on the mounts of before, which `given` need not name again. The steps of one run are of the
+/// same file systems, so those of the laboratory's own are not given up for others.
+pub fn place_of_before(dir: &Path, mut given: Place) -> Result<Place, String> {
+    let (run, plan) = RunDir::open(dir).map_err(|e| e.to_string())?;
+    let environment: Value = run.read("environment.json").map_err(|e| e.to_string())?;
+    // A run of an earlier version does not say.
+    let Ok(before) = serde_json::from_value::<Place>(environment[PLACE].clone()) else {
+        return Ok(given);
+    };
+    if before.mounts.is_empty() && !given.mounts.is_empty() && plan.spec.rig.is_some() {
+        return Err(format!(
+            "'{}' is of file systems that the laboratory started itself: leave --mount out, or begin another run",
+            dir.display()
+        ));
+    }
+    if given.mounts.is_empty() {
+        given.mounts = before.mounts;
+    }
+    given.scratch = given.scratch.or(before.scratch);
+    Ok(given)
 }
 
 /// File of a run directory that is locked while the run goes on.

@@ -169,20 +169,31 @@ fn over(meeting: &Meeting) -> Vec<u8> {
 fn listen_to(hub: &Hub, mut stream: &TcpStream, process: &Process) -> io::Result<()> {
     stream.set_read_timeout(Some(BEAT))?;
     let (mut heard, mut is_still) = (now(), false);
+    let mut beats = [0; 64];
     loop {
-        match stream.read(&mut [0; 64]) {
+        let asked = now();
+        let read = stream.read(&mut beats);
+        let own_pause = now().duration_since(asked).saturating_sub(BEAT);
+        match read {
             Ok(0) if hub.meeting.is_over() => return Ok(()),
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {
+            Ok(count) => {
+                let longest = beats[..count].iter().max().copied().unwrap_or(0);
+                let said = Duration::from_secs(longest.into());
                 if is_still {
                     let after = now().duration_since(heard).as_secs();
                     let goes_on = process.does("goes on", "go on");
                     (hub.say)(&format!("{goes_on} after {after} s"));
                     hub.meeting.goes_on(process);
+                } else if said >= STILL_AFTER {
+                    // This process stood still too, and has not missed it.
+                    stood(hub, process, now().checked_sub(said).unwrap_or(heard), said);
                 }
                 (heard, is_still) = (now(), false);
             }
             Err(e) if is_timeout(&e) => {
+                // What came while this process stood still itself is read next.
+                heard += own_pause;
                 if !is_still && now().duration_since(heard) >= STILL_AFTER {
                     is_still = true;
                     (hub.meeting).stands_still(process, heard, hub.clock.at(heard));
@@ -199,18 +210,23 @@ fn listen_to(hub: &Hub, mut stream: &TcpStream, process: &Process) -> io::Result
     }
 }
 
+/// A process has stood still since then, so long, and goes on.
+fn stood(hub: &Hub, process: &Process, since: Instant, time: Duration) {
+    (hub.meeting).stands_still(process, since, hub.clock.at(since));
+    hub.meeting.goes_on(process);
+    let time = time.as_secs();
+    (hub.say)(&format!("{process} stood still for {time} s"));
+}
+
 /// Sees until the end of the run where this process itself stood still, as a run that a terminal has stopped (Ctrl-Z): nobody else may
 /// be there to notice. Runs in a thread of its own.
 pub(super) fn attend_own(hub: &Hub, process: &Process) {
     let mut seen = now();
     while !hub.meeting.is_over_within(BEAT) {
         let last = std::mem::replace(&mut seen, now());
-        let stood = seen.duration_since(last);
-        if stood >= STILL_AFTER {
-            (hub.meeting).stands_still(process, last, hub.clock.at(last));
-            hub.meeting.goes_on(process);
-            let stood = stood.as_secs();
-            (hub.say)(&format!("{process} stood still for {stood} s"));
+        let time = seen.duration_since(last);
+        if time >= STILL_AFTER {
+            stood(hub, process, last, time);
         }
     }
 }
@@ -252,14 +268,17 @@ pub(super) fn listen(
     spawn("listen", listen).map(drop).map_err(why)
 }
 
-/// Says every second that this process is there, until there is something to read.
+/// Says every second that this process is there, until there is something to read: the seconds since it said so last, at most 255.
 fn beat(stream: &mut BufReader<TcpStream>) -> io::Result<()> {
+    let mut last = now();
     loop {
         match stream.fill_buf() {
             Ok(_) => return Ok(()),
             // Interrupted: as where the process was stopped and goes on.
             Err(e) if is_timeout(&e) || e.kind() == ErrorKind::Interrupted => {
-                stream.get_mut().write_all(&[0])?;
+                let since = now().duration_since(last).as_secs();
+                stream.get_mut().write_all(&[since.min(255) as u8])?;
+                last = now();
             }
             Err(e) => return Err(e),
         }

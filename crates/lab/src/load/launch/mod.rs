@@ -309,9 +309,16 @@ impl<'r> Local<'r> {
         let mut lost = Lost::default();
         // The others would wait for a rank that has panicked.
         let mut done = catch_unwind(AssertUnwindSafe(|| {
-            let code = self.tool.run(&mut rank)?;
+            let mut code = self.tool.run(&mut rank)?;
             rank.together()?;
             lost = rank.all_lost()?;
+            // The original says nothing of some.
+            if let Some(told) = lost.told().filter(|_| code == 0) {
+                code = 1;
+                if rank.is_first() {
+                    force::say(&self.run.tool, &told);
+                }
+            }
             Ok(code)
         }))
         .unwrap_or_else(|_| Err(Failed::Apart(format!("rank {id} panicked"))));

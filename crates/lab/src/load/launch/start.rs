@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub(super) const MEET_LIMIT: Duration = Duration::from_secs(60);
 /// What ranks that one of ours has started hear where nobody can say more.
 const LEFT_ALONE: &str = "whoever started it is there no more";
+/// Whoever started a process tells it in so long that the run is over.
+const TOLD_WITHIN: Duration = Duration::from_millis(300);
 /// Bytes of a token.
 const TOKEN_BYTES: usize = 16;
 /// Longest file that says where to meet, bytes.
@@ -417,17 +419,25 @@ fn told_token() -> Result<String, Failed> {
 
 /// The ranks cannot work here: whoever started them hears why.
 pub(super) fn refused(place: &Launched, why: &str) -> Failed {
-    let told = told_token().and_then(|token| {
-        let clock = Clock::start();
-        let (mut c, size, _) = Connection::join(&place.address, &token, place.first, clock)?;
-        c.break_up(why);
-        // It is heard before this process is seen to end.
-        let _ = c.exchange(size, &[]);
-        Ok(())
-    });
-    match told {
-        Ok(()) => Failed::Said(1),
+    match told_token() {
+        Ok(token) => cannot_begin(place, &token, Failed::Apart(why.to_owned())),
         Err(_) => Failed::Apart(why.to_owned()),
+    }
+}
+
+/// The same, where whoever started them has said what to show.
+fn cannot_begin(place: &Launched, token: &str, why: Failed) -> Failed {
+    if let Failed::Said(_) = why {
+        return why;
+    }
+    match Connection::join(&place.address, token, place.first, Clock::start()) {
+        Ok((mut c, size, _)) => {
+            c.break_up(&why.to_string());
+            // It is heard before this process is seen to end.
+            let _ = c.exchange(size, &[]);
+            Failed::Said(1)
+        }
+        Err(_) => why,
     }
 }
 
@@ -442,8 +452,13 @@ pub(super) fn joined(
     end_with_standard_input(run.mounted.clone(), run.ending.clone());
     let ranks = place.first..place.first + place.count;
     let host = place.host.clone().unwrap_or_else(super::host_name);
-    hear(run, &place.address, &token, &ranks, &host)?;
-    let local = Local::new(run, own, tool, ranks.clone(), Some(&host))?;
+    let heard = hear(run, &place.address, &token, &ranks, &host);
+    heard.map_err(|why| of_joined(run, why))?;
+    let local = Local::new(run, own, tool, ranks.clone(), Some(&host));
+    let local = local.map_err(|why| {
+        let why = format!("{} on {host}: {why}", pulse::ranks_text(&ranks));
+        cannot_begin(place, &token, Failed::Apart(why))
+    })?;
     let done = std::thread::scope(|s| {
         let ranks: Vec<_> = ranks
             .map(|id| {
@@ -457,13 +472,23 @@ pub(super) fn joined(
             .collect();
         verdict(ranks.into_iter().map(join).collect())
     });
-    // Who started this process says for all ranks why the run failed.
-    let done = done.map_err(|why| match why {
-        Failed::Apart(why) if Connection::is_own(&why) => Failed::Apart(why),
+    local.end(own, done.map_err(|why| of_joined(run, why)))
+}
+
+/// What a process of ours says of a failure: who started it says for all ranks why the run failed, unless it cannot be reached.
+fn of_joined(run: &Run, why: Failed) -> Failed {
+    match why {
+        Failed::Apart(why) if Connection::is_own(&why) => {
+            // It may have ended the run before this process was there.
+            run.ending.wait(TOLD_WITHIN);
+            match run.ending.why() {
+                Some(told) if told != LEFT_ALONE => Failed::Said(1),
+                _ => Failed::Apart(why),
+            }
+        }
         Failed::Said(code) => Failed::Said(code),
         _ => Failed::Said(1),
-    });
-    local.end(own, done)
+    }
 }
 
 /// Hears beside the ranks of this process that the run is over.
