@@ -11,9 +11,9 @@ use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
 use super::paging::Paging;
 use super::queue::Queued;
-use super::seen::Earlier;
 use super::sharing::{Contended, OneDirectory, Shared, contended, one_directory, shared};
 use super::stored::stored;
+use super::time::Earlier;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
 
 /// Moments at which it is counted how many operations are under way: with few of them, operations that come in bursts are missed

@@ -31,6 +31,7 @@ mod slots;
 mod slow_links;
 mod stored;
 mod text;
+mod time;
 mod trial;
 mod users;
 
@@ -44,8 +45,9 @@ pub use machine::{Processors, Used, this_host};
 pub use paging::{Paging, PagingWatch};
 pub use queue::Queued;
 pub use rules::{Cause, CauseKind};
-pub use seen::{Earlier, Granted, Judged, Seen, Span};
+pub use seen::{Granted, Judged, Seen};
 pub use sharing::{Contended, OneDirectory, Shared};
+pub use time::{Earlier, Span};
 pub use trial::{
     LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, elsewhen, locks, swap,
     threads, trial, two_at_once,
