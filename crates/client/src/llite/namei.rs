@@ -339,7 +339,9 @@ impl Namespace {
                 Err(e) => return Err(e),
                 Ok(()) => {
                     self.attributes.removers.removed(cred.pid);
-                    self.lookahead.rows.removed(parent, name);
+                    if !self.attributes.removers.removes(cred.pid) {
+                        self.lookahead.rows.removed(parent, name);
+                    }
                     return Ok(());
                 }
             }

@@ -123,9 +123,10 @@ impl Names {
                 done => break done?,
             }
         };
-        if md.attr.is_file() && !self.attributes.removers.removes(cred.pid) {
-            // what is read has its size from its data
-            let sizes = !self.foresight.expects_read(dir);
+        if md.attr.is_file() {
+            // what is read has its size from its data, and what is removed needs none
+            let removes = self.attributes.removers.removes(cred.pid);
+            let sizes = !removes && !self.foresight.expects_read(dir);
             self.lookahead.found(cred, parent, name, sizes).await;
         }
         Ok((md, dir))

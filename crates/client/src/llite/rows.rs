@@ -275,7 +275,8 @@ impl Rows {
         }
     }
 
-    /// `name` in `dir` was removed by this client: who looks at names to remove them needs none ahead.
+    /// `name` in `dir` was removed by a program that is not known to go on with that: who looks at names to remove them, each by a program
+    /// of its own, needs none ahead.
     pub fn removed(&self, dir: Fid, name: &[u8]) {
         let mut table = self.0.lock();
         if table.rows.is_empty() {

@@ -220,6 +220,30 @@ async fn who_looks_and_removes_asks_for_nothing_ahead() {
     c.stop().await;
 }
 
+/// A program that goes on removing asks for each name by its removal alone, and for what the names are many at a time.
+#[tokio::test]
+async fn who_removes_a_row_asks_for_no_sizes() {
+    let c = at_rest(2, 100).await;
+    let fs = c.client().await;
+    let mut v = User::root(&fs);
+    v.cred.pid = 100;
+    let d = v.fid("d").await.unwrap();
+    let (_, n) = rpcs(&fs, async {
+        for i in 0..100 {
+            let name = format!("f{i}");
+            fs.lookup(&v.cred, d, name.as_bytes()).await.unwrap();
+            fs.unlink(&v.cred, d, name.as_bytes()).await.unwrap();
+        }
+    })
+    .await;
+    let of = |op: &str| n.iter().find(|(name, _)| name == op).map_or(0, |(_, n)| *n);
+    assert_eq!(of("MDS_REINT"), 100);
+    // the first are looked up and sized one by one
+    assert!((1..=6).contains(&of("MDS_BATCH")), "{n:?}");
+    assert!(of("LDLM_ENQUEUE") <= 30, "{n:?}");
+    c.stop().await;
+}
+
 /// One client looks at all files all the time while another one changes them: what that has changed, the first sees at once.
 #[tokio::test(start_paused = true)]
 async fn what_is_asked_for_ahead_beside_changes_is_never_old() {
