@@ -12,6 +12,7 @@ mod profile;
 mod rows;
 pub(crate) mod served;
 pub(crate) mod shared;
+pub(crate) mod steady;
 mod work;
 
 use crate::{setup, step};
@@ -77,6 +78,7 @@ pub(crate) fn of_mounts(
 ) -> Result<(), String> {
     match what {
         "peers" => peers::run(dir, beside, only),
+        "steady" => steady::run(dir, beside),
         _ => shared::run(dir, beside, only),
     }
 }

@@ -11,6 +11,7 @@ mod fuzz;
 mod hostile;
 mod long;
 mod power;
+mod programs;
 mod scale;
 mod setup;
 mod step;
@@ -38,9 +39,6 @@ enum Command {
         /// Only the cargo tests: no mounts, no real programs.
         #[arg(long)]
         quick: bool,
-        /// With cargo-nextest, where it can be had: every test in a process of its own.
-        #[arg(long)]
-        nextest: bool,
     },
     /// Check the sizes of files and functions, and the words of comments and pages.
     Tidy {
@@ -55,8 +53,9 @@ enum Command {
         /// names and streams 20 GiB; `originals`: the load generators beside the ior, mdtest, mib and mdsrate on the PATH; `peers`: Coral over TCP
         /// beside GlusterFS, MooseFS, a FUSE passthrough and the directory (root); `rpc`: one RPC between two processes beside an echo
         /// of its bytes; `scale`: many files: rates, starts, memory of the servers, space; `shared`: two mounts that write and read one
-        /// file, beside a file for each.
-        #[arg(value_parser = ["lnet", "memory", "originals", "peers", "router", "rpc", "scale", "shared"])]
+        /// file, beside a file for each; `steady`: small writes in random order beside a FUSE passthrough, and the servers' memory after
+        /// ten rounds.
+        #[arg(value_parser = ["lnet", "memory", "originals", "peers", "router", "rpc", "scale", "shared", "steady"])]
         what: Option<String>,
         /// Where the file system and the files to compare with are put.
         #[arg(long, default_value = "target/bench")]
@@ -156,7 +155,7 @@ fn main() -> ExitCode {
     let (started, inside) = (step::now(), std::env::var_os(conform::INSIDE).is_some());
     let done = match Cli::parse().command {
         Command::Demo => demo::run(),
-        Command::Test { quick, nextest } => test::run(quick, nextest),
+        Command::Test { quick } => test::run(quick),
         Command::Tidy { shrink } => tidy::run(shrink),
         Command::Bench {
             what: Some(what),
@@ -184,7 +183,7 @@ fn main() -> ExitCode {
             rows,
             beside,
             ..
-        } if matches!(&*what, "peers" | "shared") => {
+        } if matches!(&*what, "peers" | "shared" | "steady") => {
             bench::of_mounts(&what, &dir, beside.as_deref(), rows.as_deref())
         }
         Command::Bench {

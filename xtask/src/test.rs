@@ -1,11 +1,11 @@
 //! All tests.
 
-use crate::{conform, deny, setup, step, tidy};
+use crate::{conform, deny, programs, setup, step, tidy};
 use std::path::Path;
 use std::process::Command;
 
 /// Every test: first the checks of the sources, then the tests of the crates, then the real programs on real mounts.
-pub(crate) fn run(quick: bool, nextest: bool) -> Result<(), String> {
+pub(crate) fn run(quick: bool) -> Result<(), String> {
     if !quick {
         setup::everything()?;
         step::build_release()?;
@@ -26,14 +26,11 @@ pub(crate) fn run(quick: bool, nextest: bool) -> Result<(), String> {
         ],
     )?;
     if quick {
-        return crates(&["--lib", "--bins"], nextest, None);
+        return cargo_test(&["--lib", "--bins"]);
     }
     let coral = step::target_dir().join("release/coral");
-    let crates = match nextest {
-        // it runs no examples in documentation
-        true => crates(&[], true, Some(&coral)).and(cargo_test(&["--doc"], None)),
-        false => crates(&[], false, Some(&coral)),
-    };
+    // the examples in documentation are no programs
+    let crates = programs::run(Some(&coral)).and(cargo_test(&["--doc"]));
     let conform = conform::ours(&coral);
     let mut all = real_programs(&coral);
     all.args(["--files", "10000"])
@@ -60,30 +57,7 @@ fn real_programs(coral: &Path) -> Command {
     run
 }
 
-/// The tests of the crates, by the runner that is asked for and there.
-fn crates(which: &[&str], nextest: bool, coral: Option<&Path>) -> Result<(), String> {
-    if !nextest {
-        return cargo_test(which, coral);
-    }
-    setup::tools_of_developers();
-    let Some(runner) = setup::tool("cargo-nextest") else {
-        eprintln!("xtask: cargo-nextest is not there: cargo test runs the tests");
-        return cargo_test(which, coral);
-    };
-    let mut tests = Command::new(runner);
-    tests.args(["nextest", "run", "--workspace", "--locked"]);
-    step::run_in(with(&mut tests, which, coral))
-}
-
-fn cargo_test(which: &[&str], coral: Option<&Path>) -> Result<(), String> {
-    let mut tests = Command::new("cargo");
-    tests.args(["test", "--workspace", "--locked", "--no-fail-fast"]);
-    step::run_in(with(&mut tests, which, coral))
-}
-
-fn with<'a>(tests: &'a mut Command, which: &[&str], coral: Option<&Path>) -> &'a mut Command {
-    tests
-        .args(which)
-        .envs(coral.map(|c| ("CORAL_BIN", c)))
-        .current_dir(step::root())
+fn cargo_test(which: &[&str]) -> Result<(), String> {
+    let all = ["test", "--workspace", "--locked", "--no-fail-fast"];
+    step::run("cargo", &[&all, which].concat())
 }

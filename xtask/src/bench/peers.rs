@@ -11,9 +11,11 @@
 mod kind;
 
 use super::machine::{USER_HZ, drop_caches, warm_memory};
+use super::steady::printed;
 use super::work;
 use crate::{conform, setup, step};
-use kind::{KINDS, Kind};
+use kind::KINDS;
+pub(super) use kind::Kind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -108,8 +110,13 @@ const INSIDE: &str = "CORAL_PEERS_INSIDE";
 /// Address of the servers: one of them takes none of 127.0.0.0/8.
 const ADDRESS: &str = "10.99.0.1";
 
-/// `coral`: the program to measure; None: it is built. `only`: rows with one of these in their name.
-pub(crate) fn run(dir: &Path, coral: Option<&Path>, only: Option<&str>) -> Result<(), String> {
+/// Runs `what` with the directory and the program to measure, in a mount and a network namespace of its own. `coral`: that program; None:
+/// it is built.
+pub(super) fn inside(
+    dir: &Path,
+    coral: Option<&Path>,
+    what: impl FnOnce(&Path, &Path) -> Result<(), String>,
+) -> Result<(), String> {
     if std::env::var_os(INSIDE).is_none() {
         setup::fuse()?;
         if let Err(why) = setup::peers() {
@@ -128,14 +135,23 @@ pub(crate) fn run(dir: &Path, coral: Option<&Path>, only: Option<&str>) -> Resul
         .map_err(|e| format!("{}: {e}", dir.display()))?;
     ip(&["link", "set", "lo", "up"])?;
     ip(&["address", "add", &format!("{ADDRESS}/32"), "dev", "lo"])?;
+    what(&dir, coral)
+}
+
+/// `coral`: the program to measure; None: it is built. `only`: rows with one of these in their name.
+pub(crate) fn run(dir: &Path, coral: Option<&Path>, only: Option<&str>) -> Result<(), String> {
+    inside(dir, coral, |dir, coral| rows(dir, coral, only))
+}
+
+fn rows(dir: &Path, coral: &Path, only: Option<&str>) -> Result<(), String> {
     let (mut sides, mut missing) = (Vec::new(), Vec::new());
     for kind in KINDS {
         match kind.lacks() {
             Some(program) => missing.push(format!("{} ({program} is not here)", kind.name())),
-            None => sides.push(Side::up(*kind, &dir, coral)?),
+            None => sides.push(Side::up(*kind, dir, coral)?),
         }
     }
-    work::worker("pack", &dir, 0, TREE_FILES, &dir)?;
+    work::worker("pack", dir, 0, TREE_FILES, dir)?;
     let seed = u64::from(std::process::id());
     println!(
         "sides in random order, seed {seed}; {ROUNDS} rounds; medians, in brackets least and most"
@@ -144,12 +160,12 @@ pub(crate) fn run(dir: &Path, coral: Option<&Path>, only: Option<&str>) -> Resul
         println!("left out: {left}");
     }
     let wanted = |r: &Row| only.is_none_or(|list| list.split(',').any(|part| r.0.contains(part)));
-    let done = measure(&mut sides, seed, &dir, &wanted);
+    let done = measure(&mut sides, seed, dir, &wanted);
     let got = done.map(|got| table(&sides, &got, &wanted));
     for side in sides {
         side.down();
     }
-    let _ = std::fs::remove_file(work::tree(&dir));
+    let _ = std::fs::remove_file(work::tree(dir));
     got
 }
 
@@ -174,7 +190,7 @@ fn ip(args: &[&str]) -> Result<(), String> {
 }
 
 /// A file system that is up and mounted.
-struct Side {
+pub(super) struct Side {
     kind: Kind,
     dir: PathBuf,
     coral: PathBuf,
@@ -184,7 +200,7 @@ struct Side {
 }
 
 impl Side {
-    fn up(kind: Kind, dir: &Path, coral: &Path) -> Result<Side, String> {
+    pub(super) fn up(kind: Kind, dir: &Path, coral: &Path) -> Result<Side, String> {
         let dir = dir.join(kind.short());
         let _ = std::fs::remove_dir_all(&dir);
         for part in ["data", "mnt"] {
@@ -205,7 +221,7 @@ impl Side {
         Ok(side)
     }
 
-    fn mnt(&self) -> PathBuf {
+    pub(super) fn mnt(&self) -> PathBuf {
         self.dir.join("mnt")
     }
 
@@ -230,7 +246,7 @@ impl Side {
     }
 
     /// Nothing of what it had in memory is left: neither the client's nor the kernel's.
-    fn remount(&mut self) -> Result<(), String> {
+    pub(super) fn remount(&mut self) -> Result<(), String> {
         if self.kind.mounted_as().is_some() {
             self.kind.unmount(&self.dir, &self.coral)?;
             drop(self.client.take());
@@ -240,7 +256,7 @@ impl Side {
         Ok(())
     }
 
-    fn down(mut self) {
+    pub(super) fn down(mut self) {
         if let Err(why) = self.kind.unmount(&self.dir, &self.coral) {
             eprintln!("xtask: {why}");
         }
@@ -250,6 +266,35 @@ impl Side {
             drop(last);
         }
         let _ = std::fs::remove_dir_all(&self.dir);
+    }
+
+    /// Sum of a client's counters whose lines begin so and have `with` in them.
+    pub(super) fn counted(&self, begin: &str, with: &str) -> Result<u64, String> {
+        let text = printed(Command::new(&self.coral).arg("metrics").arg(self.mnt()))?;
+        let lines = text
+            .lines()
+            .filter(|l| l.starts_with(begin) && l.contains(with));
+        let values = lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok(values.sum::<f64>() as u64)
+    }
+
+    /// A parameter of the client.
+    pub(super) fn parameter(&self, name: &str) -> Result<f64, String> {
+        let mut get = Command::new(&self.coral);
+        get.args(["lctl", "--dir"]).arg(self.mnt());
+        let text = printed(get.args(["get_param", "-n", name]))?;
+        let value = text.lines().next().and_then(|l| l.trim().parse().ok());
+        value.ok_or_else(|| format!("{name} is no number: {text}"))
+    }
+
+    /// Memory of the process that serves Coral, in KiB.
+    pub(super) fn server_memory_kib(&self) -> Result<f64, String> {
+        let (pid, ..) = super::served::status(&self.coral, &self.dir.join("data"))?;
+        let path = format!("/proc/{pid}/status");
+        let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+        let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|l| l.split_whitespace().next()?.parse().ok());
+        kib.ok_or_else(|| format!("{path} tells no memory"))
     }
 
     fn measure(&mut self, row: &Row, scratch: &Path) -> Result<Got, String> {
@@ -306,7 +351,7 @@ fn fs_type(mnt: &Path) -> Result<Option<String>, String> {
 }
 
 /// CPU seconds of the whole machine that were not idle.
-fn machine_cpu() -> f64 {
+pub(super) fn machine_cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = text.lines().next().unwrap_or_default();
     let all: Vec<f64> = first

@@ -42,6 +42,7 @@ pub(crate) fn worker(
         "read" => read(&stream, amount, MIB),
         "read4k" => read(&stream, amount, PAGE),
         "random" => random(&stream, amount, job),
+        "randomwrite" => random_write(&stream, amount),
         "create" => create(&place, amount),
         "stat" => each(&place, amount, |p| std::fs::metadata(p).map(drop)),
         "openread" => each(&place, amount, |p| {
@@ -189,6 +190,23 @@ fn random(path: &Path, count: u64, job: u64) -> std::io::Result<()> {
         file.read_exact_at(&mut block, (x >> 33) % pages * PAGE as u64)?;
     }
     Ok(())
+}
+
+/// Writes each of so many pages of a new file once, in an order that looks like none, and syncs. The count is a power of two.
+fn random_write(path: &Path, pages: u64) -> std::io::Result<()> {
+    let (mask, half) = (pages - 1, pages.trailing_zeros() / 2);
+    // each step gives every number below the count once
+    let place = |i: u64| {
+        let mixed = i.wrapping_mul(0x9e37_79b1) & mask;
+        let mixed = mixed ^ (mixed >> half);
+        mixed.wrapping_mul(0x85eb_ca6b) & mask
+    };
+    let block = [7; PAGE];
+    let file = File::create(path)?;
+    for i in 0..pages {
+        file.write_all_at(&block, place(i) * PAGE as u64)?;
+    }
+    file.sync_all()
 }
 
 fn name(dir: &Path, i: u64) -> PathBuf {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::bench) enum Kind {
     /// A directory of the local file system, with nothing between.
     Directory,
     /// bindfs: FUSE in front of that directory, and no server.
@@ -97,7 +97,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 }
 
 impl Kind {
-    pub(super) fn name(self) -> &'static str {
+    pub(in crate::bench) fn name(self) -> &'static str {
         match self {
             Kind::Directory => "directory",
             Kind::Passthrough => "FUSE passthrough",
@@ -126,7 +126,7 @@ impl Kind {
     }
 
     /// A program it needs and that is not here.
-    pub(super) fn lacks(self) -> Option<&'static str> {
+    pub(in crate::bench) fn lacks(self) -> Option<&'static str> {
         let needed: &[&'static str] = match self {
             Kind::Directory | Kind::CoralInOne | Kind::Coral => &[],
             Kind::Passthrough => &["bindfs"],
