@@ -694,3 +694,27 @@ fn figures_of_two_units_are_not_added_up() {
     let said = "the sum 'all': 'a/rate' is in MiB/s and 'b/rate' is in 1/s: figures of different units cannot be added up";
     assert!(why.contains(said), "{why}");
 }
+
+/// What the record of a load generator says of ranks that stood still is beside its figures.
+#[test]
+fn ranks_that_stood_still_are_in_the_report() {
+    let tmp = tempfile::tempdir().unwrap();
+    let stood = r#"{"ranks": [2, 3], "process": 77, "host": "anna", "from_s": 1.5, "for_s": 7.25}"#;
+    let file = tmp.path().join("record");
+    let record = format!(r#"{{"complete": true, "stood_still": [{stood}]}}"#);
+    std::fs::write(&file, record).unwrap();
+    let plan = plan(&format!(
+        "name = 'still'\n[run]\nrepeats = 2\n[[roles]]\nname = 'w'\ncommand = ['sh', '-c', 'test {{rep}} = 1 || cp {} $CORAL_LAB_RECORD']\n",
+        file.display()
+    ));
+    let dir = tmp.path().join("run");
+    assert_eq!(run(&dir, &plan, &settings()), Ok(complete(2)));
+    let told = "repeat 2: w: ranks 2 to 3 (process 77 on anna) stood still for 7.2 s";
+    let report = report::of(&dir).unwrap();
+    assert_eq!(report.text.matches(told).count(), 1, "{}", report.text);
+    report.write(&dir).unwrap();
+    for file in ["report.html", "report.json"] {
+        let text = std::fs::read_to_string(dir.join(file)).unwrap();
+        assert_eq!(text.matches(told).count(), 1, "{file}");
+    }
+}

@@ -382,6 +382,7 @@ mod tests {
                 measures: vec![measure("n", "", 1.0), measure("rate", "ops/s", 7.0)],
                 stdout: String::new(),
                 stderr: String::new(),
+                stood_still: vec![],
             };
             let record = Record {
                 step: plan.steps[0].clone(),

@@ -13,6 +13,7 @@ use super::store::{Did, Measure, Record, RoleRecord, RunDir, StoreError};
 use super::tcp_watch::TcpWatch;
 use crate::clock;
 use crate::collect::{Samples, read_sadf};
+use crate::load::record::StoodStill;
 use crate::verdict::Processors;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -380,6 +381,7 @@ impl Runner<'_> {
             measures: vec![],
             stdout: relative(&role.stdout),
             stderr: relative(&role.stderr),
+            stood_still: role.record.as_deref().map_or(vec![], stood_still),
         };
         let said = || {
             let text = read_head(&role.stderr);
@@ -446,9 +448,21 @@ pub(super) fn rig_dir(run: &Path, settings: &Settings) -> PathBuf {
     settings.scratch.as_deref().unwrap_or(run).join("rig")
 }
 
+/// The record of a load generator, where there is one.
+fn read_record(file: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+/// Which ranks of a load generator stood still, as its record says.
+fn stood_still(record: &Path) -> Vec<String> {
+    let stood = read_record(record).map(|mut r| r["stood_still"].take());
+    let stood = stood.and_then(|s| serde_json::from_value::<Vec<StoodStill>>(s).ok());
+    stood.iter().flatten().map(StoodStill::told).collect()
+}
+
 /// Why a load generator did not do all that it was to do, as its record says: some go on where an operation fails, and end well.
 fn not_all(record: &Path) -> Option<String> {
-    let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).ok()?).ok()?;
+    let record = read_record(record)?;
     let why = record["why_incomplete"].as_str();
     (record["complete"] == false).then(|| why.unwrap_or("its record is incomplete").to_owned())
 }

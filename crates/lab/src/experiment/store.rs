@@ -113,6 +113,9 @@ pub struct RoleRecord {
     pub stdout: String,
     /// Its errors, in the run directory.
     pub stderr: String,
+    /// Which ranks of a load generator stood still, and how long.
+    #[serde(default)]
+    pub stood_still: Vec<String>,
 }
 
 /// One step that was made.
@@ -475,6 +478,7 @@ mod tests {
                 }],
                 stdout: "\u{f6}\u{20ac}".into(),
                 stderr: "e".into(),
+                stood_still: vec![],
             }],
             sums: vec![Measure {
                 name: "all".into(),

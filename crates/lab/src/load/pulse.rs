@@ -78,16 +78,6 @@ impl Stood {
         }
     }
 
-    /// In a sentence, for a reader of the record.
-    pub(super) fn told(&self) -> String {
-        format!(
-            "{} still for {:.1} s, from {:.1} s on: that is in the figures of the phases of that time",
-            self.process.does("stood", "stood"),
-            self.took().as_secs_f64(),
-            seconds(self.from_ns)
-        )
-    }
-
     fn took(&self) -> Duration {
         let until = self.until.unwrap_or_else(now);
         until.duration_since(self.since)

@@ -5,7 +5,8 @@
 
 use super::meter::{Latency, LatencySummary};
 use super::progress::Board;
-use serde::Serialize;
+use super::pulse::Process;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The format's name and version.
@@ -103,7 +104,7 @@ fn is_zero(n: &u64) -> bool {
 }
 
 /// A process that stood still, as after SIGSTOP.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoodStill {
     /// Its ranks; none: it only started the run, and ranks that met waited for it.
     pub ranks: Vec<u32>,
@@ -115,6 +116,19 @@ pub struct StoodStill {
     pub from_s: f64,
     /// Until it was heard again, was gone or the run was over, seconds: a second more than it stood still at most.
     pub for_s: f64,
+}
+
+impl StoodStill {
+    /// In a sentence, for a reader of figures.
+    pub fn told(&self) -> String {
+        let first = self.ranks.first().copied().unwrap_or(0);
+        let process = Process {
+            ranks: first..first + self.ranks.len() as u32,
+            pid: self.process,
+            host: self.host.clone(),
+        };
+        format!("{process} stood still for {:.1} s", self.for_s)
+    }
 }
 
 /// A rank in a phase.

@@ -1,7 +1,9 @@
 //! What a run says: its records put together by point and measure.
 
 use crate::clock::utc;
-use crate::experiment::{Event, Plan, Point, Record, RunDir, StepKind, StoreError, is_running};
+use crate::experiment::{
+    Event, Plan, Point, Record, RoleRecord, RunDir, Step, StepKind, StoreError, is_running,
+};
 use crate::stats::{Comparison, Summary, compare};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -124,6 +126,21 @@ impl Analysis {
                 _ => None,
             })
             .collect()
+    }
+
+    /// One line for each step in which ranks of a load generator stood still: its figures have that time in them.
+    pub fn stood_still(&self) -> Vec<String> {
+        let of_role = |step: &Step, role: &RoleRecord| {
+            let point = self.plan.points.iter().find(|p| p.id == step.point);
+            let label = point.map_or(step.point.as_str(), |p| &p.label);
+            let stood = role.stood_still.join("; ");
+            format!("{label}, repeat {}: {}: {stood}", step.rep, role.name)
+        };
+        let of_step = |r: &Record| -> Vec<String> {
+            let stood = r.roles.iter().filter(|role| !role.stood_still.is_empty());
+            stood.map(|role| of_role(&r.step, role)).collect()
+        };
+        self.records.iter().flat_map(of_step).collect()
     }
 
     /// When it began.

@@ -86,6 +86,9 @@ fn head(out: &mut String, a: &Analysis) {
     for name in &a.unmeasured {
         p(&format!("<span class=\"warn\">{}</span>", escape(name)));
     }
+    for stood in a.stood_still() {
+        p(&format!("<span class=\"warn\">{}</span>", escape(&stood)));
+    }
     if !spec.scaled_from.is_empty() {
         p(&format!(
             "Scaled down from {}.",

@@ -107,6 +107,7 @@ pub(crate) fn json(a: &Analysis) -> Value {
         "incomplete": a.incomplete(),
         "resumed": a.resumptions(),
         "unmeasured": a.unmeasured,
+        "stood_still": a.stood_still(),
         "steps_done": a.done,
         "steps": a.plan.steps.len(),
         "outlier_rule": OUTLIER_RULE,
@@ -255,6 +256,9 @@ pub(crate) fn text(a: &Analysis) -> String {
     }
     for name in &a.unmeasured {
         let _ = writeln!(out, "warning: {name}");
+    }
+    for stood in a.stood_still() {
+        let _ = writeln!(out, "warning: {stood}");
     }
     for r in a.resumptions() {
         let _ = writeln!(out, "{r}");

@@ -42,10 +42,12 @@ impl There {
         command
     }
 
-    /// Ends a process by force. It is not waited for: the connection of the process tells when it has ended.
-    fn kill(&self, pid: u32) {
+    /// Ends a process by force; false where that could not be begun. It is not waited for: the connection of the process tells when it
+    /// has ended.
+    fn kill(&self, pid: u32) -> bool {
         let mut kill = self.command(&format!("kill -KILL {pid}"));
-        let _ = kill.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let begun = kill.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        begun.is_ok()
     }
 }
 
@@ -125,9 +127,8 @@ impl Running {
                 let mut killed = self.killed_there.lock();
                 let own = still.iter().filter(|p| self.ranks.contains(&p.ranks.start));
                 for p in own {
-                    if !killed.contains(&p.pid) {
+                    if !killed.contains(&p.pid) && there.kill(p.pid) {
                         killed.push(p.pid);
-                        there.kill(p.pid);
                     }
                 }
             }

@@ -7,6 +7,7 @@ use super::own::{Own, Ranks};
 use super::place::{DIR, HOST, Launched, MEET, RANKS, RECORD};
 use super::{Clock, Connection, Duration, Group, Heard, Hub, Meeting, Process, Stood, hub, pulse};
 use super::{Ended, Ending, Failed, Local, Mounted, Run, Tool};
+use crate::load::record::StoodStill;
 use rustix::fs::Access;
 use std::fs;
 use std::io::{BufRead, Read};
@@ -188,12 +189,18 @@ pub(super) fn finish(
 
 /// Figures suffer where a rank stood still.
 fn say_who_stood_still(record: &mut serde_json::Value, meeting: &Meeting) {
-    let stood = meeting.stood();
-    let of_record: Vec<_> = stood.iter().map(Stood::as_record).collect();
-    record["stood_still"] = serde_json::to_value(of_record).unwrap_or_default();
+    let stood: Vec<_> = meeting.stood().iter().map(Stood::as_record).collect();
     if let Some(notes) = record["notes"].as_array_mut() {
-        notes.extend(stood.iter().map(|s| s.told().into()));
+        let note = |s: &StoodStill| {
+            format!(
+                "{}, from {:.1} s on: that is in the figures of the phases of that time",
+                s.told(),
+                s.from_s
+            )
+        };
+        notes.extend(stood.iter().map(|s| note(s).into()));
     }
+    record["stood_still"] = serde_json::to_value(stood).unwrap_or_default();
 }
 
 /// Writes a file of the run's own; of one that cannot be written whole nothing is left.
