@@ -696,6 +696,68 @@ mod tests {
         assert!(still(0.5, 0.5, None).causes.is_empty());
     }
 
+    /// Two quick operations have ended in 10 s, and a program waits for another one since 2 s.
+    #[test]
+    fn what_programs_wait_for_is_a_load() {
+        let idle = |of_programs, in_background, oldest_s| {
+            let seconds = 0.002;
+            let v = explain(&Facts {
+                window_s: 9.0,
+                asked_s: 10.0,
+                under_way: seconds / 9.0,
+                ops: vec![OpKind {
+                    op: "STAT".into(),
+                    count: 2,
+                    seconds,
+                }],
+                going: Some(Going {
+                    count: 1,
+                    oldest_s,
+                    seconds: oldest_s,
+                    usual_s: 5.0,
+                    quiet_s: 0.2,
+                    of_programs,
+                    in_background,
+                    ..Going::default()
+                }),
+                ..Facts::default()
+            });
+            assert!(v.causes.is_empty(), "{v}");
+            v.is_idle
+        };
+        assert!(!idle(false, false, 2.0));
+        assert!(idle(true, false, 2.0) && idle(false, true, 2.0) && idle(false, false, 0.1));
+    }
+
+    /// Others end all the time: of one that waits long only what is within the time that is judged is compared with them.
+    #[test]
+    fn a_long_wait_counts_no_more_than_the_time_that_is_judged() {
+        let still = |asked_s: f64| {
+            let v = explain(&Facts {
+                window_s: asked_s,
+                asked_s,
+                under_way: 8.0,
+                ops: vec![OpKind {
+                    op: "READ".into(),
+                    count: 8000,
+                    seconds: 8.0 * asked_s,
+                }],
+                going: Some(Going {
+                    count: 1,
+                    oldest_s: 640.0,
+                    seconds: 640.0,
+                    usual_s: 0.1,
+                    quiet_s: 0.01,
+                    ..Going::default()
+                }),
+                ..Facts::default()
+            });
+            v.causes.iter().any(|c| c.kind == CauseKind::StandsStill)
+        };
+        assert!(!still(10.0), "10 s of 90 s are one in nine");
+        assert!(still(600.0) == still(10.0));
+    }
+
     #[test]
     fn a_program_that_waits_for_a_program_is_no_stall() {
         let going = Going {
