@@ -496,6 +496,15 @@ fn ranks_of_a_foreign_launcher_end_where_rank_0_is_killed() {
     until("both write", || {
         transfers(&dir, "f.00000000") > 0 && transfers(&dir, "f.00000001") > 0
     });
+    let name = dir.path().file_name().expect("a name").to_string_lossy();
+    let job = name.trim_start_matches('.');
+    until("where they met is forgotten", || {
+        let all = fs::read_dir(std::env::temp_dir())
+            .expect("listed")
+            .flatten();
+        let mut names = all.map(|f| f.file_name().to_string_lossy().into_owned());
+        !names.any(|f| f.starts_with("coral-lab-") && f.contains(job))
+    });
     first.kill().expect("it is there");
     first.wait().expect("it ends");
     let said = end(other);

@@ -45,10 +45,13 @@ pub(super) fn foreign(
         let hub = Arc::new(hub(run, &meeting, local.clock, token));
         let (own, local) = (hub.clone(), &local);
         s.spawn(move || pulse::attend_own(&own, &local.process()));
-        s.spawn(move || hub::serve(s, listener, hub, 1..place.size, MEET_LIMIT));
+        s.spawn(move || {
+            hub::serve(s, listener, hub, 1..place.size, MEET_LIMIT);
+            // All are there. A process that ends by force later leaves no file.
+            drop(said);
+        });
         local.rank(0, place.size, Group::Here(meeting.clone()), local.clock)
     });
-    drop(said);
     let done = local.end(own, done);
     finish(run, own, &meeting, done)
 }
@@ -68,7 +71,7 @@ fn of_foreign(run: &Run, rank: u32, why: Failed) -> Failed {
     }
 }
 
-/// Removes the file that says where to meet, at the end of the run.
+/// Removes the file that says where to meet, when it is needed no longer.
 struct Said(Option<String>);
 
 impl Drop for Said {
