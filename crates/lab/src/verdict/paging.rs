@@ -21,7 +21,7 @@ const TAKERS: &str = "coral-fuse-";
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A client stands still whose threads are at work, or wait for pages, at so many of the looks while no operation ends.
-const AWAKE_LEAST: f64 = 0.5;
+const AWAKE_LEAST: f64 = 0.2;
 /// Pages in a second for which its threads have to have waited: a disk that is busy with all of them needs a tenth of a second each.
 const FAULTS_LEAST: f64 = 2.0;
 /// Seconds without the end of an operation that are told.
