@@ -287,9 +287,20 @@ impl Side {
         value.ok_or_else(|| format!("{name} is no number: {text}"))
     }
 
+    /// The process that serves Coral.
+    pub(super) fn server_pid(&self) -> Option<u32> {
+        let served = super::served::status(&self.coral, &self.dir.join("data"));
+        served.ok().map(|(pid, ..)| pid)
+    }
+
+    /// The client, where it stays in the foreground.
+    pub(super) fn client_pid(&self) -> Option<u32> {
+        self.client.as_ref().map(kind::Process::id)
+    }
+
     /// Memory of the process that serves Coral, in KiB.
     pub(super) fn server_memory_kib(&self) -> Result<f64, String> {
-        let (pid, ..) = super::served::status(&self.coral, &self.dir.join("data"))?;
+        let pid = self.server_pid().ok_or("the servers tell no process id")?;
         let path = format!("/proc/{pid}/status");
         let text = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
         let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
@@ -351,7 +362,7 @@ fn fs_type(mnt: &Path) -> Result<Option<String>, String> {
 }
 
 /// CPU seconds of the whole machine that were not idle.
-pub(super) fn machine_cpu() -> f64 {
+fn machine_cpu() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = text.lines().next().unwrap_or_default();
     let all: Vec<f64> = first

@@ -2,7 +2,8 @@
 //!
 //! Servers and mount are processes of their own, over the loopback, as for [`super::peers`].
 
-use super::peers::{Kind, Side, machine_cpu, middle};
+use super::machine::process_cpu;
+use super::peers::{Kind, Side, middle};
 use super::work;
 use crate::step;
 use std::path::Path;
@@ -62,27 +63,51 @@ fn random(ours: &Side, passthrough: Option<&Side>, scratch: &Path) -> Result<(),
         "OST_WRITE: {count:.0} ({low:.0} to {high:.0}); full ones of {full:.0} pages would be {least:.0}: ratio {:.2}",
         count / least
     );
-    let (cpu, low, high) = middle(ours_cpu);
-    println!(
-        "CPU of the machine, {}: {cpu:.1} us a write ({low:.1} to {high:.1})",
-        Kind::Coral.name()
+    let part = |all: &[Cost], of: fn(&Cost) -> f64| middle(all.iter().map(of).collect());
+    let show = |name: &str, what: &str, (cpu, low, high): (f64, f64, f64)| {
+        println!("CPU of {what}, {name}: {cpu:.1} us a write ({low:.1} to {high:.1})");
+        cpu
+    };
+    let ours = show(
+        Kind::Coral.name(),
+        "program and mount",
+        part(&ours_cpu, |c| c.client),
+    );
+    show(
+        Kind::Coral.name(),
+        "the servers",
+        part(&ours_cpu, |c| c.servers),
     );
     if !other_cpu.is_empty() {
-        let (other, low, high) = middle(other_cpu);
-        println!(
-            "CPU of the machine, {}: {other:.1} us a write ({low:.1} to {high:.1}): ratio {:.2}",
+        let other = show(
             Kind::Passthrough.name(),
-            cpu / other
+            "program and mount",
+            part(&other_cpu, |c| c.client),
         );
+        println!("ratio {:.2}", ours / other);
     }
     Ok(())
 }
 
-/// CPU of the whole machine for each write, in us, with what is left to be done when the fsync has ended.
-fn one(side: &Side, pages: u64, scratch: &Path) -> Result<f64, String> {
-    let before = machine_cpu();
+/// CPU time for each write, in us, with that of the fsync.
+struct Cost {
+    client: f64,
+    servers: f64,
+}
+
+fn one(side: &Side, pages: u64, scratch: &Path) -> Result<Cost, String> {
+    let servers = || match side.server_pid() {
+        Some(pid) => process_cpu(pid),
+        None => 0.0,
+    };
+    let client = || side.client_pid().map_or(0.0, process_cpu) + process_cpu(std::process::id());
+    let before = (client(), servers());
     work::worker("randomwrite", &side.mnt(), 0, pages, scratch)?;
-    Ok((machine_cpu() - before) / pages as f64 * 1e6)
+    let each = |s: f64| s / pages as f64 * 1e6;
+    Ok(Cost {
+        client: each(client() - before.0),
+        servers: each(servers() - before.1),
+    })
 }
 
 /// The same work again and again, and what the servers' process keeps of it.
@@ -93,6 +118,7 @@ fn rounds(ours: &mut Side, scratch: &Path) -> Result<(), String> {
     let mut all = Vec::new();
     for round in 1..=ROUNDS {
         let mnt = ours.mnt();
+        work::worker("create", &mnt, 0, FILES, scratch)?;
         work::worker("fill", &mnt, 0, FILES, scratch)?;
         work::worker("write", &mnt, 0, LARGE_MIB, scratch)?;
         ours.remount()?;

@@ -147,6 +147,7 @@ impl Tunables {
             add("max_dirty_mb", osc.grant().max_dirty() >> 20);
             add("idle_timeout", osc.import().idle_timeout().as_secs());
             add("max_rpcs_in_flight", osc.import().max_in_flight().into());
+            add("max_pages_per_rpc", (osc.rpc_bytes() / PAGE_BYTES) as u64);
             let kept = osc.kept_bytes();
             let value = format!(
                 "unstable_pages: {}\nunstable_mb: {}\n",

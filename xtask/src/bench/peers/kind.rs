@@ -43,6 +43,12 @@ const MOOSE_EMPTY: &str = "/var/lib/mfs/metadata.mfs.empty";
 /// A process that ends with its owner.
 pub(super) struct Process(Child);
 
+impl Process {
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Process {
     fn drop(&mut self) {
         // asked first: a chunk server writes down what it has

@@ -1,7 +1,7 @@
 //! What the stopwatch costs: the same work with it on and off, in turns of a few hundred operations of one process, and that in several
 //! processes one after the other, as where a process has its memory is worth more than what is measured.
 //!
-//! `stopwatch_cost [TURNS [ROW [PROCESSES]]]`: creates, and writes and reads of 4 KiB, through the client library and through a mount (which needs
+//! `coral-cost [TURNS [ROW [PROCESSES]]]`: creates, and writes and reads of 4 KiB, through the client library and through a mount (which needs
 //! /dev/fuse), client and servers in memory; with ROW only rows with that in their names. Each row has the CPU time of the whole
 //! process for an operation without the stopwatch, what it adds to that in the mean of the processes, and the least and the most that
 //! it added in one of them.
@@ -159,7 +159,7 @@ fn main() -> Result<(), Failed> {
         None => Ok(unless_said),
         Some(n) => n.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
             format!(
-                "{name} is '{n}', and has to be a number from 1 on: stopwatch_cost [TURNS [ROW [PROCESSES]]]"
+                "{name} is '{n}', and has to be a number from 1 on: coral-cost [TURNS [ROW [PROCESSES]]]"
             )
         }),
     }
