@@ -16,7 +16,7 @@ use coral_osd::{Batch, Kv, Label, OpenError, OsdFs, Table, TargetKind};
 const DIR_VAR: &str = "CORAL_OSD_DAMAGE_DIR";
 const BULK: Table = Table("bulk");
 const ROWS: Table = Table("rows");
-/// Enough for tables to be sorted to disk: a memtable is 16 MiB.
+/// Enough for tables to be sorted to disk: a memtable is 4 MiB.
 const BULK_ROWS: u64 = 3000;
 const ROUNDS: u64 = 40;
 /// The child syncs after so many commits.

@@ -16,6 +16,8 @@ use tokio::sync::mpsc;
 
 /// How long a process that runs may take to say its name, which every one is asked for where a mount point is meant.
 const NAME_LIMIT: Duration = Duration::from_secs(10);
+/// A process has made its socket so long after its directory.
+const STARTING: Duration = Duration::from_secs(60);
 
 /// The directory of this user's running nodes: `$XDG_RUNTIME_DIR/coral`, else `/tmp/coral-UID`.
 fn registry() -> PathBuf {
@@ -126,15 +128,32 @@ pub(crate) fn alive(pid: u32) -> bool {
 
 /// The process answers on its control socket.
 pub(crate) fn can_be_asked(pid: u32) -> bool {
-    answers(&registry().join(Owner::here(pid).socket()))
+    listens(&registry().join(Owner::here(pid).socket())) == Listens::Yes
 }
 
-/// Somebody listens there, also who is stopped.
-fn answers(socket: &Path) -> bool {
+/// Whether somebody listens at a socket.
+#[derive(Debug, PartialEq)]
+enum Listens {
+    /// Also who is stopped.
+    Yes,
+    No,
+    /// There is no socket that can be seen: it may lie on a mount of the process's own mount namespace, or be made just now.
+    Unseen,
+}
+
+fn listens(socket: &Path) -> Listens {
     match control::connect(socket, control::CONNECT_LIMIT) {
-        Ok(_) => true,
-        Err(e) => e.kind() == ErrorKind::WouldBlock,
+        Ok(_) => Listens::Yes,
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Listens::Yes,
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => Listens::No,
+        Err(_) => Listens::Unseen,
     }
+}
+
+/// Nothing has changed there for so long that nobody is about to make a socket.
+fn is_old(entry: &Path) -> bool {
+    let changed = std::fs::symlink_metadata(entry).and_then(|m| m.modified());
+    changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > STARTING))
 }
 
 /// Removes what processes left that were killed. A socket they were asked at may be another's by now, which was started in the
@@ -148,8 +167,12 @@ fn tidy(dir: &Path) {
         let is_dir = std::fs::symlink_metadata(&entry).is_ok_and(|m| m.is_dir());
         let is_left = match (owner.is_here(), is_dir) {
             (true, _) => !alive(owner.pid),
-            (false, true) => !answers(&entry.join("control.sock")),
-            (false, false) => !answers(&entry),
+            (false, true) => match listens(&entry.join("control.sock")) {
+                Listens::Yes => false,
+                Listens::No => true,
+                Listens::Unseen => is_old(&entry),
+            },
+            (false, false) => listens(&entry) == Listens::No,
         };
         if is_left {
             let _ = match is_dir {
@@ -243,13 +266,14 @@ fn running_in(dir: &Path) -> Vec<Running> {
         let Some(owner) = Owner::of(&link).filter(|_| is_socket) else {
             continue;
         };
-        match answers(&link) {
-            true => out.push(Running {
+        match listens(&link) {
+            Listens::Yes => out.push(Running {
                 pid: owner.is_here().then_some(owner.pid),
                 socket: std::fs::read_link(&link).unwrap_or(link),
             }),
             // A pid that was given to another process since.
-            false => drop(std::fs::remove_file(&link)),
+            Listens::No => drop(std::fs::remove_file(&link)),
+            Listens::Unseen => {}
         }
     }
     out.sort_by(|a, b| a.socket.cmp(&b.socket));
@@ -466,6 +490,24 @@ mod tests {
         ];
         want.sort();
         assert_eq!(left, want);
+    }
+
+    /// A process in another mount namespace has its socket where it cannot be seen from here, and one that starts has none yet: what
+    /// they are found by stays.
+    #[test]
+    fn who_cannot_be_seen_from_here_keeps_its_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = Owner::here(std::process::id());
+        let elsewhere = Owner {
+            inode: own.inode + 1,
+            ..own
+        };
+        for owner in [own, elsewhere] {
+            symlink("/nowhere/at/all.sock", dir.path().join(owner.socket())).unwrap();
+            std::fs::create_dir(dir.path().join(owner.dir())).unwrap();
+        }
+        assert_eq!(running_in(dir.path()), []);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4);
     }
 
     /// A process that is stopped takes connections until nobody has accepted so many, and answers none.

@@ -178,7 +178,7 @@ async fn step(
         4 => {
             if let Ok(f) = u.fid(&name).await {
                 let chmod = SetAttr {
-                    mode: Some(0o600 | rng.below(2) as u32 * 0o044),
+                    mode: Some(0o600 | (rng.below(2) as u32 * 0o044)),
                     ..Default::default()
                 };
                 let _ = u.fs.setattr(&u.cred, f, chmod, None).await;

@@ -36,7 +36,7 @@ use super::{journal, manifest};
 use crate::{Batch, OsdError, Table};
 
 /// Bytes of recent changes held in memory for each table before they are sorted to disk.
-const MEMTABLE_BYTES: u64 = 16 << 20;
+const MEMTABLE_BYTES: u64 = 4 << 20;
 /// Bytes of journals kept on disk before tables are flushed to let them go.
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 /// Has one row, which is written when much was sorted before the store is closed: of a row that was removed last, the sorted tables
