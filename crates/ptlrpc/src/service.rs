@@ -23,7 +23,7 @@ use coral_lnet::{Node, PortalHandler, PutEvent};
 use coral_stopwatch::{self as stopwatch, Watch};
 use coral_wire::coral::{KEPT_ATTRS, UNTOLD_OPEN};
 use coral_wire::ldlm::{LdlmIntent, it};
-use coral_wire::mds::{RecCreate, RecSetattr, ReintOp};
+use coral_wire::mds::{RecCreate, RecSetattr, ReintOp, open};
 use coral_wire::ost::{NiobufRemote, ObdFlags, Obdo, brw, md};
 use coral_wire::ptlrpc::{Message, PTL_RPC_MSG_REQUEST, opc};
 use futures_util::future::BoxFuture;
@@ -396,10 +396,15 @@ fn keeps(rec: &RecSetattr) -> bool {
     rec.opcode == ReintOp::SETATTR && rec.bias & KEPT_ATTRS != 0
 }
 
-/// It opens what was read under a lock which others may be waiting for, and wants no other.
+/// It opens what was read under a lock which others may be waiting for, wants no other and changes nothing.
 fn is_untold_open(rq: &ServerRequest) -> bool {
-    let opens = (rq.msg.get::<LdlmIntent>(2)).is_ok_and(|i| i.opc == it::OPEN);
-    opens && (rq.msg.get::<RecCreate>(3)).is_ok_and(|r| r.bias & UNTOLD_OPEN != 0)
+    let opens = || rq.msg.get::<LdlmIntent>(2).is_ok_and(|i| i.opc == it::OPEN);
+    let rec = || rq.msg.get::<RecCreate>(3);
+    opens() && rec().is_ok_and(|r| r.bias & UNTOLD_OPEN != 0 && only_reads(r.flags()))
+}
+
+fn only_reads(flags: u64) -> bool {
+    flags & !open::BY_FID == open::READ
 }
 
 /// Requests others may be waiting for.

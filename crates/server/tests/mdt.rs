@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coral_osd::{Kv, OsdMem, Table};
 use coral_server::mdt::{self, check::Problem, table};
 use coral_wire::connect::ConnectFlags2;
+use coral_wire::coral::{ANYONE, pack_time};
 use coral_wire::layout::{LOV_OFFSET_DEFAULT, Layout, LovMd};
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
 use coral_wire::mds::{MDS_DIR_END_OFF, attr as sa, disp, layout_intent, md, open as flag};
@@ -1419,6 +1420,63 @@ async fn open_handles_of_before_a_restart_are_known() -> TestResult {
     assert_eq!(opens(&rig), 0, "its open was replayed");
     rig.stop().await;
     clean(&rig.mem);
+    Ok(())
+}
+
+/// What was read under a lock is opened by who holds it, whatever its mode is by now, and by nobody else so; it is opened for nothing but
+/// reading. An access time without an open is taken of what everyone may read, and only such as have been.
+#[tokio::test]
+async fn what_was_read_without_a_word_is_opened_by_who_holds_its_lock() -> TestResult {
+    let rig = Rig::new(1).await;
+    let (c, d) = (rig.client("1@lo").await, rig.client("10.0.0.9@tcp").await);
+    let flags = flag::CREAT | flag::WRITE | flag::READ;
+    let o = c.open(Fid::ROOT, b"f", flags, 0o644).await?;
+    c.close(&o).await?;
+    let fid = o.body.fid1;
+    assert_ne!(o.body.valid & ANYONE, 0);
+    let held = Ibits(o.lock.expect("a lock comes with it"));
+    assert!(held.contains(Ibits::LOOKUP) && held.contains(Ibits::PERM));
+    let opens = || rig.mdt().ops.core.read().opens.handles_of(&fid);
+    for wrong in [
+        flag::WRITE,
+        flag::READ | flag::CREAT,
+        flag::READ | flag::TRUNC,
+    ] {
+        let refused = c.open_untold(fid, wrong, true).await.err();
+        assert_eq!(refused, Some(Errno::EPROTO), "{wrong:o}");
+    }
+    let wants_a_lock = c.open_untold(fid, flag::READ, false).await.err();
+    assert_eq!((wants_a_lock, opens()), (Some(Errno::EPROTO), 0));
+    let mode = async |mode| {
+        let chmod = c.setattr(fid, |r| (r.valid, r.mode) = (sa::MODE, mode));
+        chmod.await.map(drop)
+    };
+    c.user(1000, 1000)
+        .open_untold(fid, flag::READ, true)
+        .await?;
+    mode(0o100600).await?;
+    c.user(1000, 1000)
+        .open_untold(fid, flag::READ, true)
+        .await?;
+    let other = d.user(1000, 1000);
+    let refused = other.open_untold(fid, flag::READ, true).await.err();
+    assert_eq!((refused, opens()), (Some(Errno::EACCES), 2));
+    // nothing moves of what is its owner's alone, nor into the future
+    let atime = async || d.getattr(fid).await.map(|b| b.atime >> 30);
+    let was = atime().await? - 1000;
+    let set = c.setattr(fid, |r| {
+        (r.valid, r.atime) = (sa::ATIME | sa::ATIME_SET, pack_time(was, 0))
+    });
+    set.await?;
+    d.read_untold(fid, was + 100).await?;
+    assert_eq!(atime().await?, was);
+    mode(0o100444).await?;
+    d.read_untold(fid, 1 << 33).await?;
+    assert_eq!(atime().await?, was);
+    d.read_untold(fid, was + 100).await?;
+    assert_eq!(atime().await?, was + 100);
+    d.read_untold(Fid::ROOT, was + 100).await?;
+    rig.stop().await;
     Ok(())
 }
 

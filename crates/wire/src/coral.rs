@@ -35,8 +35,10 @@
 //!   setattr with [`KEPT_ATTRS`] in its bias and the handle of that open; ESTALE when the right has ended, as with an eviction. A
 //!   replay of such an open says `MDS_OPEN_CREATED`.
 //! * **opens for reading that it is not told of**: a client reads a file without an open while it holds a lock on its names (LOOKUP) and
-//!   everyone may read it by its mode, without an ACL. Before it gives that lock back it opens the file by its FID, with [`UNTOLD_OPEN`]
-//!   in the bias. The access time of such a read comes in an MDS_CLOSE without a handle, with [`UNTOLD_OPEN`] in the bias of its record.
+//!   everyone may read it by its mode, without an ACL, where the file's body says [`ANYONE`]. Before it gives that lock back it opens the
+//!   file by its FID, for reading alone, with [`UNTOLD_OPEN`] in the bias. From who holds the lock that open waits for nobody, and needs no
+//!   right: the file was open before. The access time of such a read comes in an MDS_CLOSE without a handle, with [`UNTOLD_OPEN`] in the
+//!   bias of its record.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
@@ -58,6 +60,8 @@ pub const KEPT_ATTRS: u32 = 1 << 31;
 /// Bias of an open by FID: the file has been read under a lock of the client's, which others may be waiting for; no lock is wanted. Of
 /// the record of a close: there was no open, and the access time is all that it brings.
 pub const UNTOLD_OPEN: u32 = 1 << 30;
+/// Valid bit of the body of a file: no user of this client is refused for being unknown.
+pub const ANYONE: u64 = 1 << 62;
 
 /// The rename fails with EEXIST when the target exists.
 pub const RENAME_NOREPLACE: u32 = 1;

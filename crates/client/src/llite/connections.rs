@@ -82,7 +82,7 @@ impl Connections {
     /// Gives all locks back and disconnects from all servers.
     pub async fn end(&self) {
         self.locks.kept.end();
-        self.locks.untold.forget(None);
+        self.locks.untold.end();
         disconnect(&self.servers.lmv, &self.servers.lov).await;
         self.mgc.disconnect().await;
     }

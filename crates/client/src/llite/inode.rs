@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use coral_wire::coral::ANYONE;
 use coral_wire::layout::LmvMd;
 use coral_wire::mds::{MdtBody, md};
 
@@ -36,6 +37,8 @@ pub(super) struct MdInode {
     pub version: u64,
     /// What the MDT heard of the size at a close, bytes; it need not be so any more.
     pub rough_size: Option<u64>,
+    /// A Coral MDT refuses no user of this client for being unknown.
+    pub anyone: bool,
 }
 
 impl Attr {
@@ -112,6 +115,7 @@ impl MdInode {
             shard: attr.is_dir() && super::shards::is_shard(a),
             version: if mdc.coral() { a.body.version } else { 0 },
             rough_size: (a.body.valid & md::FLLAZYSIZE != 0).then_some(a.body.size),
+            anyone: mdc.coral() && a.body.valid & ANYONE != 0,
         };
         me.set_blksize();
         Ok(me)

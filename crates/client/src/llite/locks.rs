@@ -137,6 +137,7 @@ impl LockHook for MdtHooks {
             let closed = locks.kept.closed(fid);
             let forgotten = forgotten(&self.locks);
             if local_only {
+                locks.untold.lost(fid);
                 // a server that is coming back would wait for this, and the request for the server
                 locks.late.send(fid);
             }
@@ -188,7 +189,9 @@ impl TargetHooks for MdtHooks {
             mdc.evicted();
         }
         if let Some(locks) = self.locks.upgrade() {
-            locks.untold.forget(mdc.as_ref());
+            if let Some(mdc) = &mdc {
+                locks.untold.evicted(mdc);
+            }
             locks.upcalls.tell(|| locks.cache.clear());
         }
     }

@@ -227,7 +227,7 @@ impl LustreXattrs {
         let ids = self.ids.of(cred, &[]).await;
         let mdc = self.servers.lmv.of(fid).await?;
         let now = self.servers.now();
-        let _taking = self.untold.taking(Some(fid), now).await;
+        let _taking = self.untold.taking(fid, now).await;
         Ok(mdc.rmfid(&ids, fid, now).await?)
     }
 

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use coral_ldlm::LockRef;
 use coral_wire::Errno;
@@ -43,6 +44,13 @@ pub(super) struct MdtOpen {
     now: tokio::sync::Mutex<Now>,
     under: Mutex<Under>,
 }
+
+/// A generation that no import has.
+const NEVER: u64 = u64::MAX;
+/// So often the MDT is told of an open that it cannot take, for want of room as a rule, and with this pause: who waits for the lock has
+/// patience for longer.
+const TELLS: u32 = 10;
+const TELL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether the MDT knows of an open.
 enum Under {
@@ -132,9 +140,29 @@ impl MdtOpen {
     }
 
     /// Nothing depends on the lock any more.
-    pub fn let_go(&self) {
-        // the lock goes when nothing is locked here
-        drop(std::mem::replace(&mut *self.under.lock(), Under::Told));
+    fn let_go(&self) {
+        let held = std::mem::replace(&mut *self.under.lock(), Under::Told);
+        // now that nothing is locked here
+        drop(held);
+    }
+
+    /// The lock is lost, or of no use: where the MDT was not told, the file is to be opened at its next use.
+    pub fn lose(&self) {
+        let mut under = self.under.lock();
+        if matches!(*under, Under::Untold(_)) {
+            self.generation.store(NEVER, Ordering::Release);
+            let held = std::mem::replace(&mut *under, Under::Told);
+            drop(under);
+            drop(held);
+        }
+    }
+
+    /// Others want the lock back under which it is open.
+    pub fn is_asked_back(&self) -> bool {
+        match &*self.under.lock() {
+            Under::Untold(Some(lock)) => lock.is_blocked(),
+            _ => false,
+        }
     }
 
     /// The MDT need not know of it.
@@ -145,16 +173,22 @@ impl MdtOpen {
     /// Tells the MDT of it, if it does not know. The lock under which it was open may go then.
     pub async fn tell(&self, time: Timespec) {
         let mut now = self.now.lock().await;
+        let mut tries = 0..TELLS;
         // after an eviction it is opened at its next use
-        if self.is_untold() && self.is_current() {
+        while self.is_untold() && self.is_current() && tries.next().is_some() {
             let generation = self.mdc.import().generation();
             let opened = self.mdc.open_untold(&self.ids, self.fid, self.bits, time);
-            if let Err(error) = self.is_again(&mut now, generation, opened.await) {
-                tracing::debug!(%error, fid = %self.fid, "telling of an open");
-                self.generation.fetch_sub(1, Ordering::AcqRel);
-            }
+            let error = match opened.await {
+                Err(e) if !e.is(Errno::ENOENT) && !e.is(Errno::ESTALE) => e,
+                told => {
+                    let _ = self.is_again(&mut now, generation, told);
+                    return self.let_go();
+                }
+            };
+            tracing::debug!(%error, fid = %self.fid, "telling of an open");
+            tokio::time::sleep(TELL_PAUSE).await;
         }
-        self.let_go();
+        self.lose();
     }
 
     /// MDS_OPEN bits of it.
@@ -281,6 +315,9 @@ impl MdtOpen {
         }
         if now.gone {
             return Err(Refusal::ClosedByEviction.into());
+        }
+        if now.handle.load(Ordering::Acquire) == 0 {
+            return Ok(()); // the MDT never knew of it
         }
         let open = now.open(self.fid);
         Ok(self.mdc.close(&open, self.mode, atime, size).await?)

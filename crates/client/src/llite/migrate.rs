@@ -129,7 +129,7 @@ impl Migrations {
         let me = self.clone();
         finish(async move {
             let dirs = [found.at, found.to];
-            let _taking = me.untold.taking(Some(found.fid), me.servers.now()).await;
+            let _taking = me.untold.taking(found.fid, me.servers.now()).await;
             let _change = me.changes.begin(&dirs);
             let done = mdc.migrate(&ids, parent, &rq.name, fid, &args).await;
             dirs.iter().for_each(|d| me.cache.doubt(*d));

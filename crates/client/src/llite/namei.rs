@@ -361,7 +361,10 @@ impl Namespace {
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
             me.late.sent_of_name(&me.cache, parent, &name).await;
-            let _taking = me.taking(parent, &name).await;
+            let _taking = match dir {
+                true => None,
+                false => Some(me.taking(&[(parent, &name)]).await),
+            };
             let victim = me.victim_of(parent, &name);
             let kept = victim.fid.and_then(|fid| me.kept.lend(fid, &mdc));
             let _change = me.changes.begin(&[parent]);
@@ -477,7 +480,7 @@ impl Namespace {
             for (dir, name) in [(parent, &name), (new_parent, &new_name)] {
                 me.late.sent_of_name(&me.cache, dir, name).await;
             }
-            let _taking = me.taking(new_parent, &new_name).await;
+            let _taking = me.taking(&[(parent, &name), (new_parent, &new_name)]).await;
             let moved = me.cache.name_of(parent, &name);
             let victim = me.is_to_lose(new_parent, &new_name);
             let _change = me.changes.begin(&[parent, new_parent]);
@@ -523,15 +526,21 @@ impl Namespace {
         .await
     }
 
-    /// What `name` stands for is to lose it: its MDT hears of those who read it.
-    async fn taking(&self, dir: Fid, name: &[u8]) -> Taking {
-        let victim = match self.cache.lookup(dir, name) {
+    /// What these names stand for is to lose them, or to move: the MDTs hear of those who read it.
+    async fn taking(&self, names: &[(Fid, &[u8])]) -> Taking {
+        let (taking, beside_others) = self.untold.begin_taking();
+        // from here on nothing more is opened
+        let victim = |(dir, name): &(Fid, &[u8])| match self.cache.lookup(*dir, name) {
             Lookup::Hit(k) => Some(k.md.attr.fid),
             Lookup::Name(fid) => Some(fid),
             Lookup::Absent => Some(Fid::ZERO),
             Lookup::Unknown => None,
         };
-        self.untold.taking(victim, self.servers.now()).await
+        let victims: Option<Vec<Fid>> = names.iter().map(victim).collect();
+        let victims = victims.filter(|_| !beside_others);
+        let now = self.servers.now();
+        self.untold.told(victims.as_deref(), now).await;
+        taking
     }
 
     /// What `name` stands for, as far as is known, with what locks may be held on.

@@ -152,20 +152,25 @@ impl Opens {
         flags: u32,
     ) -> Option<Arc<FileHandle>> {
         let (md, bits) = (self.cache.known(fid)?.md, mds_flags(flags));
-        if !may_be_untold(bits, &md.attr, &md.acl, &md.layout) {
+        if !may_be_untold(bits, &md) {
             return None;
         }
         let mdc = self.servers.lmv.of(fid).await.ok()?;
         let at_mdt = (mdc.coral()).then(|| self.untold.open(&mdc, ids, &md.attr))??;
         // as it is now that the lock cannot go
         let now = self.cache.known(fid);
-        let now = now.filter(|n| may_be_untold(bits, &n.md.attr, &n.md.acl, &n.md.layout));
+        let now = now.filter(|n| may_be_untold(bits, &n.md));
         match now {
             Some(Known {
                 mut md, objects, ..
             }) => {
                 md.rough_size = objects.map(|o| o.size).or(md.rough_size);
-                Some(self.handle_on(at_mdt, &md, flags, false).await)
+                let fh = self.handle_on(at_mdt, &md, flags, false).await;
+                if fh.at_mdt.is_asked_back() {
+                    // perhaps before there was an open file to be told that its layout is lost
+                    fh.inode.layout_lost();
+                }
+                Some(fh)
             }
             None => {
                 self.untold.closed(&at_mdt);

@@ -5,11 +5,13 @@
 //! other. Lustre's client asks for each open that no OPEN lock of its own covers (`ll_file_open` in `lustre/llite/file.c`).
 //!
 //! # Invariants
-//! - Only what everyone may read by its mode is opened so, without an ACL: whoever asks, and whoever the MDT takes that one for, may.
+//! - Only what everyone may read by its mode is opened so, without an ACL, where the MDT refuses nobody for being unknown: whoever asks, and
+//!   whoever the MDT takes that one for, may.
 //! - The lock is in use as long as there is such an open under it, so it is not given back before the MDT knows of the open.
 //! - Removals and renames of this client call none of its own locks back. Before one is sent, the MDT is told of the opens of what loses
-//!   a name, or of all where that is not known; until it is answered, nothing more is opened so.
-//! - After an eviction such an open is made at its next use, as every other is ([`MdtOpen::ensure`]).
+//!   a name, or of all where that is not known, or where another is under way; until it is answered, nothing more is opened so.
+//! - Where the lock goes without a callback, as with an eviction, or the MDT could not be told, such an open is made at its next use, as
+//!   every other is ([`MdtOpen::ensure`]).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -17,12 +19,13 @@ use std::sync::{Arc, Weak};
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
 use coral_wire::mds::open;
-use futures_util::future::join_all;
+use futures_util::StreamExt;
 use parking_lot::Mutex;
 
+use super::inode::MdInode;
 use super::mdt_open::MdtOpen;
 use super::types::Attr;
-use crate::lov::{FileLayout, Form};
+use crate::lov::Form;
 use crate::mdc::{Ids, Mdc};
 use crate::time::Timespec;
 
@@ -31,6 +34,10 @@ const READABLE: u32 = 0o444;
 /// What the lock is on: the names, who may read, and the objects.
 const COVERED: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0 | Ibits::LAYOUT.0);
 
+/// Files open so at most: an MDT has room for some times as many opens of a client.
+const MOST: usize = 65_536;
+/// Told of at a time.
+const TOLD_AT_ONCE: usize = 16;
 /// Below so many files nothing is swept out.
 const SWEPT_LEAST: usize = 1024;
 
@@ -68,14 +75,15 @@ impl Drop for Taking {
 }
 
 /// Whether what is covered so may be opened with these MDS_OPEN bits and the MDT not be told.
-pub(super) fn may_be_untold(bits: u64, attr: &Attr, acl: &[u8], layout: &FileLayout) -> bool {
+pub(super) fn may_be_untold(bits: u64, md: &MdInode) -> bool {
     bits == open::READ
-        && attr.is_file()
-        && attr.nlink > 0
-        && attr.mode & READABLE == READABLE
-        && acl.is_empty()
-        && layout.form == Form::Objects
-        && !layout.has_dom()
+        && md.anyone
+        && md.attr.is_file()
+        && md.attr.nlink > 0
+        && md.attr.mode & READABLE == READABLE
+        && md.acl.is_empty()
+        && md.layout.form == Form::Objects
+        && !md.layout.has_dom()
 }
 
 impl UntoldOpens {
@@ -85,7 +93,7 @@ impl UntoldOpens {
         let opened = MdtOpen::untold(mdc.clone(), open::READ, ids, attr);
         {
             let mut state = self.0.lock();
-            if state.takers > 0 || state.ended {
+            if state.takers > 0 || state.ended || state.by_fid.len() >= MOST {
                 return None;
             }
             if state.by_fid.len() > SWEPT_LEAST.max(2 * state.swept) {
@@ -94,6 +102,9 @@ impl UntoldOpens {
                 state.swept = state.by_fid.len();
             }
             let all = state.by_fid.entry(fid).or_default();
+            if all.len() == all.capacity() {
+                all.retain(|o| o.strong_count() > 0);
+            }
             all.push(Arc::downgrade(&opened));
         }
         // from here on whoever wants the lock back finds the open
@@ -135,37 +146,57 @@ impl UntoldOpens {
         }
     }
 
-    /// This client is about to take a name of `victim` away, or of what is not known. When this returns the MDT knows of its opens.
-    pub async fn taking(self: &Arc<Self>, victim: Option<Fid>, now: Timespec) -> Taking {
-        let (taking, opens) = {
-            let mut state = self.0.lock();
-            state.takers += 1;
-            let opens = match victim {
-                Some(fid) => state.of(fid),
-                None => {
-                    let all = state.by_fid.keys().copied().collect::<Vec<_>>();
-                    all.into_iter().flat_map(|fid| state.of(fid)).collect()
-                }
-            };
-            (Taking(self.clone()), opens)
+    /// This client is about to take names away: nothing is opened so until what is returned is dropped. True: another is about it too.
+    pub fn begin_taking(self: &Arc<Self>) -> (Taking, bool) {
+        let mut state = self.0.lock();
+        state.takers += 1;
+        (Taking(self.clone()), state.takers > 1)
+    }
+
+    /// When this returns the MDT knows of the opens of these files; None: of all.
+    pub async fn told(&self, victims: Option<&[Fid]>, now: Timespec) {
+        let opens: Vec<Arc<MdtOpen>> = {
+            let state = self.0.lock();
+            let all = || state.by_fid.keys().copied().collect();
+            let fids: Vec<Fid> = victims.map_or_else(all, <[Fid]>::to_vec);
+            fids.into_iter().flat_map(|fid| state.of(fid)).collect()
         };
-        join_all(opens.iter().map(|open| open.tell(now))).await;
+        futures_util::stream::iter(opens)
+            .for_each_concurrent(TOLD_AT_ONCE, |open| async move { open.tell(now).await })
+            .await;
+    }
+
+    /// The same for one file that this client takes away by its FID.
+    pub async fn taking(self: &Arc<Self>, victim: Fid, now: Timespec) -> Taking {
+        let (taking, _) = self.begin_taking();
+        self.told(Some(&[victim]), now).await;
         taking
     }
 
-    /// The MDT has forgotten this client, or the mount ends: nothing holds a lock any more.
-    pub fn forget(&self, mdc: Option<&Arc<Mdc>>) {
-        let mut state = self.0.lock();
-        state.ended |= mdc.is_none();
-        let all = std::mem::take(&mut state.by_fid);
-        for (fid, opens) in all {
-            let (gone, stay): (Vec<_>, Vec<_>) = (opens.into_iter().filter_map(|o| o.upgrade()))
-                .partition(|o| mdc.is_none_or(|m| Arc::ptr_eq(m, &o.mdc)));
-            gone.iter().for_each(|o| o.let_go());
-            if !stay.is_empty() {
-                let stay = stay.iter().map(Arc::downgrade).collect();
-                state.by_fid.insert(fid, stay);
-            }
-        }
+    /// The lock of a file has gone without a callback.
+    pub fn lost(&self, fid: Fid) {
+        let opens = self.0.lock().of(fid);
+        opens.iter().for_each(|o| o.lose());
+    }
+
+    /// This MDT has forgotten the client.
+    pub fn evicted(&self, mdc: &Arc<Mdc>) {
+        self.lost_where(|o| Arc::ptr_eq(&o.mdc, mdc));
+    }
+
+    /// The mount ends: nothing holds a lock any more.
+    pub fn end(&self) {
+        self.0.lock().ended = true;
+        self.lost_where(|_| true);
+    }
+
+    fn lost_where(&self, lost: impl Fn(&MdtOpen) -> bool) {
+        let opens: Vec<Arc<MdtOpen>> = {
+            let state = self.0.lock();
+            let all = state.by_fid.values().flatten();
+            all.filter_map(Weak::upgrade).collect()
+        };
+        let lost = opens.iter().filter(|o| lost(o));
+        lost.for_each(|o| o.lose());
     }
 }

@@ -107,11 +107,10 @@ async fn only_what_everyone_may_read_is_opened_so() {
 #[tokio::test(start_paused = true)]
 async fn what_is_open_stays() {
     let c = Cluster::start(2, 1, 1 << 20).await;
-    let (u, v) = (
-        User::root(&c.remote_client().await),
-        User::root(&c.remote_client().await),
-    );
-    for who in [&u, &v] {
+    let mount = c.remote_client().await;
+    let (root, v) = (User::root(&mount), User::root(&c.remote_client().await));
+    let u = User::new(&mount, 1000, 1000);
+    for who in [&root, &v] {
         for how in 0..4 {
             let f = v.put("f", &content(how)).await.unwrap();
             u.stat("f").await.unwrap();
@@ -146,6 +145,15 @@ async fn what_is_open_stays() {
         }
     }
     c.stop().await;
+}
+
+/// Whoever asks may change the root directory.
+async fn open_to_all(root: &User) {
+    let chmod = SetAttr {
+        mode: Some(0o777),
+        ..Default::default()
+    };
+    set(root, root.fs.root(), chmod).await;
 }
 
 /// What somebody has open, and what it has to read there.
@@ -238,9 +246,16 @@ async fn in_any_order_what_is_open_is_read() {
     for seed in 0..number("CORAL_SEEDS", 40) {
         let c = Cluster::start_seeded(2, 1, 1 << 20, seed, "").await;
         let (near, far) = (c.client().await, c.remote_client().await);
-        // two programs of one mount, and one of another
-        let users = [User::root(&near), User::root(&near), User::root(&far)];
-        work(&c, seed, &users, 80, Duration::from_millis(3)).await;
+        // three programs of one mount, and one of another
+        let users = [
+            User::root(&near),
+            User::root(&near),
+            User::new(&near, 1000, 1000),
+            User::root(&far),
+        ];
+        open_to_all(&users[0]).await;
+        let pause = Duration::from_millis(seed % 3);
+        work(&c, seed, &users, 80, pause).await;
         c.stop().await;
     }
 }
@@ -277,6 +292,77 @@ async fn a_restart_takes_nothing_from_who_reads() {
         nothing_is_left(&c).await;
         c.stop().await;
     }
+}
+
+/// Its maker has the file open still, but no lock on it any more, when the MDT is started again; and replaces it.
+#[tokio::test(start_paused = true)]
+async fn a_restart_with_its_maker_there_holds_nobody_up() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let (u, v) = (
+        User::root(&c.remote_client().await),
+        User::root(&c.remote_client().await),
+    );
+    let made = v.create("log", libc::O_RDWR).await.unwrap();
+    v.write(&made, 0, &content(1)).await.unwrap();
+    v.fs.fsync(&made, false).await.unwrap();
+    let chmod = SetAttr {
+        mode: Some(0o664),
+        ..Default::default()
+    };
+    set(&u, made.fid(), chmod).await;
+    u.stat("log").await.unwrap();
+    let fh = open(&u, made.fid()).await.unwrap();
+    assert!(c.mdt().ops.core.read().opens.len() == 1);
+    let c = c.kill_and_restart().await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    v.put("new", b"2").await.unwrap();
+    let begun = tokio::time::Instant::now();
+    v.rename("new", "log", 0).await.unwrap();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    assert_eq!(c.mdt().target.stats().evictions.value(), 0);
+    assert!(u.read(&fh, 0, 1 << 20).await.unwrap() == content(1));
+    u.close(&fh).await.unwrap();
+    v.close(&made).await.unwrap();
+    v.unlink("log").await.unwrap();
+    nothing_is_left(&c).await;
+    c.stop().await;
+}
+
+/// The MDT has no room for the opens of which it hears: who reads has the file, or is told that it has not.
+#[tokio::test(start_paused = true)]
+async fn where_the_mdt_has_no_room_nobody_reads_what_is_not_there() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let (u, v) = (
+        User::root(&c.remote_client().await),
+        User::root(&c.remote_client().await),
+    );
+    let mut open_files = Vec::new();
+    for n in 0..5 {
+        let f = v.put(&format!("f{n}"), &content(n)).await.unwrap();
+        u.stat(&format!("f{n}")).await.unwrap();
+        open_files.push(open(&u, f).await.unwrap());
+    }
+    c.mdt().ops.core.write().opens.limits.client = 2;
+    for n in 0..5 {
+        v.unlink(&format!("f{n}")).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let mut there = 0;
+    for (n, fh) in open_files.iter().enumerate() {
+        match u.read(fh, 0, 1 << 20).await {
+            Ok(data) => {
+                assert!(data == content(n as u32), "{n}");
+                there += 1;
+            }
+            Err(e) => assert_eq!(e, Errno::EIO),
+        }
+        let _ = u.close(fh).await;
+    }
+    assert_eq!(there, 2);
+    assert_eq!(c.mdt().target.stats().evictions.value(), 0);
+    nothing_is_left(&c).await;
+    c.stop().await;
 }
 
 /// A client that the MDT has thrown out opens at the next use what it had open, where it is there.

@@ -2,15 +2,20 @@
 //!
 //! What a close of Lustre may do besides (swapping or merging layouts, releasing a file to an archive) is not there.
 
-use coral_wire::Errno;
 use coral_wire::coral::{ATIME_DIFF_S, UNTOLD_OPEN};
 use coral_wire::mds::{CloseData, MdtBody, MdtIoepoch, RecSetattr, attr as sa, bias};
+use coral_wire::{Errno, Fid};
 
+use super::acl;
 use super::attr;
 use super::ctx::{Answer, Ctx};
 use super::namespace;
-use super::store::{MdtResult, Txn};
+use super::record::Inode;
+use super::store::{MdtResult, Store, Txn};
 use crate::target::reads_only;
+
+/// What everyone may read by its mode.
+const READABLE: u32 = 0o444;
 
 impl Ctx {
     /// MDS_CLOSE: times and lazy size come with it; the last close of an orphan destroys it.
@@ -82,11 +87,17 @@ impl Ctx {
         let idle = self.rq.replay_committed() || reads_only(&self.rq);
         let core = self.core();
         let mut t = Txn::new(&core.store);
+        let (now, _) = self.rq.target.node().wall_time();
+        let atime = self.setattr_of(rec).atime;
         let set = attr::MdAttr {
-            atime: self.setattr_of(rec).atime,
+            atime: atime.filter(|at| at.secs <= now + ATIME_DIFF_S),
             ..attr::MdAttr::default()
         };
-        let found = t.find(&rec.fid)?.filter(|&h| t.ino(h).is_reg());
+        // of nothing else a client need say that it has read it
+        let found = match t.find(&rec.fid)? {
+            Some(h) if has_untold_readers(&core.store, &rec.fid, t.ino(h))? => Some(h),
+            _ => None,
+        };
         let moves = |h| attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
         match found.filter(|_| !idle).is_some_and(moves) {
             true => self.commit(t, &mut a)?,
@@ -108,4 +119,10 @@ impl Ctx {
         }
         Ok(a)
     }
+}
+
+/// Whether a client may read such a file and the MDT not be told.
+fn has_untold_readers(store: &Store, fid: &Fid, ino: &Inode) -> MdtResult<bool> {
+    let plain = ino.is_reg() && ino.nlink > 0 && ino.mode & READABLE == READABLE;
+    Ok(plain && store.xattr(fid, ino, acl::ACCESS)?.is_none())
 }

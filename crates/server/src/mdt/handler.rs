@@ -290,9 +290,12 @@ impl MdtOps {
 
     async fn serve(self: Arc<Self>, rq: TargetRequest) {
         let mut cx = Ctx::new(self, rq);
-        let result = match cx.identify().await {
-            Ok(()) => cx.dispatch().await,
-            Err(e) => Err(e),
+        let result = match cx.untold_open() {
+            Some(done) => done,
+            None => match cx.identify().await {
+                Ok(()) => cx.dispatch().await,
+                Err(e) => Err(e),
+            },
         };
         cx.finish(result).await;
     }

@@ -5,6 +5,7 @@
 //! that lost its last name meanwhile is still there as an orphan.
 
 mod layout;
+mod untold;
 
 use bytes::Bytes;
 use coral_wire::coral::KEEPS_ATTRS;

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use coral_wire::Fid;
+use coral_wire::coral::ANYONE;
 use coral_wire::layout::LmvMdHead;
 use coral_wire::mds::{MdtBody, md};
 
@@ -86,6 +87,9 @@ impl Ctx {
             projid: self.view.to_client(IdType::Projid, ino.projid),
             ..MdtBody::default()
         };
+        if self.coral && ino.is_reg() && self.view.denies_nobody() {
+            b.valid |= ANYONE;
+        }
         if !ino.is_reg() {
             b.valid |= md::FLSIZE | md::FLBLOCKS | md::FLRDEV;
         } else if ino.lov.is_empty() {

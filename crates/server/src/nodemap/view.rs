@@ -56,6 +56,11 @@ impl View {
         self.0.as_ref().is_some_and(|m| m.deny_unknown) && self.squashes(IdType::Uid, uid)
     }
 
+    /// Whether none of its users is refused for being unknown.
+    pub fn denies_nobody(&self) -> bool {
+        self.0.as_ref().is_none_or(|m| !m.deny_unknown)
+    }
+
     /// Whether the client is not believed that its users may reach the files whose FIDs it names.
     pub fn guards_links(&self) -> bool {
         self.0.as_ref().is_some_and(|m| !m.trusted)

@@ -10,6 +10,7 @@ use coral_lnet::{Nid, Node};
 use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
+use coral_wire::coral::{UNTOLD_OPEN, pack_time};
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmType, Policy, it};
 use coral_wire::mds::*;
 use coral_wire::ost::{ObdStatfs, md};
@@ -506,6 +507,57 @@ impl Client {
         };
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
             .push(&epoch)
+            .push(&rec)
+            .push_empty();
+        self.call(rq.replayable()).await.map(drop)
+    }
+
+    /// Tells of the open of a file that was read under a lock; `held`: with no lock wanted.
+    pub async fn open_untold(&self, fid: Fid, flags: u64, held: bool) -> Result<Found, Errno> {
+        let mut rec = self.rec_create(fid, 0);
+        rec.opcode = ReintOp::OPEN;
+        rec.fid2 = fid;
+        rec.bias = UNTOLD_OPEN;
+        rec.set_flags(flags | open::BY_FID);
+        let flags = match held {
+            true => LdlmFlags::HAS_INTENT | LdlmFlags::INTENT_ONLY,
+            false => LdlmFlags::HAS_INTENT,
+        };
+        let dlm = coral_wire::ldlm::LdlmRequest {
+            flags,
+            count: 1,
+            ..Default::default()
+        };
+        let mut rq = Request::new(portal::MDS_REQUEST, opc::LDLM_ENQUEUE)
+            .push_bytes(dlm.to_bytes())
+            .push(&LdlmIntent { opc: it::OPEN })
+            .push(&rec)
+            .push_empty()
+            .push_empty()
+            .push_bytes(nul(b""));
+        for _ in 0..5 {
+            rq = rq.push_empty();
+        }
+        let r = self.call(rq.replayable_open()).await?;
+        let rep = r.msg.get::<LdlmReply>(1).map_err(|_| Errno::EPROTO)?;
+        match rep.policy_res2 as i32 {
+            0 => Self::found(&r, &rep),
+            e => Err(Errno(-e)),
+        }
+    }
+
+    /// The access time of what was read so.
+    pub async fn read_untold(&self, fid: Fid, atime: i64) -> Result<(), Errno> {
+        let rec = RecSetattr {
+            opcode: ReintOp::SETATTR,
+            fid,
+            bias: UNTOLD_OPEN,
+            valid: attr::ATIME | attr::ATIME_SET,
+            atime: pack_time(atime, 0),
+            ..RecSetattr::default()
+        };
+        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
+            .push(&MdtIoepoch::default())
             .push(&rec)
             .push_empty();
         self.call(rq.replayable()).await.map(drop)

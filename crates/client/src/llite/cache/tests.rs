@@ -22,6 +22,7 @@ fn md(fid: Fid, mode: u32, version: u64) -> MdInode {
         shard: false,
         version,
         rough_size: None,
+        anyone: false,
     }
 }
 
