@@ -544,6 +544,8 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         let (answers, silent) = (at("a.socket"), at("s.socket"));
         let _listener = UnixListener::bind(&answers).unwrap();
+        // its process was killed
+        drop(UnixListener::bind(&silent).unwrap());
         let inode = Owner::here(1).inode + 1;
         let other = |pid| Owner { pid, inode }.socket();
         symlink(&answers, at(&other(u32::MAX))).unwrap();

@@ -264,10 +264,9 @@ impl Ctx {
 
     /// An open that ends without a handle; `errno` 0: the disposition says it all.
     fn open_failed(&self, d: u64, errno: Errno) -> OpenStep {
-        let error = (errno.0 != 0).then_some(errno);
         let out = IntentOutcome {
             disp: disp::IT_EXECD | disp::LOOKUP_EXECD | d,
-            error,
+            error: (errno.0 != 0).then_some(errno),
             lock: None,
         };
         OpenStep::Done(Box::new(self.open_answer(&out, Packed::default(), None)))
