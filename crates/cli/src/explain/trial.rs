@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Shortest window: ten operations should be in it.
-const WINDOW_LEAST_S: f64 = 0.5;
+pub(super) const WINDOW_LEAST_S: f64 = 0.5;
 /// Threads that a machine may have for them to be watched.
 const THREADS_MAX: usize = 100_000;
 
@@ -35,12 +35,6 @@ struct Maker<'a> {
 
 /// Entry of `coral explain --try`.
 pub(super) fn run(e: &Explain) -> Result<(), String> {
-    if e.window < WINDOW_LEAST_S {
-        return Err(format!(
-            "--for {}: give {WINDOW_LEAST_S} s at least",
-            e.window
-        ));
-    }
     let find::Named { sockets, .. } = find::named(&e.places, HOW)?;
     let Looked {
         seen,
