@@ -32,6 +32,15 @@ const ALONE: &[(&str, &str)] = &[
     ("coral-server", "target_threads"),
 ];
 
+/// Those that take longest, in minutes: begun first, so that at the end nothing is waited for alone.
+const FIRST: &[(&str, &str)] = &[
+    ("coral-client", "mdts_crash"),
+    ("coral-cli", "kill"),
+    ("coral-cli", "locks"),
+    ("coral-client", "one_mdt"),
+    ("coral-cli", "bad_input"),
+];
+
 /// A line of `cargo --message-format=json`.
 #[derive(Deserialize)]
 struct Built {
@@ -80,8 +89,8 @@ impl Program {
         format!("{} {}", self.krate, self.name)
     }
 
-    fn runs_alone(&self) -> bool {
-        ALONE.contains(&(&self.krate[..], &self.name[..]))
+    fn is_of(&self, list: &[(&str, &str)]) -> bool {
+        list.contains(&(&self.krate[..], &self.name[..]))
     }
 
     /// Runs it, and prints what it printed when it has ended.
@@ -141,7 +150,8 @@ pub(crate) fn run(coral: Option<&Path>) -> Result<(), String> {
     }
     let text = String::from_utf8_lossy(&out.stdout);
     let all = text.lines().filter_map(Program::of);
-    let (alone, others): (Vec<_>, Vec<_>) = all.partition(Program::runs_alone);
+    let (alone, mut others): (Vec<_>, Vec<_>) = all.partition(|p| p.is_of(ALONE));
+    others.sort_by_key(|p| !p.is_of(FIRST));
     if alone.len() != ALONE.len() {
         return Err(format!(
             "{} of the {} programs that are to run alone are there: see {}",
