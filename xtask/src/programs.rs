@@ -16,7 +16,6 @@ const AT_ONCE: usize = 2;
 /// Programs that run alone: crate, and name of the program.
 const ALONE: &[(&str, &str)] = &[
     ("coral-cli", "explain"),
-    ("coral-cli", "full_disk"),
     ("coral-cli", "memory"),
     ("coral-cli", "planted_real"),
     ("coral-cli", "power"),
@@ -34,6 +33,7 @@ const ALONE: &[(&str, &str)] = &[
 
 /// Those that take longest, in minutes: begun first, so that at the end nothing is waited for alone.
 const FIRST: &[(&str, &str)] = &[
+    ("coral-cli", "full_disk"),
     ("coral-client", "mdts_crash"),
     ("coral-cli", "kill"),
     ("coral-cli", "locks"),
