@@ -114,6 +114,7 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
         let two = Two::start(&place);
         let (_, said) = fails(two.explain(&[]).args(["--try", "--for", "0.5"]));
         assert!(said.contains("put the load on it"), "{said}");
+        assert!(said.contains("verdict: unknown"), "{said}");
         two.far("127.0.0.3@tcp", FAR_S);
         let dir = two.on_ost("1");
         two.param(&format!("{IN_FLIGHT}=1"));

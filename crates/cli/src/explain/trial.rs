@@ -53,15 +53,18 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         return tell(e, &verdict, of, None);
     }
     if facts.count() < LEAST_COUNT {
-        return Err(format!(
-            "{} operations ended in the last {} s: put the load on it that is to be explained, and try again",
+        let why = format!(
+            "{} operations ended in the last {} s",
             facts.count(),
             e.window
-        ));
+        );
+        let why = Outcome::untried(why);
+        return untried(e, &verdict, of, &why, PUT_LOAD);
     }
     let load = Load::of(&whole, e.window);
     if let Some(why) = load.is_over(&whole, e.window) {
-        return Err(format!("{why}, so that nothing can be tried: {AGAIN}"));
+        let then = format!(", so that nothing can be tried: {AGAIN}");
+        return untried(e, &verdict, of, &why, &then);
     }
     if !e.json {
         print(&verdict.to_string())?;
@@ -99,6 +102,24 @@ fn of_longer(whole: &Seen, judged: &Seen, v: &Verdict) -> Option<String> {
     elsewhen(&judge(&facts), seconds, v)
 }
 
+/// Tells the verdict, and fails with why nothing can be tried, and what is to do `then`.
+fn untried(
+    e: &Explain,
+    v: &Verdict,
+    of: (f64, f64),
+    outcome: &Outcome,
+    then: &str,
+) -> Result<(), String> {
+    match e.json {
+        true => tell(e, v, of, Some(outcome))?,
+        false => print(&v.to_string())?,
+    }
+    let why = outcome.why.as_deref().unwrap_or_default();
+    Err(format!("{why}{then}"))
+}
+
+/// What is to do where there is none.
+const PUT_LOAD: &str = ": put the load on it that is to be explained, and try again";
 /// What is to do where the load did not last.
 const AGAIN: &str = "put a load on it that goes on for longer than the trial, and try again";
 
@@ -465,6 +486,20 @@ mod tests {
         for key in alone.as_object().unwrap().keys() {
             assert_eq!(with[key], alone[key], "{key}");
         }
+    }
+
+    #[test]
+    fn why_nothing_is_tried_is_told_with_the_verdict() {
+        let v = judge(&Facts::default());
+        let why = "nothing but closes has ended";
+        let with = told(&v, (5.0, 0.5), Some(&Outcome::untried(why.to_owned())));
+        let trial = &with["trial"];
+        assert_eq!(trial["why"], why);
+        assert_eq!(
+            (&trial["settled"], &trial["load_ended"]),
+            (&json!(false), &json!(false))
+        );
+        assert_eq!(with["unknown"], json!(v.unknown));
     }
 
     #[test]

@@ -9,9 +9,10 @@ use std::collections::BTreeSet;
 
 use coral_stopwatch::Dump;
 
+use super::going::tops;
 use super::rules::{SHARE_LEAST, ms};
 use super::seen::Seen;
-use super::trial::LEAST_COUNT;
+use super::trial::{LEAST_COUNT, Outcome};
 
 /// A pause so many times as long as the longest one before is an end.
 const TIMES_PAUSE: f64 = 3.0;
@@ -122,16 +123,39 @@ impl Load {
         }
     }
 
-    /// Why it is over already, at the end of the window that it is of.
-    pub fn is_over(&self, seen: &Seen, seconds: f64) -> Option<String> {
+    /// Why nothing can be tried at the end of the window that it is of: it is over already, or nothing of it ends. None: it goes on.
+    pub fn is_over(&self, seen: &Seen, seconds: f64) -> Option<Outcome> {
         let none = BTreeSet::new();
-        let each = self.groups.iter().zip(&self.pauses_s);
-        let mut quiet = each.filter_map(|(g, pause_s)| {
+        let mut each = self.groups.iter().zip(&self.pauses_s);
+        each.find_map(|(g, pause_s)| {
             let quiet_s = Busy::of(seen, g, &none, seconds).quiet_s();
             let is_over = quiet_s > (TIMES_PAUSE * pause_s).max(PAUSE_LEAST_S);
-            is_over.then(|| format!("the load{} ended {} ago", self.who(seen, g), ms(quiet_s)))
-        });
-        quiet.next()
+            is_over.then(|| match quiet_s.is_finite() {
+                true => Outcome::ended(format!(
+                    "the load{} ended {} ago",
+                    self.who(seen, g),
+                    ms(quiet_s)
+                )),
+                false => Outcome::untried(self.only_closes(seen, g, seconds)),
+            })
+        })
+    }
+
+    /// Nothing but what closes files has ended of these clients: how much waits instead.
+    fn only_closes(&self, seen: &Seen, group: &[u64], seconds: f64) -> String {
+        let is_of = |d: &&Dump| d.nids.first().is_some_and(|n| group.contains(n));
+        let waiting = seen.dumps.iter().filter(is_of);
+        let waiting = waiting.map(|d| tops(&d.under_way).count()).sum::<usize>();
+        let wait = match waiting {
+            0 => String::new(),
+            1 => ", and 1 operation or RPC in the background waits".to_owned(),
+            n => format!(", and {n} operations or RPCs in the background wait"),
+        };
+        let who = self.who(seen, group);
+        format!(
+            "nothing of the load{who} but closes has ended in the last {}{wait}",
+            ms(seconds)
+        )
     }
 
     /// Why it cannot be said that it went on for the last `seconds` of what was seen later, but for what was done with `own` files: it
@@ -176,6 +200,7 @@ impl Load {
 
 #[cfg(test)]
 mod tests {
+    use super::super::trial::Was;
     use super::*;
 
     const MS: i64 = 1_000_000;
@@ -234,6 +259,39 @@ mod tests {
         assert!(said(400, (9.0, 2.0)).is_some());
         let early = client(1, (9.0, 4.9), 10);
         assert!(said(10, (9.0, 4.9)).is_some(), "{}", early.ops.len());
+    }
+
+    /// What closes files has ended, and as many closes wait in the background.
+    #[test]
+    fn a_load_of_which_nothing_but_closes_ends_has_no_age() {
+        let mut closes = client(1, (5.0, 0.0), 10);
+        closes.ops.iter_mut().for_each(|o| o.op = "RELEASE".into());
+        let close = |n: i64| coral_stopwatch::Begun {
+            op: 0,
+            name: "".into(),
+            opc: Some(coral_wire::opc::MDS_CLOSE),
+            target: "fs-MDT0000_UUID".into(),
+            fid: (1, 1, 0),
+            begun: closes.now - n * MS,
+            waits: None,
+        };
+        let over = |waiting: i64| {
+            let dump = Dump {
+                under_way: (0..waiting).map(close).collect(),
+                ..closes.clone()
+            };
+            let seen = seen(vec![dump]);
+            let over = Load::of(&seen, 5.0).is_over(&seen, 5.0).unwrap();
+            (over.was, over.why.unwrap())
+        };
+        let told = "nothing of the load but closes has ended in the last 5.00 s";
+        assert_eq!(over(0), (Was::Open, told.to_owned()));
+        let wait = ", and 50 operations or RPCs in the background wait";
+        assert_eq!(over(50), (Was::Open, format!("{told}{wait}")));
+        let seen = seen(vec![client(1, (5.0, 2.0), 10)]);
+        let over = Load::of(&seen, 5.0).is_over(&seen, 5.0).unwrap();
+        assert_eq!(over.was, Was::Ended);
+        assert!(over.why.unwrap().starts_with("the load ended 2."));
     }
 
     #[test]

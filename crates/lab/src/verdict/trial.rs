@@ -149,6 +149,11 @@ impl Outcome {
         }
     }
 
+    /// No trial is made: why.
+    pub fn untried(why: String) -> Outcome {
+        Outcome::open(vec![], why)
+    }
+
     /// As text, with the causes that were told apart.
     pub fn text(&self, v: &Verdict) -> String {
         let mut out: String = self.figures.iter().map(|f| format!("  {f}\n")).collect();
