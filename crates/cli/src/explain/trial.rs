@@ -10,7 +10,8 @@ use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, print};
 use coral_lab::verdict::{
     Cause, Facts, Fid, LEAST_COUNT, Load, OpKind, Outcome, Rates, Seen, Trial, Verdict, Was,
-    Window, Windows, again, alone, elsewhen, locks, swap, this_host, threads, trial, two_at_once,
+    Window, Windows, accused, again, alone, elsewhen, locks, swap, this_host, threads, trial,
+    two_at_once,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,8 @@ struct Maker<'a> {
     /// The load that is to be explained, and what a trial has worked on itself.
     load: Load,
     own: BTreeSet<Fid>,
+    /// NID of the client that the first cause's operations are of, where that can be told.
+    accused: Option<String>,
 }
 
 /// Entry of `coral explain --try`.
@@ -42,7 +45,8 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         window: before,
         of,
     } = looked(e)?;
-    let facts = seen.facts(&seen.joined());
+    let joined = seen.joined();
+    let facts = seen.facts(&joined);
     let mut verdict = judge(&facts);
     verdict.notes.extend(of_longer(&whole, &seen, &verdict));
     // Its client cannot go on: it only looks as if the load were over, and a trial needs operations that end.
@@ -77,6 +81,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         sockets,
         guard: Guard::start()?,
         load,
+        accused: accused(&seen, &joined, &facts, &verdict),
         own: BTreeSet::new(),
     };
     let made = maker.make(&trial, &verdict, &before);
@@ -358,13 +363,19 @@ impl Maker<'_> {
         Ok(swap(before, with))
     }
 
-    /// The first mount that is there.
+    /// The mount on which files are made.
     fn mount(&self) -> Result<PathBuf, String> {
-        let mount = self.sockets.iter().find_map(|s| {
+        let mounts = self.sockets.iter().filter_map(|s| {
             let status = self.ask(s, &json!(Ask::Status)).ok()?;
-            status["mount"].as_str().map(PathBuf::from)
+            let mount = status["mount"].as_str().map(PathBuf::from)?;
+            let told = ask_all(std::slice::from_ref(s)).ok();
+            let dumps = told.into_iter().flat_map(|t| t.seen.dumps);
+            let nids = dumps.filter_map(|d| d.names.into_iter().next());
+            Some((mount, nids.collect()))
         });
-        mount.ok_or_else(|| "this trial makes files: name a mount too".to_owned())
+        let mounts: Vec<(PathBuf, Vec<String>)> = mounts.collect();
+        mount_of(&mounts, self.accused.as_deref())
+            .ok_or_else(|| "this trial makes files: name a mount too".to_owned())
     }
 
     /// A directory for files below that mount.
@@ -414,6 +425,13 @@ impl Maker<'_> {
         let kind = |is| of.get(&is).cloned().unwrap_or_default();
         Ok(locks(&facts, &kind(true), &kind(false), v))
     }
+}
+
+/// Of mounts, each with the NIDs of its process, that of the accused client; the first one where none is known to be.
+fn mount_of(mounts: &[(PathBuf, Vec<String>)], accused: Option<&str>) -> Option<PathBuf> {
+    let is_accused = |nids: &[String]| nids.iter().any(|n| Some(n.as_str()) == accused);
+    let found = mounts.iter().find(|(_, nids)| is_accused(nids));
+    found.or(mounts.first()).map(|(mount, _)| mount.clone())
 }
 
 /// `fs-OST0000` of `osc.fs-OST0000-osc-1234.active`.
@@ -500,6 +518,23 @@ mod tests {
             (&json!(false), &json!(false))
         );
         assert_eq!(with["unknown"], json!(v.unknown));
+    }
+
+    #[test]
+    fn a_trial_is_made_on_the_mount_that_is_accused() {
+        let near = (PathBuf::from("/near"), vec!["1@tcp".to_owned()]);
+        let far = (
+            PathBuf::from("/far"),
+            vec!["9@tcp".to_owned(), "2@tcp".to_owned()],
+        );
+        for mounts in [[near.clone(), far.clone()], [far.clone(), near.clone()]] {
+            assert_eq!(mount_of(&mounts, Some("2@tcp")), Some(far.0.clone()));
+            assert_eq!(mount_of(&mounts, Some("1@tcp")), Some(near.0.clone()));
+            for unknown in [None, Some("3@tcp")] {
+                assert_eq!(mount_of(&mounts, unknown), Some(mounts[0].0.clone()));
+            }
+        }
+        assert_eq!(mount_of(&[], Some("1@tcp")), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 /// The file of a run that has the records of its last step.
 pub const STOPWATCHES: &str = "stopwatches.json";
 
+mod accused;
 mod clients;
 mod explain;
 mod facts;
@@ -35,6 +36,7 @@ mod time;
 mod trial;
 mod users;
 
+pub use accused::accused;
 pub use clients::Clients;
 pub use explain::{Little, Verdict, explain};
 pub use facts::{Data, Facts, Host, OpKind, Path, RouterBuffers, SMALL_BYTES, Transfers};

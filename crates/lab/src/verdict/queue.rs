@@ -130,7 +130,7 @@ fn first_rpc<'a>(b: &'a Begun, first: &BTreeMap<u64, &'a Begun>) -> Option<&'a B
 }
 
 /// Operations, and RPCs of none, that wait for a slot of a target whose RPCs end; each with that target.
-fn waiting(d: &Dump) -> impl Iterator<Item = (&Begun, &str)> {
+pub(super) fn waiting(d: &Dump) -> impl Iterator<Item = (&Begun, &str)> {
     let (moving, first) = (moving(d), first_rpcs(&d.under_way));
     tops(&d.under_way).filter_map(move |b| {
         let rpc = first_rpc(b, &first)?;

@@ -585,6 +585,9 @@ mod tests {
         let told = "1. RPCs in flight (fs-MDT0000): 100% of the time\n   6400 operations wait for an RPC slot";
         assert!(v.to_string().contains(told), "{v}");
         assert!(v.next.starts_with("more mounts"), "{v}");
+        let joined = seen.joined();
+        let accused = super::super::accused(&seen, &joined, &seen.facts(&joined), &v);
+        assert_eq!(accused.as_deref(), Some("c@tcp"));
     }
 
     /// Closes of an earlier step wait still when a later one of 3 s is over, of which two operations wait too.
@@ -841,8 +844,12 @@ mod tests {
         };
         let causes = |far, near| {
             let seen = seen(far, near);
-            let v = super::super::explain(&seen.facts(&seen.joined()));
+            let joined = seen.joined();
+            let f = seen.facts(&joined);
+            let v = super::super::explain(&f);
             assert_eq!(v.unknown, None, "{v}");
+            let accused = super::super::accused(&seen, &joined, &f, &v);
+            assert_eq!(accused.as_deref(), Some("1@tcp"), "{v}");
             let all = v.causes.iter().map(|c| (c.kind, c.subject.clone()));
             let figures: Vec<_> = v.causes.iter().map(|c| c.figure.as_str()).collect();
             (all.collect::<Vec<_>>(), figures.join("\n"))
