@@ -80,14 +80,15 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
     }
     let mut facts = seen.facts(&seen.joined());
     facts.asked_s = seconds;
+    let of_s = facts.of_s(seconds);
     let verdict = judge(&facts);
     if e.json {
-        let mut all = with_source(&verdict, Some((seconds, ago)), &all.silent);
+        let mut all = with_source(&verdict, Some((of_s, ago)), &all.silent);
         all["of"]["before"] = json!(seen.span.map(|s| s.before));
         all["processors_watched"] = json!(!is_over);
         print(&format!("{all:#}\n"))?;
     } else {
-        let of = of_text(seconds, ago, is_over);
+        let of = of_text(of_s, ago, is_over);
         let left_out = seen.span.map_or_else(String::new, |s| s.to_string());
         print(&format!("{of}{left_out}{verdict}"))?;
     }
@@ -106,14 +107,15 @@ fn in_range(flag: &str, seconds: f64, least_s: f64) -> Result<(), String> {
 
 /// Of what time the operations are, as a line.
 fn of_text(seconds: f64, ago: f64, is_over: bool) -> String {
+    let digits = if seconds < 1.0 { 3 } else { 1 };
     match (ago >= AGO_S, is_over) {
         (true, true) => format!(
-            "operations of {seconds:.1} s, the last of which ended {ago:.0} s ago: what processors and connections did since then is left out\n"
+            "operations of {seconds:.digits$} s, the last of which ended {ago:.0} s ago: what processors and connections did since then is left out\n"
         ),
         (true, false) => {
-            format!("operations of {seconds:.1} s, the last of which ended {ago:.0} s ago\n")
+            format!("operations of {seconds:.digits$} s, the last of which ended {ago:.0} s ago\n")
         }
-        _ if seconds > 0.0 => format!("operations of the last {seconds:.1} s\n"),
+        _ if seconds > 0.0 => format!("operations of the last {seconds:.digits$} s\n"),
         _ => String::new(),
     }
 }
@@ -324,6 +326,14 @@ mod tests {
         for (right, least_s) in [(0.0, 0.0), (0.5, 0.5), (5.0, 0.5), (3600.0, 0.5)] {
             assert_eq!(in_range("--for", right, least_s), Ok(()));
         }
+    }
+
+    #[test]
+    fn the_time_of_a_young_load_is_told_as_it_is() {
+        let told = |seconds| of_text(seconds, 0.1, false);
+        assert_eq!(told(10.0), "operations of the last 10.0 s\n");
+        assert_eq!(told(0.05), "operations of the last 0.050 s\n");
+        assert_eq!(told(0.0), "");
     }
 
     #[test]

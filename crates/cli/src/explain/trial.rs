@@ -47,6 +47,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
     } = looked(e)?;
     let joined = seen.joined();
     let facts = seen.facts(&joined);
+    let of = (facts.of_s(of.0), of.1);
     let mut verdict = judge(&facts);
     verdict.notes.extend(of_longer(&whole, &seen, &verdict));
     // Its client cannot go on: it only looks as if the load were over, and a trial needs operations that end.
@@ -104,7 +105,7 @@ fn of_longer(whole: &Seen, judged: &Seen, v: &Verdict) -> Option<String> {
     (longer.hosts, longer.tcp) = (judged.hosts.clone(), judged.tcp.clone());
     let mut facts = longer.facts(&longer.joined());
     facts.asked_s = seconds;
-    elsewhen(&judge(&facts), seconds, v)
+    elsewhen(&judge(&facts), facts.of_s(seconds), v)
 }
 
 /// Tells the verdict, and fails with why nothing can be tried, and what is to do `then`.

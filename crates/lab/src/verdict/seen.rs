@@ -978,8 +978,17 @@ mod tests {
         let count = |s: &Seen| s.dumps.iter().map(|d| d.ops.len()).sum::<usize>();
         let (recent, seconds, ago) = seen(&busy).recent(5.0);
         assert_eq!((count(&recent), seconds), (50, 5.0));
+        let of_s = |seen: &Seen, looked_s| seen.facts(&seen.joined()).of_s(looked_s);
+        assert!((4.9..=5.0).contains(&of_s(&recent, seconds)));
         assert!((ago - 10.09).abs() < 1e-6, "{ago}");
-        assert_eq!(count(&seen(&busy).recent(20.0).0), 100);
+        let (younger, seconds, _) = seen(&busy).recent(20.0);
+        assert_eq!((count(&younger), seconds), (100, 20.0));
+        let of = of_s(&younger, seconds);
+        assert!((of - 9.91).abs() < 1e-6, "the load is younger: {of}");
+        let f = younger.facts(&younger.joined());
+        let rate = super::super::explain(&f).little.rate;
+        assert!((rate * of - 100.0).abs() < 1e-6, "{rate} in a second");
+        assert_eq!(Facts::default().of_s(20.0), 20.0);
         // a ring reaches back 12 s only
         busy.lost = 7;
         busy.passages = vec![passage(988 * S, 988 * S, 988 * S)];

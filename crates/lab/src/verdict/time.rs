@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use coral_stopwatch::Dump;
 use serde::{Deserialize, Serialize};
 
+use super::facts::Facts;
 use super::going::{is_server, tops};
 use super::seen::{Seen, is_lossy, oldest, tells};
 use super::trial::LEAST_COUNT;
@@ -323,6 +324,17 @@ impl Seen {
             }
         }
         left
+    }
+}
+
+impl Facts {
+    /// Seconds that its operations are of, from the first one's beginning to the last one's end, where `looked_s` were looked at: a load
+    /// may be younger.
+    pub fn of_s(&self, looked_s: f64) -> f64 {
+        match self.window_s > 0.0 {
+            true => looked_s.min(self.window_s),
+            false => looked_s,
+        }
     }
 }
 
