@@ -315,6 +315,7 @@ fn stands_still(f: &Facts, g: &Going) -> Option<Cause> {
     let some = g.oldest_s >= STILL_S && share >= SHARE_LEAST;
     let others = match g.quiet_s.is_finite() {
         true if all => format!("none has ended for {}", ms(g.quiet_s)),
+        true if g.quiet_s >= GOING_S => "none ends".to_owned(),
         true => "others end".to_owned(),
         false => "none has ended".to_owned(),
     };
@@ -694,6 +695,31 @@ mod tests {
         assert!(v.causes[0].figure.contains("and others end: "), "{v}");
         // it has just begun to
         assert!(still(0.5, 0.5, None).causes.is_empty());
+    }
+
+    /// What is in the background holds up nobody by itself, and nothing has ended beside it for long.
+    #[test]
+    fn where_the_last_one_ended_long_ago_none_ends() {
+        let figure = |quiet_s| {
+            let v = explain(&Facts {
+                asked_s: 10.0,
+                going: Some(Going {
+                    count: 38,
+                    oldest_s: 75.0,
+                    seconds: 2850.0,
+                    quiet_s,
+                    in_background: true,
+                    ..Going::default()
+                }),
+                ..Facts::default()
+            });
+            assert_eq!(v.causes[0].kind, CauseKind::StandsStill);
+            v.causes[0].figure.clone()
+        };
+        let told = "38 operations are under way, the oldest for 75.00 s, and ";
+        assert!(figure(69.0).starts_with(&format!("{told}none ends: ")));
+        assert!(figure(0.5).starts_with(&format!("{told}others end: ")));
+        assert!(figure(f64::INFINITY).starts_with(&format!("{told}none has ended: ")));
     }
 
     /// Two quick operations have ended in 10 s, and a program waits for another one since 2 s.
