@@ -60,6 +60,8 @@ pub const KEPT_ATTRS: u32 = 1 << 31;
 /// Bias of an open by FID: the file has been read under a lock of the client's, which others may be waiting for; no lock is wanted. Of
 /// the record of a close: there was no open, and the access time is all that it brings.
 pub const UNTOLD_OPEN: u32 = 1 << 30;
+/// Mode of what everyone may read, for [`UNTOLD_OPEN`].
+pub const READABLE: u32 = 0o444;
 /// Valid bit of the body of a file: no user of this client is refused for being unknown.
 pub const ANYONE: u64 = 1 << 62;
 

@@ -11,7 +11,7 @@
 mod kind;
 
 use super::machine::{USER_HZ, drop_caches, warm_memory};
-use super::steady::printed;
+use super::served::{printed, sum};
 use super::work;
 use crate::{conform, setup, step};
 use kind::KINDS;
@@ -271,11 +271,7 @@ impl Side {
     /// Sum of a client's counters whose lines begin so and have `with` in them.
     pub(super) fn counted(&self, begin: &str, with: &str) -> Result<u64, String> {
         let text = printed(Command::new(&self.coral).arg("metrics").arg(self.mnt()))?;
-        let lines = text
-            .lines()
-            .filter(|l| l.starts_with(begin) && l.contains(with));
-        let values = lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok());
-        Ok(values.sum::<f64>() as u64)
+        Ok(sum(&text, begin, with))
     }
 
     /// A parameter of the client.

@@ -109,3 +109,25 @@ pub(super) fn status(coral: &Path, data: &Path) -> Result<(u32, u64, u64, u64), 
         )),
     }
 }
+
+/// What a command of the program prints.
+pub(super) fn printed(command: &mut Command) -> Result<String, String> {
+    let shown = format!("{command:?}");
+    let out = command.output().map_err(|e| format!("{shown}: {e}"))?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(format!(
+            "{shown}: {}: {}{}",
+            out.status,
+            String::from_utf8_lossy(&out.stdout),
+            String::from_utf8_lossy(&out.stderr)
+        )),
+    }
+}
+
+/// Sum of the counters in what `coral metrics` prints whose lines begin so and have `with` in them.
+pub(super) fn sum(metrics: &str, begin: &str, with: &str) -> u64 {
+    let lines = (metrics.lines()).filter(|l| l.starts_with(begin) && l.contains(with));
+    let values = lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok());
+    values.sum::<f64>() as u64
+}

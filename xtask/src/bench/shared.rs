@@ -4,6 +4,7 @@
 //! mounts' blocks alternate. A round makes the files anew, writes them with an fsync at the end, and reads them. Beside the rates
 //! stand the locks that both mounts asked the OSTs for in a round, and those that the OSTs asked back.
 
+use super::served::{printed, sum};
 use crate::step;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -153,18 +154,9 @@ fn print_row(name: &str, seen: Seen) {
 fn locks(coral: &Path, mounts: &[PathBuf; 2]) -> Result<(u64, u64), String> {
     let mut all = (0, 0);
     for mnt in mounts {
-        let out = Command::new(coral).arg("metrics").arg(mnt).output();
-        let out = out.map_err(|e| e.to_string())?;
-        let text = String::from_utf8_lossy(&out.stdout);
-        let sum = |name: &str| -> u64 {
-            let of_osts = text
-                .lines()
-                .filter(|l| l.starts_with(name) && l.contains("OST"));
-            let values = of_osts.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok());
-            values.sum::<f64>() as u64
-        };
-        all.0 += sum("coral_ldlm_client_enqueue_seconds_count{");
-        all.1 += sum("coral_ldlm_client_bl_callbacks_total{");
+        let text = printed(Command::new(coral).arg("metrics").arg(mnt))?;
+        all.0 += sum(&text, "coral_ldlm_client_enqueue_seconds_count{", "OST");
+        all.1 += sum(&text, "coral_ldlm_client_bl_callbacks_total{", "OST");
     }
     Ok(all)
 }

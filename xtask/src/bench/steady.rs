@@ -7,7 +7,6 @@ use super::peers::{Kind, Side, middle};
 use super::work;
 use crate::step;
 use std::path::Path;
-use std::process::Command;
 
 /// Size of the file that is written in random order, in MiB.
 const RANDOM_MIB: u64 = 256;
@@ -138,18 +137,4 @@ fn rounds(ours: &mut Side, scratch: &Path) -> Result<(), String> {
         println!("ratio of the last to the second: {:.2}", last / second);
     }
     Ok(())
-}
-
-/// What a command of the program prints.
-pub(super) fn printed(command: &mut Command) -> Result<String, String> {
-    let shown = format!("{command:?}");
-    let out = command.output().map_err(|e| format!("{shown}: {e}"))?;
-    match out.status.success() {
-        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
-        false => Err(format!(
-            "{shown}: {}: {}",
-            out.status,
-            String::from_utf8_lossy(&out.stderr)
-        )),
-    }
 }

@@ -93,43 +93,54 @@ impl MdtOpen {
             transno: o.transno,
             gone: false,
         };
-        let generation = AtomicU64::new(o.generation);
         Arc::new(Self {
-            mdc,
-            fid: o.attrs.body.fid1,
-            bits,
-            ids: Ids { umask: 0, ..*ids },
-            access: access(attr),
             asked_for: AtomicBool::new(!o.created),
             made: o.created,
-            mode: attr.mode,
-            generation,
-            now: tokio::sync::Mutex::new(now),
-            under: Mutex::new(Under::Told),
+            ..Self::put(
+                mdc,
+                (o.attrs.body.fid1, bits),
+                ids,
+                attr,
+                (now, o.generation),
+            )
         })
     }
 
     /// One that the MDT is not told of, of what has attributes `attr`.
     pub fn untold(mdc: Arc<Mdc>, bits: u64, ids: &Ids, attr: &Attr) -> Arc<Self> {
-        let generation = AtomicU64::new(mdc.import().generation());
+        let generation = mdc.import().generation();
         let now = Now {
             handle: Arc::default(),
             transno: 0,
             gone: false,
         };
         Arc::new(Self {
+            under: Mutex::new(Under::Untold(None)),
+            ..Self::put(mdc, (attr.fid, bits), ids, attr, (now, generation))
+        })
+    }
+
+    /// One of which the MDT knows, and for which it was not asked by itself; `open` is under the generation behind it.
+    fn put(
+        mdc: Arc<Mdc>,
+        (fid, bits): (Fid, u64),
+        ids: &Ids,
+        attr: &Attr,
+        (open, generation): (Now, u64),
+    ) -> Self {
+        Self {
             mdc,
-            fid: attr.fid,
+            fid,
             bits,
             ids: Ids { umask: 0, ..*ids },
             access: access(attr),
             asked_for: AtomicBool::new(false),
             made: false,
             mode: attr.mode,
-            generation,
-            now: tokio::sync::Mutex::new(now),
-            under: Mutex::new(Under::Untold(None)),
-        })
+            generation: AtomicU64::new(generation),
+            now: tokio::sync::Mutex::new(open),
+            under: Mutex::new(Under::Told),
+        }
     }
 
     /// The MDT need not be told as long as this lock is held.

@@ -16,6 +16,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use coral_wire::coral::READABLE;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
 use coral_wire::mds::open;
@@ -29,8 +30,6 @@ use crate::lov::Form;
 use crate::mdc::{Ids, Mdc};
 use crate::time::Timespec;
 
-/// What may be read by everyone.
-const READABLE: u32 = 0o444;
 /// What the lock is on: the names, who may read, and the objects.
 const COVERED: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::PERM.0 | Ibits::LAYOUT.0);
 

@@ -7,20 +7,11 @@ use coral_stopwatch::{Begun, Dump};
 use super::explain::Verdict;
 use super::facts::{Facts, seconds};
 use super::going::is_server;
+use super::links::WAY;
 use super::queue::waiting;
 use super::rules::{Cause, CauseKind, FAR};
 use super::seen::Seen;
 use crate::attribution::{Joined, Segment};
-
-/// Segments that are on the way to a server and back.
-const WAY: [Segment; 6] = [
-    Segment::Credit,
-    Segment::Send,
-    Segment::Network,
-    Segment::Bulk,
-    Segment::ReplyOut,
-    Segment::Remote,
-];
 
 /// NID of the client with most of the time of a verdict's first cause; without one, with most of the time. None: that cannot be told.
 pub fn accused(seen: &Seen, j: &Joined, f: &Facts, v: &Verdict) -> Option<String> {

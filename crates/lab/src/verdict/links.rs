@@ -334,19 +334,21 @@ fn figure(sharing: &[&Link], most: &Link) -> String {
     )
 }
 
+/// Segments that are on the way to a server and back.
+pub(super) const WAY: [Segment; 6] = [
+    Segment::Credit,
+    Segment::Send,
+    Segment::Network,
+    Segment::Bulk,
+    Segment::ReplyOut,
+    Segment::Remote,
+];
+
 /// Share of the operations' time in which RPCs to a target were on the way, or waited for those that were.
 fn on_way_or_waiting(f: &Facts, p: &Path) -> f64 {
-    let way = [
-        Segment::Credit,
-        Segment::Send,
-        Segment::Network,
-        Segment::Bulk,
-        Segment::ReplyOut,
-        Segment::Remote,
-    ];
-    let own: f64 = way.iter().filter_map(|s| p.seconds.get(s)).sum();
+    let own: f64 = WAY.iter().filter_map(|s| p.seconds.get(s)).sum();
     let at = |s: &Segment| f.share(*s, Some(&p.target));
-    way.iter().map(at).sum::<f64>() + queued_for(f, p, own)
+    WAY.iter().map(at).sum::<f64>() + queued_for(f, p, own)
 }
 
 #[cfg(test)]

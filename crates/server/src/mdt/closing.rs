@@ -2,7 +2,7 @@
 //!
 //! What a close of Lustre may do besides (swapping or merging layouts, releasing a file to an archive) is not there.
 
-use coral_wire::coral::{ATIME_DIFF_S, UNTOLD_OPEN};
+use coral_wire::coral::{ATIME_DIFF_S, READABLE, UNTOLD_OPEN};
 use coral_wire::mds::{CloseData, MdtBody, MdtIoepoch, RecSetattr, attr as sa, bias};
 use coral_wire::{Errno, Fid};
 
@@ -13,9 +13,6 @@ use super::namespace;
 use super::record::Inode;
 use super::store::{MdtResult, Store, Txn};
 use crate::target::reads_only;
-
-/// What everyone may read by its mode.
-const READABLE: u32 = 0o444;
 
 impl Ctx {
     /// MDS_CLOSE: times and lazy size come with it; the last close of an orphan destroys it.

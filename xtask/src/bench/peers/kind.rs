@@ -1,6 +1,7 @@
 //! The file systems that are measured, and how each is served and mounted.
 
 use super::ADDRESS;
+use crate::bench::served::printed;
 use crate::{conform, step};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -85,17 +86,7 @@ fn start(
 
 /// Runs a command; what it says is only of interest when it fails.
 fn quietly(command: &mut Command) -> Result<(), String> {
-    let shown = format!("{command:?}");
-    let out = command.output().map_err(|e| format!("{shown}: {e}"))?;
-    match out.status.success() {
-        true => Ok(()),
-        false => Err(format!(
-            "{shown}: {}: {}{}",
-            out.status,
-            String::from_utf8_lossy(&out.stdout),
-            String::from_utf8_lossy(&out.stderr)
-        )),
-    }
+    printed(command).map(drop)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
