@@ -5,7 +5,7 @@ use crate::trace::ask_all;
 use coral_lab::verdict::{Fid, Seen};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -152,7 +152,11 @@ impl Probe {
         let dirs = (0..programs).map(|i| self.dir.join(format!("names-{programs}-{i}")));
         let mut dirs: Vec<PathBuf> = dirs.collect();
         for dir in &dirs {
-            std::fs::create_dir(dir).map_err(|e| format!("'{}': {e}", dir.display()))?;
+            match std::fs::create_dir(dir) {
+                // of the round before
+                Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
+                made => made.map_err(|e| format!("'{}': {e}", dir.display()))?,
+            }
             self.fids.push(fid(dir)?);
         }
         make_names(&mut dirs, true, time)

@@ -24,6 +24,9 @@ pub(super) const WINDOW_LEAST_S: f64 = 0.5;
 /// Threads that a machine may have for them to be watched.
 const THREADS_MAX: usize = 100_000;
 
+/// How often one program and two take turns.
+const ROUNDS: u32 = 2;
+
 /// A trial that is being made.
 struct Maker<'a> {
     e: &'a Explain,
@@ -238,26 +241,35 @@ impl Maker<'_> {
                 None
             }
         };
-        let time = |parts: f64| Duration::from_secs_f64(self.e.window / parts);
+        let time = |parts: f64| Duration::from_secs_f64(self.e.window / parts / f64::from(ROUNDS));
         let Some(dir) = there else {
             let half = time(2.0);
             let mut probe =
                 self.directory("files are written by one program, then by two at once")?;
-            let (one, two) = (probe.rate(1, half)?, probe.rate(2, half)?);
+            let made = rounds(|| {
+                Ok(Rates {
+                    one: probe.rate(1, half)?,
+                    two: probe.rate(2, half)?,
+                    there: None,
+                })
+            });
             self.own = probe.fids();
-            let there = None;
-            return Ok(two_at_once(Rates { one, two, there }));
+            return made.map(two_at_once);
         };
         let third = time(3.0);
         let mut probe = self.directory(&format!(
             "files are made and removed by one program, by two at once in '{}', where the load works, and by two in directories of their own, these",
             dir.display()
         ))?;
-        let one = probe.names(1, third)?;
-        let there = Some(probe.names_there(&dir, third, &mut self.guard)?);
-        let two = probe.names(2, third)?;
+        let made = rounds(|| {
+            Ok(Rates {
+                one: probe.names(1, third)?,
+                there: Some(probe.names_there(&dir, third, &mut self.guard)?),
+                two: probe.names(2, third)?,
+            })
+        });
         self.own = probe.fids();
-        Ok(two_at_once(Rates { one, two, there }))
+        made.map(two_at_once)
     }
 
     /// The window with the change; then it is put back, and the window after that.
@@ -428,6 +440,21 @@ impl Maker<'_> {
     }
 }
 
+/// Rates in the mean, measured in turns: a machine is not as busy all the time.
+fn rounds(mut once: impl FnMut() -> Result<Rates, String>) -> Result<Rates, String> {
+    let all: Result<Vec<Rates>, String> = (0..ROUNDS).map(|_| once()).collect();
+    let all = all?;
+    let mean = |of: fn(&Rates) -> Option<f64>| {
+        let of: Option<f64> = all.iter().map(of).sum();
+        of.map(|sum| sum / f64::from(ROUNDS))
+    };
+    Ok(Rates {
+        one: mean(|r| Some(r.one)).unwrap_or_default(),
+        two: mean(|r| Some(r.two)).unwrap_or_default(),
+        there: mean(|r| r.there),
+    })
+}
+
 /// Of mounts, each with the NIDs of its process, that of the accused client; the first one where none is known to be.
 fn mount_of(mounts: &[(PathBuf, Vec<String>)], accused: Option<&str>) -> Option<PathBuf> {
     let is_accused = |nids: &[String]| nids.iter().any(|n| Some(n.as_str()) == accused);
@@ -536,6 +563,28 @@ mod tests {
             }
         }
         assert_eq!(mount_of(&[], Some("1@tcp")), None);
+    }
+
+    #[test]
+    fn rates_are_those_of_all_rounds() {
+        let of = |rates: [(f64, f64, Option<f64>); 2]| {
+            let mut rates = rates.into_iter();
+            rounds(|| {
+                let (one, two, there) = rates.next().unwrap();
+                Ok(Rates { one, two, there })
+            })
+        };
+        let mean = Rates {
+            one: 9.0,
+            two: 15.0,
+            there: Some(2.0),
+        };
+        let measured = [(8.0, 20.0, Some(1.0)), (10.0, 10.0, Some(3.0))];
+        assert_eq!(of(measured), Ok(mean));
+        let none = of([(8.0, 20.0, None), (10.0, 10.0, None)]).unwrap();
+        assert_eq!(none.there, None);
+        let failed = rounds(|| Err("cannot".to_owned()));
+        assert_eq!(failed, Err("cannot".to_owned()));
     }
 
     #[test]
