@@ -39,13 +39,18 @@ const WRITES: u64 = 8;
 const WRITE_BYTES: usize = 65_536;
 
 /// Kinds of [`Plant`].
-const KINDS: u32 = 16;
+const KINDS: u32 = 17;
 /// Bytes of a file that is read in large blocks, and of a block.
 const LARGE_BYTES: u64 = 32 << 20;
 const BLOCK_BYTES: u64 = 256 << 10;
 
 /// Who sends what stands in a queue.
 const SENDER: &str = "10.0.0.100@tcp";
+
+/// Who has made the files that another one removes.
+const FIRST_CLIENT: &str = "10.0.0.100@tcp";
+/// How many.
+const OTHERS_FILES: u32 = 40;
 
 /// What is made slow.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,6 +66,8 @@ enum Plant {
     PingPong,
     /// Clients write into one file in turns, and read it.
     Writers,
+    /// A client so far there and back makes files, and another one that is near removes them.
+    OthersFiles(Duration),
     /// 4 KiB at a time, one program, so far there and back.
     Distance(Duration),
     /// The same in a file of which a large part was written at once before.
@@ -96,6 +103,7 @@ impl Plant {
                 Some((CauseKind::Window, all.join(", ")))
             }
             Plant::PingPong | Plant::Writers => Some((CauseKind::LockPingPong, "[0x".into())),
+            Plant::OthersFiles(_) => Some((CauseKind::LockWait, FIRST_CLIENT.into())),
             Plant::Distance(_) | Plant::DistanceAfterLarge(_) | Plant::FarFile(_) => {
                 Some((CauseKind::FixedConcurrency, "the programs".into()))
             }
@@ -143,6 +151,7 @@ impl Plant {
             12 => Plant::Network(rng.random_range(1.0..1000.0)),
             13 => Plant::DiskOfSynced(ost, ms),
             14 => Plant::Swap(rng.random_range(200.0..20_000.0)),
+            15 => Plant::OthersFiles(ms),
             _ => Plant::MdtSyncWithoutCore(ms),
         }
     }
@@ -230,6 +239,18 @@ async fn shared(fs: Arc<Llite>, rounds: u32) -> TestResult {
     Ok(())
 }
 
+/// Removes the files that another client has made.
+async fn removed(fs: Arc<Llite>) -> TestResult {
+    let (me, node) = (Cred::root(), fs.node().clone());
+    let w = node.stopwatch();
+    for i in 0..OTHERS_FILES {
+        let name = i.to_string();
+        let removed = fs.unlink(&me, fs.root(), name.as_bytes());
+        w.operation("unlink", fs.root(), removed).await?;
+    }
+    Ok(())
+}
+
 /// Writes into a file as others do, each a part of its own, and reads the first part.
 async fn shared_writes(fs: Arc<Llite>, part: u64, rounds: u64) -> TestResult {
     let (me, node) = (Cred::root(), fs.node().clone());
@@ -280,6 +301,18 @@ async fn load(plant: Plant, clients: &[Client]) -> TestResult {
             fs.release(&file).await?;
             let fs = clients[1].llite().clone();
             programs.spawn(async move { streamed(fs).await.map_err(failed) });
+        }
+        Plant::OthersFiles(_) => {
+            let (me, fs) = (Cred::root(), &clients[0]);
+            for i in 0..OTHERS_FILES {
+                let name = i.to_string();
+                let (_, file) = fs
+                    .create(&me, fs.root(), name.as_bytes(), 0o644, O_RDWR)
+                    .await?;
+                fs.release(&file).await?;
+            }
+            let fs = clients[1].llite().clone();
+            programs.spawn(async move { removed(fs).await.map_err(failed) });
         }
         Plant::PingPong | Plant::Writers => {
             let (me, fs) = (Cred::root(), &clients[0]);
@@ -398,8 +431,11 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
     }
     let cluster = builder.start().await?;
     let mut clients = Vec::new();
-    for _ in 0..plant.clients() {
-        clients.push(cluster.remote_client().await?);
+    for i in 0..plant.clients() {
+        clients.push(match (plant, i) {
+            (Plant::OthersFiles(_), 0) => cluster.client_at(FIRST_CLIENT.parse()?, &[]).await?,
+            _ => cluster.remote_client().await?,
+        });
     }
     let disk = DiskModel {
         read_latency: usual,
@@ -423,9 +459,10 @@ async fn judged(plant: Plant, seed: u64) -> Result<Verdict, Box<dyn std::error::
         Plant::MdtSync(ms) | Plant::MdtSyncWithoutCore(ms) => cluster.disks.mdt.set_model(slow(ms)),
         _ => {}
     }
-    for c in &clients {
+    for (n, c) in clients.iter().enumerate() {
         for s in 0..=OSTS {
             let delay = match plant {
+                Plant::OthersFiles(ms) if n == 0 => ms / 2,
                 Plant::Distance(ms) | Plant::DistanceAfterLarge(ms) | Plant::FarFile(ms) => ms / 2,
                 Plant::Link(i, ms) if i + 1 == s => ms,
                 _ => usual,
@@ -490,6 +527,11 @@ fn is_true(v: &Verdict, parameters: &[String]) {
     let advice = v.causes.iter().map(|c| &c.change).chain([&v.next]);
     for set in advice.flat_map(|a| a.split("set_param ").skip(1)) {
         let (pattern, rest) = set.split_once('=').expect("a value");
+        let word = rest.split('`').next();
+        if word == Some("clear") {
+            assert!(pattern.ends_with(".lru_size"), "{set}");
+            continue;
+        }
         let value = rest.split(|c: char| !c.is_ascii_digit()).next();
         let value: u32 = value.and_then(|n| n.parse().ok()).expect("a number");
         let parts: Vec<&str> = pattern.split('*').collect();
@@ -591,6 +633,7 @@ async fn what_is_planted_is_named_first() -> TestResult {
         (Plant::InFlight, "in flight,", 1.0, 1.0),
         (Plant::PingPong, "", 3.0, 1.0),
         (Plant::Writers, "", 3.0, 1.0),
+        (Plant::OthersFiles(ms(20)), "times,", 20.0, 2.5),
         (Plant::Distance(ms(20)), "there and back", 20.0, 1.1),
         (
             Plant::DistanceAfterLarge(ms(20)),

@@ -9,9 +9,9 @@ use crate::control::Ask;
 use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, print};
 use coral_lab::verdict::{
-    Cause, Facts, Fid, LEAST_COUNT, Load, OpKind, Outcome, Rates, Seen, Trial, Verdict, Was,
-    Window, Windows, accused, again, alone, elsewhen, locks, swap, this_host, threads, trial,
-    two_at_once,
+    Cause, CauseKind, Facts, Fid, LEAST_COUNT, Load, OpKind, Outcome, Rates, Seen, Trial, Verdict,
+    Was, Window, Windows, accused, again, alone, elsewhen, given_back, locks, swap, this_host,
+    threads, trial, two_at_once,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,8 @@ struct Maker<'a> {
     own: BTreeSet<Fid>,
     /// NID of the client that the first cause's operations are of, where that can be told.
     accused: Option<String>,
+    /// Seconds that an operation of the load waited for locks, in the mean.
+    lock_wait_s: f64,
 }
 
 /// Entry of `coral explain --try`.
@@ -86,6 +88,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         guard: Guard::start()?,
         load,
         accused: accused(&seen, &joined, &facts, &verdict),
+        lock_wait_s: lock_wait_s(&facts),
         own: BTreeSet::new(),
     };
     let made = maker.make(&trial, &verdict, &before);
@@ -206,7 +209,7 @@ impl Maker<'_> {
                 self.router(router, *large as usize)?;
                 self.windows(before, first()?)
             }
-            Trial::ClearCache => self.clear_cache(),
+            Trial::ClearCache => self.clear_cache(first()?),
             Trial::Probe => self.probe(v),
             Trial::Concurrency => self.two_at_once(v),
             Trial::CountLocks => self.count_locks(v),
@@ -366,11 +369,20 @@ impl Maker<'_> {
         self.ask(&socket, &buffers(name, large)).map(drop)
     }
 
-    fn clear_cache(&self) -> Result<Outcome, String> {
-        let before = this_host(&[], || wait(self.e.window)).swap_in_per_s;
+    fn clear_cache(&self, first: &Cause) -> Result<Outcome, String> {
+        let wants_locks = first.kind == CauseKind::LockWait;
+        let before = match wants_locks {
+            true => 0.0,
+            false => this_host(&[], || wait(self.e.window)).swap_in_per_s,
+        };
         self.say("trying: the mounts give back their locks and what they cache; it fills again by itself");
         for (socket, name, _) in self.matching("ldlm.namespaces.*.lru_size") {
             self.ask(&socket, &json!(Ask::SetParam(name, "clear".into())))?;
+        }
+        if wants_locks {
+            let seen = looked(self.e)?.seen;
+            let after_s = lock_wait_s(&seen.facts(&seen.joined()));
+            return Ok(given_back(self.lock_wait_s, after_s));
         }
         let with = this_host(&[], || wait(self.e.window)).swap_in_per_s;
         Ok(swap(before, with))
@@ -407,7 +419,7 @@ impl Maker<'_> {
         let names = self.matching("ldlm.namespaces.*.lock_count").into_iter();
         let mdts = names.filter_map(|(_, n, _)| target_of(&n, "ldlm.namespaces."));
         let all = osts.chain(mdts.filter(|n| n.contains("-MDT")));
-        let all: std::collections::BTreeSet<String> = all.collect();
+        let all: BTreeSet<String> = all.collect();
         let mut probe = self.directory("files are made and written on each target in turn")?;
         all.iter().for_each(|name| probe.target(name));
         probe
@@ -438,6 +450,11 @@ impl Maker<'_> {
         let kind = |is| of.get(&is).cloned().unwrap_or_default();
         Ok(locks(&facts, &kind(true), &kind(false), v))
     }
+}
+
+/// Seconds that an operation waited for locks that others have, in the mean.
+fn lock_wait_s(f: &Facts) -> f64 {
+    f.lock_waits.seconds / f.count().max(1) as f64
 }
 
 /// Rates in the mean, measured in turns: a machine is not as busy all the time.

@@ -11,7 +11,10 @@ use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
 use super::paging::Paging;
 use super::queue::Queued;
-use super::sharing::{Contended, OneDirectory, Shared, contended, one_directory, shared};
+use super::sharing::{
+    Contended, GaveBack, LockWaits, OneDirectory, Shared, contended, gave_back, lock_waits,
+    one_directory, shared,
+};
 use super::stored::stored;
 use super::time::Earlier;
 use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
@@ -248,6 +251,10 @@ pub struct Facts {
     pub is_one_machine: bool,
     /// Locks that clients were asked to give back, and clients that were.
     pub callbacks: (u64, u32),
+    /// Who was asked for locks, also who has no operation here; the one that had most first.
+    pub gave_back: Vec<GaveBack>,
+    /// Waits for locks that others have.
+    pub lock_waits: LockWaits,
     /// Seconds of the RPCs that operations waited for, and those of them with more than [`SMALL_BYTES`] of data.
     pub waited: (f64, f64),
     /// LDLM_ENQUEUEs within operations, and their seconds.
@@ -376,6 +383,8 @@ impl Facts {
         let asked = j.callbacks.iter().filter(inside);
         let who: BTreeSet<usize> = asked.clone().map(|(c, _)| *c).collect();
         f.callbacks = (asked.count() as u64, who.len() as u32);
+        f.gave_back = gave_back(j, (from, to));
+        f.lock_waits = lock_waits(j, &ops);
         f.one_directory = one_directory(j, &ops).filter(|d| 2.0 * d.seconds > f.op_s());
         f.waited = waited(j, &ops);
         let enqueues =
@@ -546,7 +555,7 @@ fn sent_late_ns(r: &coral_stopwatch::Rpc) -> i64 {
 }
 
 /// Seconds of an RPC on the way.
-fn rtt(r: &JoinedRpc) -> f64 {
+pub(super) fn rtt(r: &JoinedRpc) -> f64 {
     let on_it = r.parts.iter().filter(|p| WAY.contains(&p.segment));
     seconds(on_it.map(Part::ns).sum())
 }

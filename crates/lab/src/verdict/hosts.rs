@@ -42,7 +42,9 @@ fn unread(f: &Facts, slow_links: &[String]) -> f64 {
     let views = f.views();
     let ways = views.iter().flat_map(|v| v.paths);
     let paths = ways.filter(|p| !slow_links.contains(&p.target));
-    paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12)
+    let all = paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12);
+    // RPCs in the background hold up no operation.
+    all.min(f.share(Segment::Network, None))
 }
 
 /// Of the time at storage that is slow, what may be the wait for a processor of who syncs: no more than threads waited for one while all

@@ -1,8 +1,10 @@
-//! Causes that are locks: those that clients take from each other, and the one that the kernel has for each directory.
+//! Causes that are locks: those that clients take from each other, those that some have and others want, and the one that the kernel has
+//! for each directory.
 
+use super::clients::who;
 use super::facts::Facts;
 use super::rules::{Cause, CauseKind, SHARE_LEAST, ms};
-use super::sharing::OneDirectory;
+use super::sharing::{GaveBack, OneDirectory};
 use crate::attribution::Segment;
 
 /// Threads in the mean that wait for a directory, from which on it is they that are told.
@@ -84,4 +86,218 @@ pub(super) fn shared_file(f: &Facts) -> Option<Cause> {
         ceiling: None,
         change: "give each client a file of its own".to_owned(),
     })
+}
+
+/// What has a client give back the locks that it does not use, on its mount.
+pub(super) const GIVE_BACK: &str = "lctl set_param ldlm.namespaces.*.lru_size=clear";
+
+/// Locks are waited for, and nobody takes them away from who waits: other clients have had them, or other requests at the server.
+pub(super) fn lock_wait(f: &Facts) -> Option<Cause> {
+    let share = f.share(Segment::LockWait, None);
+    let w = &f.lock_waits;
+    let is_other = |g: &&GaveBack| w.clients != [g.client.as_str()];
+    let mut had: Vec<&GaveBack> = f.gave_back.iter().filter(is_other).collect();
+    if had.is_empty() {
+        had = f.gave_back.iter().collect();
+    }
+    let waiters = who(&w.clients).unwrap_or_else(|| "operations".to_owned());
+    let waited = format!(
+        "{waiters} waited for locks {} times, {} each",
+        w.waits,
+        ms(w.seconds / w.waits.max(1) as f64)
+    );
+    let (subject, figure, change) = match who(had.iter().map(|g| &g.client)) {
+        Some(holders) => {
+            let given: u64 = had.iter().map(|g| g.locks).sum();
+            let change = format!(
+                "use the files where they were made, or let {holders} give its locks back before: `{GIVE_BACK}` on its mount"
+            );
+            (
+                holders.clone(),
+                format!(
+                    "{waited}; {holders} had them, and was asked for {given}{}",
+                    far(&had)
+                ),
+                change,
+            )
+        }
+        None => {
+            let file = most_wanted(f);
+            (
+                w.target.clone(),
+                format!(
+                    "{waited}, most of it at {}{file}; no client that was asked here gave one back, so that another request at that server has it, or a client that was not asked",
+                    w.target
+                ),
+                "have fewer operations at once on one file or directory: give each program one of its own".to_owned(),
+            )
+        }
+    };
+    (share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::LockWait,
+        subject,
+        fid: None,
+        share: share.min(1.0),
+        figure,
+        ceiling: None,
+        change,
+    })
+}
+
+/// How far who had the locks is from the servers, of the farthest, where that is known.
+fn far(holders: &[&GaveBack]) -> String {
+    let known = holders.iter().map(|g| g.rtt_s).filter(|s| s.is_finite());
+    match known.max_by(f64::total_cmp) {
+        Some(s) if holders.len() == 1 => {
+            format!("; the nearest server is {} there and back from it", ms(s))
+        }
+        Some(s) => format!(
+            "; of the farthest of them the nearest server is {} there and back",
+            ms(s)
+        ),
+        None => String::new(),
+    }
+}
+
+/// The file whose lock was waited for longest.
+fn most_wanted(f: &Facts) -> String {
+    match f.contended.first() {
+        Some(c) => {
+            let (seq, oid, ver) = c.fid;
+            format!(", {} of them on [{seq:#x}:{oid:#x}:{ver:#x}]", c.waits)
+        }
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::{Host, OpKind};
+    use super::super::rules::causes;
+    use super::super::sharing::{Contended, LockWaits};
+    use super::super::trial::{Trial, trial};
+    use super::*;
+
+    /// A client waits 9.5 ms of the 10 ms that each of its operations takes, for locks that so many clients were asked for.
+    fn waits(gave_back: &[(&str, u64, f64)]) -> Facts {
+        let given = |(client, locks, rtt_s): &(&str, u64, f64)| GaveBack {
+            client: (*client).to_owned(),
+            locks: *locks,
+            rtt_s: *rtt_s,
+        };
+        Facts {
+            window_s: 1.0,
+            under_way: 1.0,
+            ops: vec![OpKind {
+                op: "UNLINK".into(),
+                count: 100,
+                seconds: 1.0,
+            }],
+            seconds: [((Segment::LockWait, "fs-MDT0000".to_owned()), 0.95)].into(),
+            contended: vec![Contended {
+                fid: (1, 2, 0),
+                clients: 1,
+                wait_s: 0.95,
+                waits: 100,
+            }],
+            gave_back: gave_back.iter().map(given).collect(),
+            lock_waits: LockWaits {
+                clients: vec!["near@tcp".into()],
+                waits: 100,
+                seconds: 0.95,
+                target: "fs-MDT0000".into(),
+            },
+            ..Facts::default()
+        }
+    }
+
+    fn first(f: &Facts) -> Cause {
+        let mut all = causes(f);
+        all.sort_by(|a, b| b.share.total_cmp(&a.share));
+        all.remove(0)
+    }
+
+    #[test]
+    fn who_had_the_locks_that_are_waited_for_is_named() {
+        let c = first(&waits(&[("far@tcp", 90, 0.02), ("near@tcp", 3, 0.000_1)]));
+        assert_eq!(
+            (c.kind, c.subject.as_str()),
+            (CauseKind::LockWait, "far@tcp")
+        );
+        let told = "near@tcp waited for locks 100 times, 9.50 ms each; far@tcp had them, and was asked for 90; the nearest server is 20.00 ms there and back from it";
+        assert_eq!(c.figure, told);
+        assert!(
+            c.change
+                .ends_with("`lctl set_param ldlm.namespaces.*.lru_size=clear` on its mount")
+        );
+        let unknown = first(&waits(&[("far@tcp", 90, f64::INFINITY)]));
+        assert!(unknown.figure.ends_with("was asked for 90"), "{unknown:?}");
+        let two = first(&waits(&[("a@tcp", 90, 0.02), ("b@tcp", 9, 0.03)]));
+        assert_eq!(two.subject, "2 clients, a@tcp for one");
+        assert!(two.figure.ends_with("was asked for 99; of the farthest of them the nearest server is 30.00 ms there and back"), "{two:?}");
+        assert_eq!(first(&waits(&[("near@tcp", 3, 0.02)])).subject, "near@tcp");
+    }
+
+    #[test]
+    fn a_lock_that_no_client_gave_back_is_another_request_s() {
+        let c = first(&waits(&[]));
+        assert_eq!(
+            (c.kind, c.subject.as_str()),
+            (CauseKind::LockWait, "fs-MDT0000")
+        );
+        let told = "9.50 ms each, most of it at fs-MDT0000, 100 of them on [0x1:0x2:0x0]; no client that was asked here gave one back";
+        assert!(c.figure.contains(told), "{c:?}");
+        assert!(!c.change.contains("lru_size"), "{c:?}");
+    }
+
+    #[test]
+    fn a_wait_for_locks_is_tried_by_giving_them_back() {
+        let of = |f: &Facts| trial(&super::super::explain(f));
+        assert_eq!(
+            of(&waits(&[("far@tcp", 90, 0.02)])),
+            Some(Trial::ClearCache)
+        );
+        assert_eq!(of(&waits(&[])), Some(Trial::LookAgain));
+    }
+
+    /// Requests that wait 20 ms on the way each in the background, while other programs fill the machine.
+    #[test]
+    fn while_locks_have_the_time_no_other_program_is_first() {
+        let mut f = waits(&[("far@tcp", 90, 0.02)]);
+        f.paths = vec![super::super::facts::Path {
+            target: "fs-MDT0000".into(),
+            rpcs: 100,
+            rtt_s: 0.000_1,
+            seconds: [(Segment::Network, 2.0)].into(),
+            ..Default::default()
+        }];
+        f.hosts = vec![Host {
+            name: "here".into(),
+            busiest_core: 1.0,
+            cores: 1.0,
+            cpu_wait: 1.5,
+            others: 1.9,
+            ..Host::default()
+        }];
+        let mut all = causes(&f);
+        assert!(all.iter().all(|c| c.kind != CauseKind::BusyCore), "{all:?}");
+        // what is on the way of operations may wait for a processor
+        f.seconds
+            .insert((Segment::Network, "fs-MDT0000".into()), 0.3);
+        f.seconds
+            .insert((Segment::LockWait, "fs-MDT0000".into()), 0.6);
+        all = causes(&f);
+        all.sort_by(|a, b| b.share.total_cmp(&a.share));
+        let kinds: Vec<_> = all.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::LockWait, CauseKind::BusyCore]);
+    }
+
+    #[test]
+    fn clients_that_take_locks_from_each_other_are_told_as_such() {
+        let mut f = waits(&[("a@tcp", 90, 0.02), ("b@tcp", 90, 0.02)]);
+        f.contended[0].clients = 2;
+        f.callbacks = (180, 2);
+        let kinds: Vec<_> = causes(&f).iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::LockPingPong]);
+    }
 }

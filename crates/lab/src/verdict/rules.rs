@@ -9,7 +9,7 @@ use super::clients::View;
 use super::facts::{Facts, Path};
 use super::hosts::{hosts, is_full};
 use super::links::saturated;
-use super::lock_waits::{lock_ping_pong, own_directories, shared_file};
+use super::lock_waits::{lock_ping_pong, lock_wait, own_directories, shared_file};
 use super::sharing::OneDirectory;
 use super::slots::{far_window, who_is_far, window};
 use super::slow_links::slow_links;
@@ -55,6 +55,8 @@ pub enum CauseKind {
     Window,
     /// Clients take locks from each other.
     LockPingPong,
+    /// Locks that others have are waited for.
+    LockWait,
     /// One core has no room.
     BusyCore,
     /// A router has too few buffers.
@@ -79,6 +81,7 @@ impl CauseKind {
             CauseKind::SlowLink => "slow link",
             CauseKind::Window => "RPCs in flight",
             CauseKind::LockPingPong => "lock ping-pong",
+            CauseKind::LockWait => "lock wait",
             CauseKind::BusyCore => "busy core",
             CauseKind::RouterBuffers => "router buffers",
             CauseKind::FixedConcurrency => "fixed concurrency",
@@ -132,7 +135,8 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
         out.extend(fixed_concurrency(f));
         out.extend(router_buffers(f));
     }
-    out.extend(lock_ping_pong(f).or_else(|| shared_file(f)));
+    let locks = lock_ping_pong(f).or_else(|| shared_file(f));
+    out.extend(locks.or_else(|| lock_wait(f)));
     let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
     let links: Vec<String> = links.map(|c| c.subject.clone()).chain(behind).collect();
     out.extend(hosts(f, &links, &storage));

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use coral_wire::opc;
 
-use super::facts::seconds;
+use super::facts::{rtt, seconds};
 use super::trial::LEAST_COUNT;
-use crate::attribution::{Joined, JoinedOp, Segment};
+use crate::attribution::{Joined, JoinedOp, JoinedRpc, Segment};
 
 /// What holds the kernel's lock of the directory, as FUSE names it.
 const NAMES: [&str; 9] = [
@@ -54,6 +54,30 @@ pub struct Shared {
     pub at_once: u64,
     /// Seconds of these.
     pub seconds: f64,
+}
+
+/// A client that servers have asked for locks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GaveBack {
+    /// Its NID.
+    pub client: String,
+    /// Locks that it was asked for.
+    pub locks: u64,
+    /// Least time there and back between it and a server, seconds; infinite: it is not known.
+    pub rtt_s: f64,
+}
+
+/// Waits of operations for locks that others have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LockWaits {
+    /// NIDs of the clients that waited, the one that waited longest first.
+    pub clients: Vec<String>,
+    /// Operations that waited.
+    pub waits: u64,
+    /// Their seconds.
+    pub seconds: f64,
+    /// The target at which most of these were.
+    pub target: String,
 }
 
 /// A client, and a directory in which it works.
@@ -109,6 +133,65 @@ pub(super) fn contended(ops: &[&JoinedOp]) -> Vec<Contended> {
     all
 }
 
+/// Waits for locks, all together.
+pub(super) fn lock_waits(j: &Joined, ops: &[&JoinedOp]) -> LockWaits {
+    let (mut all, mut waited_ns) = (LockWaits::default(), 0);
+    let (mut clients, mut targets) = (BTreeMap::new(), BTreeMap::new());
+    for o in ops {
+        let waited = o.in_segment(Segment::LockWait);
+        if waited > 0 {
+            all.waits += 1;
+            waited_ns += waited;
+            *clients.entry(o.client).or_default() += waited;
+            *targets.entry(waited_at(j, o)).or_default() += waited;
+        }
+    }
+    let names = |all: BTreeMap<usize, i64>| -> Vec<String> {
+        let mut all: Vec<(usize, i64)> = all.into_iter().collect();
+        all.sort_by_key(|(_, ns)| -ns);
+        all.into_iter().map(|(n, _)| j.names[n].clone()).collect()
+    };
+    all.seconds = seconds(waited_ns);
+    all.clients = names(clients);
+    all.target = names(targets).into_iter().next().unwrap_or_default();
+    all
+}
+
+/// Where an operation waited longest for a lock: at a target, or at its client, which a target had told to wait.
+fn waited_at(j: &Joined, o: &JoinedOp) -> usize {
+    let waits = o.parts.iter().filter(|p| p.segment == Segment::LockWait);
+    let at = waits.max_by_key(|p| p.ns()).map_or(o.client, |p| p.at);
+    let own = o.rpcs.iter().map(|i| &j.rpcs[*i]);
+    let asked = own.filter(|r| r.rpc.opc == opc::LDLM_ENQUEUE);
+    match asked.max_by_key(|r| r.rpc.span.1) {
+        Some(last) if at == o.client => last.target,
+        _ => at,
+    }
+}
+
+/// Clients that were asked for locks from `from` to `to`, the one that had most of them first: also those that did nothing else then.
+pub(super) fn gave_back(j: &Joined, (from, to): (i64, i64)) -> Vec<GaveBack> {
+    let mut asked: BTreeMap<usize, u64> = BTreeMap::new();
+    for (client, at) in &j.callbacks {
+        if (from..to).contains(at) {
+            *asked.entry(*client).or_default() += 1;
+        }
+    }
+    let inside = |r: &JoinedRpc| r.rpc.span.0 < to && r.rpc.span.1 > from;
+    let one = |(client, locks): (usize, u64)| {
+        let own = j.rpcs.iter().filter(|r| r.client == client && r.is_served);
+        let own = own.filter(|r| inside(r));
+        GaveBack {
+            client: j.names[client].clone(),
+            locks,
+            rtt_s: own.map(rtt).fold(f64::INFINITY, f64::min),
+        }
+    };
+    let mut all: Vec<GaveBack> = asked.into_iter().map(one).collect();
+    all.sort_by_key(|g| std::cmp::Reverse(g.locks));
+    all
+}
+
 /// Files that more than one client wrote with an RPC within the operation, the worst first.
 pub(super) fn shared(j: &Joined, ops: &[&JoinedOp]) -> Vec<Shared> {
     let mut all: BTreeMap<(u64, u32, u32), (Shared, BTreeSet<usize>)> = BTreeMap::new();
@@ -143,6 +226,7 @@ pub(super) fn shared(j: &Joined, ops: &[&JoinedOp]) -> Vec<Shared> {
 mod tests {
     use super::super::facts::Facts;
     use super::*;
+    use crate::attribution::{Part, rpc_of};
 
     /// Operations of a name in a directory, each with its beginning and end.
     fn in_directory(names: &[&str], spans: impl Iterator<Item = (i64, i64)>) -> Joined {
@@ -179,5 +263,57 @@ mod tests {
         assert_eq!(of(&["CREATE"], 4_000_000), None, "two at a time");
         assert_eq!(of(&["READ"], 10_000_000), None);
         assert_eq!(of(&["CREATE", "READ", "READ"], 10_000_000), None);
+    }
+
+    /// A client is told by an OST to wait for a lock, and waits at an MDT for another one; a client that does nothing had them.
+    #[test]
+    fn who_waits_for_locks_and_who_had_them_is_known() {
+        let mut j = in_directory(&["UNLINK"], (0..2).map(|i| (100 * i, 100 * i + 50)));
+        j.names = ["near@tcp", "far@tcp", "fs-OST0001", "fs-MDT0000"]
+            .map(String::from)
+            .to_vec();
+        let part = |from, to, at| Part {
+            segment: Segment::LockWait,
+            from,
+            to,
+            at,
+        };
+        let rpc = |client, target, opc, span: (i64, i64)| JoinedRpc {
+            rpc: rpc_of(opc, 1, span),
+            is_served: true,
+            service: String::new(),
+            target,
+            client,
+            reply_late_ns: 0,
+            parts: vec![Part {
+                segment: Segment::Network,
+                ..part(span.0, span.1, target)
+            }],
+        };
+        j.rpcs = vec![
+            rpc(0, 2, opc::LDLM_ENQUEUE, (0, 10)),
+            rpc(1, 3, opc::LDLM_CANCEL, (20, 35)),
+            // before all operations
+            rpc(1, 3, opc::OST_CONNECT, (-9, -8)),
+        ];
+        (j.ops[0].parts, j.ops[0].rpcs) = (vec![part(10, 45, 0)], vec![0]);
+        j.ops[1].parts = vec![part(100, 110, 3)];
+        // what is asked before and after is of no operation here
+        j.callbacks = [-5, 20, 30, 150].map(|at| (1, at)).to_vec();
+        let f = Facts::of(&j);
+        let waits = LockWaits {
+            clients: vec!["near@tcp".into()],
+            waits: 2,
+            seconds: 45e-9,
+            target: "fs-OST0001".into(),
+        };
+        assert_eq!(f.lock_waits, waits);
+        let given = GaveBack {
+            client: "far@tcp".into(),
+            locks: 2,
+            rtt_s: 15e-9,
+        };
+        assert_eq!(f.gave_back, [given]);
+        assert_eq!(f.callbacks, (0, 0), "it does nothing else");
     }
 }

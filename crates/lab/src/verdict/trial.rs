@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::explain::Verdict;
 use super::facts::{Facts, OpKind};
+use super::lock_waits::GIVE_BACK;
 use super::rules::{Cause, CauseKind, FAR, ms};
 use super::seen::Seen;
 use super::slots::IN_FLIGHT;
@@ -70,6 +71,8 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
         }
         CauseKind::FixedConcurrency => Trial::Concurrency,
         CauseKind::LockPingPong => Trial::CountLocks,
+        CauseKind::LockWait if cause.change.contains(GIVE_BACK) => Trial::ClearCache,
+        CauseKind::LockWait => Trial::LookAgain,
         CauseKind::BusyCore => Trial::WatchThreads,
         CauseKind::Swap => Trial::ClearCache,
         CauseKind::Grants | CauseKind::ColdCache | CauseKind::SaturatedNetwork => Trial::LookAgain,
@@ -426,6 +429,21 @@ pub fn swap(before: f64, after: f64) -> Outcome {
     }
 }
 
+/// Seconds that an operation waited for locks in the mean: before mounts gave back those that they had, and after.
+pub fn given_back(before_s: f64, after_s: f64) -> Outcome {
+    let figures = vec![
+        format!("before: an operation waits {} for locks", ms(before_s)),
+        format!("after: {}", ms(after_s)),
+    ];
+    match after_s <= ENOUGH * before_s {
+        true => Outcome::of(Was::First, figures),
+        false => Outcome::open(
+            figures,
+            "locks that are taken anew all the time are waited for as before".to_owned(),
+        ),
+    }
+}
+
 /// The busiest threads, each with its share of a core, and seconds in a second that Coral's threads waited for one.
 pub fn threads(busiest: &[(String, f64)], waited: f64) -> Outcome {
     let text = |(name, share): &(String, f64)| format!("{name}: {:.0}% of a core", 100.0 * share);
@@ -626,6 +644,7 @@ mod tests {
             SlowStorage,
             SlowLink,
             LockPingPong,
+            LockWait,
             BusyCore,
             FixedConcurrency,
             Swap,
@@ -681,6 +700,8 @@ mod tests {
         assert!(said(55.0, 12.0).starts_with("so it is not that directory"));
         assert_eq!(swap(1000.0, 10.0).was, Was::First);
         assert_eq!(swap(1000.0, 900.0).was, Was::Second);
+        assert_eq!(given_back(0.01, 0.000_1).was, Was::First);
+        assert_eq!(given_back(0.01, 0.009).was, Was::Open);
         assert_eq!(threads(&[("a".into(), 0.97)], 0.0).was, Was::First);
         assert_eq!(threads(&[("a".into(), 0.5)], 0.4).was, Was::First);
         assert_eq!(threads(&[("a".into(), 0.5)], 0.0).was, Was::Second);
