@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use coral_stopwatch::Wait;
 use coral_wire::nid::Nid;
 use coral_wire::opc;
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,8 @@ pub struct Path {
     pub reading_s: f64,
     /// RPCs with bulk data.
     pub bulk_rpcs: u64,
+    /// Of the seconds in [`Segment::Credit`] what the client waited; the rest the server did.
+    pub own_credit_s: f64,
     /// Most RPCs a client may have in flight.
     pub in_flight_max: u32,
     /// The same of all clients together.
@@ -472,6 +475,8 @@ pub(super) fn paths(
         }
         let late = seconds(sent_late_ns(&r.rpc) + r.reply_late_ns);
         p.send_s = p.send_s.min(late.min(rtt(r)));
+        let own = r.rpc.waits.iter().filter(|w| w.0 == Wait::Credit);
+        p.own_credit_s += seconds(own.map(|(_, from, to)| to - from).sum());
         p.rpcs += 1;
         p.service_s += served;
         if r.rpc.in_flight > 0 {

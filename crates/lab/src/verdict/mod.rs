@@ -14,6 +14,7 @@ pub const STOPWATCHES: &str = "stopwatches.json";
 
 mod accused;
 mod clients;
+mod credits;
 mod explain;
 mod facts;
 mod going;

@@ -6,6 +6,7 @@
 use crate::attribution::Segment;
 
 use super::clients::View;
+use super::credits::credits;
 use super::facts::{Facts, Path};
 use super::hosts::{hosts, is_full};
 use super::links::saturated;
@@ -31,7 +32,7 @@ const BULK_LEAST: f64 = 0.05;
 /// Share of the writes without a grant.
 const GRANTLESS_SHARE: f64 = 0.25;
 /// What is computed in two ways may differ by so little.
-const NOT_BELOW: f64 = 0.999;
+pub(super) const NOT_BELOW: f64 = 0.999;
 /// A cache warms that answers so many times faster in the second half.
 const WARMS_TIMES: f64 = 3.0;
 
@@ -59,6 +60,8 @@ pub enum CauseKind {
     LockWait,
     /// One core has no room.
     BusyCore,
+    /// Messages wait for a credit of their peer.
+    Credits,
     /// A router has too few buffers.
     RouterBuffers,
     /// Distance, with small requests one after the other.
@@ -83,6 +86,7 @@ impl CauseKind {
             CauseKind::LockPingPong => "lock ping-pong",
             CauseKind::LockWait => "lock wait",
             CauseKind::BusyCore => "busy core",
+            CauseKind::Credits => "LNet credits",
             CauseKind::RouterBuffers => "router buffers",
             CauseKind::FixedConcurrency => "fixed concurrency",
             CauseKind::Swap => "swapping",
@@ -133,7 +137,14 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     out.extend(window(f).or_else(|| far_window(f)).filter(|c| !is_queue(c)));
     if full.is_none() {
         out.extend(fixed_concurrency(f));
-        out.extend(router_buffers(f));
+        let routers = router_buffers(f);
+        // What waits at a router without room holds the credits of who sent it.
+        if let (Some(credits), []) = (credits(f), &routers[..]) {
+            // More at once would wait for these too.
+            out.retain(|c| c.subject != PROGRAMS);
+            out.push(credits);
+        }
+        out.extend(routers);
     }
     let locks = lock_ping_pong(f).or_else(|| shared_file(f));
     out.extend(locks.or_else(|| lock_wait(f)));

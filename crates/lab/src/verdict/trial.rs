@@ -75,7 +75,10 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
         CauseKind::LockWait => Trial::LookAgain,
         CauseKind::BusyCore => Trial::WatchThreads,
         CauseKind::Swap => Trial::ClearCache,
-        CauseKind::Grants | CauseKind::ColdCache | CauseKind::SaturatedNetwork => Trial::LookAgain,
+        CauseKind::Credits
+        | CauseKind::Grants
+        | CauseKind::ColdCache
+        | CauseKind::SaturatedNetwork => Trial::LookAgain,
     })
 }
 
@@ -645,6 +648,7 @@ mod tests {
             SlowLink,
             LockPingPong,
             LockWait,
+            Credits,
             BusyCore,
             FixedConcurrency,
             Swap,
