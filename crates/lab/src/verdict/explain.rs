@@ -4,7 +4,7 @@ use crate::attribution::Segment;
 
 use super::facts::{Facts, Host, Path, Transfers};
 use super::going::Going;
-use super::hosts::{CORE_BUSY, OTHERS_LEAST, nearly_full};
+use super::hosts::{CORE_BUSY, OTHERS_LEAST, nearly_full, needs_processors};
 use super::lock_waits::own_directories;
 use super::notes::{ahead, notes};
 use super::paging::out_of_memory;
@@ -32,6 +32,8 @@ const BURST_S: f64 = 0.1;
 const STILL_S: f64 = 5.0;
 /// What has so much of the time has nearly all of it.
 const NEARLY_ALL: f64 = 0.95;
+/// Share of the time on processors below which it does not matter that they are nearly full.
+pub(super) const FULL_SHARE: f64 = 0.05;
 /// By how much a rate can rise with more at once, by Little's law: none of them takes less time than before.
 const TWICE: &str = "twice as many at once do twice as much at most";
 /// What tells more where the servers have not told their part.
@@ -158,7 +160,7 @@ pub fn explain(f: &Facts) -> Verdict {
     }
     found.splice(0..0, paging.into_iter().chain(still));
     let stands_out = !found.is_empty() || unknown.is_some();
-    let full = nearly_full(f).filter(|_| !stands_out);
+    let full = nearly_full(f).filter(|_| !stands_out && needs_processors(f) >= FULL_SHARE);
     let at_once = (!stands_out && full.is_none())
         .then(|| at_once(f, &little))
         .flatten();
@@ -583,6 +585,15 @@ mod tests {
             next.starts_with("measure again without 'rustc' on here; "),
             "{next}"
         );
+        // the time is elsewhere
+        let mut away = facts_of_one_reader(0.89);
+        (away.hosts[0].cores, away.hosts[0].name) = (0.99, "here".into());
+        away.seconds
+            .remove(&(Segment::ClientCpu, "client".to_owned()));
+        let away = explain(&away);
+        assert_eq!(away.nearly_full, None);
+        let told = "all cores of here are 99% busy in the mean, and only 0.0% of the time is on processors or waits for one";
+        assert_eq!(away.notes, [told]);
         let half = of(0.7);
         assert!(half.at_once.is_some() && half.nearly_full.is_none());
     }

@@ -67,6 +67,15 @@ pub(super) fn nearly_full(f: &Facts) -> Option<&Host> {
     busy.max_by(|a, b| a.cores.total_cmp(&b.cores))
 }
 
+/// Share of the operations' time that is on processors, or where somebody may wait for one; on one machine the network is that too.
+pub(super) fn needs_processors(f: &Facts) -> f64 {
+    let network = match f.is_one_machine {
+        true => f.share(Segment::Network, None),
+        false => unread(f, &[]),
+    };
+    (of_processors(f) + network).min(1.0)
+}
+
 pub(super) fn hosts(f: &Facts, slow_links: &[String], storage: &[SlowStorage]) -> Vec<Cause> {
     // What is on the way waits for a processor at most as long as anybody does.
     let waited = (f.hosts.iter()).map(|h| h.cpu_wait).fold(0.0, f64::max);

@@ -1,8 +1,9 @@
 //! What is no cause and yet worth a line: a client that the figures of all together hide, and a share whose name misleads.
 
 use super::clients::{Clients, who};
+use super::explain::FULL_SHARE;
 use super::facts::{Facts, OpKind, Transfers};
-use super::hosts::nearly_full;
+use super::hosts::{nearly_full, needs_processors};
 use super::rules::{Cause, CauseKind, MORE_LEAST_S, SHARE_LEAST, ms};
 use super::trial::LEAST_COUNT;
 use crate::attribution::Segment;
@@ -17,6 +18,9 @@ const TIMES_OPERATIONS: f64 = 1.5;
 pub(super) fn notes(f: &Facts, causes: &[Cause]) -> Vec<String> {
     let mut out = slow_clients(f, causes);
     out.extend(no_way(f, causes));
+    if causes.is_empty() {
+        out.extend(full_for_nothing(f));
+    }
     out.extend(earlier(f));
     out
 }
@@ -97,6 +101,18 @@ fn no_way(f: &Facts, causes: &[Cause]) -> Option<String> {
     Some(format!(
         "both ends are on one machine, whose cores are {:.0}% busy: the {:.0}% in the network are the work of the connections, and their wait for a processor",
         100.0 * full.cores.min(1.0),
+        100.0 * share
+    ))
+}
+
+/// A machine whose cores are nearly full, where hardly anything waits for them.
+fn full_for_nothing(f: &Facts) -> Option<String> {
+    let share = needs_processors(f);
+    let h = nearly_full(f).filter(|_| share < FULL_SHARE && f.count() > 0)?;
+    Some(format!(
+        "all cores of {} are {:.0}% busy in the mean, and only {:.1}% of the time is on processors or waits for one",
+        h.name,
+        100.0 * h.cores.min(1.0),
         100.0 * share
     ))
 }
@@ -194,7 +210,8 @@ mod tests {
                 is_one_machine,
                 ..Facts::default()
             };
-            notes(&f, &[]).pop()
+            let mut told = notes(&f, &[]).into_iter();
+            told.find(|n| n.starts_with("both ends"))
         };
         let text = "both ends are on one machine, whose cores are 93% busy: the 54% in the network are the work of the connections, and their wait for a processor";
         assert_eq!(told(true, 0.93).as_deref(), Some(text));
