@@ -9,7 +9,7 @@ use super::lock_waits::own_directories;
 use super::notes::{ahead, notes};
 use super::paging::out_of_memory;
 use super::queue::{Queued, queue};
-use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms};
+use super::rules::{Cause, CauseKind, SHARE_LEAST, causes, ms, slots_hold};
 use super::trial::LEAST_COUNT;
 
 /// How far Little's law may be off before the stamps are not believed.
@@ -155,6 +155,7 @@ pub fn explain(f: &Facts) -> Verdict {
         found.retain(|c| c.kind != CauseKind::Swap);
     }
     if let Some(waits) = waits {
+        found.retain(|c| c.kind != CauseKind::FixedConcurrency || !slots_hold(f, &waits));
         let at = found.iter().position(|c| c.share < waits.share);
         found.insert(at.unwrap_or(found.len()), waits);
     }

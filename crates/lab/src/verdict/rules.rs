@@ -136,7 +136,8 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     let is_queue = |c: &Cause| full.is_some() && (is_far(c) || is_behind(c));
     out.extend(window(f).or_else(|| far_window(f)).filter(|c| !is_queue(c)));
     if full.is_none() {
-        out.extend(fixed_concurrency(f));
+        let few_slots = out.iter().any(|c| slots_hold(f, c));
+        out.extend(fixed_concurrency(f).filter(|_| !few_slots));
         let routers = router_buffers(f);
         // What waits at a router without room holds the credits of who sent it.
         if let (Some(credits), []) = (credits(f), &routers[..]) {
@@ -314,6 +315,22 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
         )),
         change: change.unwrap_or_else(|| "more operations at once, as by more programs".to_owned()),
     })
+}
+
+/// Its slots hold up most of what is on the way: more operations at once would only wait for them, and at most as much goes through as
+/// they let.
+pub(super) fn slots_hold(f: &Facts, c: &Cause) -> bool {
+    let on_way = |at: Option<&str>| -> f64 {
+        let way = [
+            Segment::Send,
+            Segment::Network,
+            Segment::Bulk,
+            Segment::ReplyOut,
+        ];
+        way.iter().map(|s| f.share(*s, at)).sum()
+    };
+    let at_its: f64 = c.subject.split(", ").map(|t| on_way(Some(t))).sum();
+    c.kind == CauseKind::Window && (c.subject == FAR || 2.0 * at_its >= on_way(None))
 }
 
 fn router_buffers(f: &Facts) -> Vec<Cause> {
@@ -816,6 +833,39 @@ mod tests {
         };
         assert!(named(1, 1) && named(4, 4) && named(40, 40));
         assert!(named(40, 20) && !named(40, 19), "whose slots are most");
+    }
+
+    /// Small requests that wait for the one slot of an OST, as far as so much of what is on the way goes to another one.
+    #[test]
+    fn more_operations_at_once_are_no_help_where_slots_are_too_few() {
+        let named = |elsewhere: u64| {
+            let mut few = path("fs-OST0000", 0, 0.02, 0.02);
+            few.seconds.insert(Segment::ClientQueue, 2.0);
+            few.service_s = 2.0;
+            (few.in_flight, few.in_flight_max, few.places) = (1.0, 1, 1);
+            let mut other = path("fs-OST0001", 0, 0.02, 0.02);
+            (other.rpcs, other.in_flight_max, other.places) = (elsewhere, 8, 8);
+            other.service_s = 0.02 * elsewhere as f64;
+            other.seconds = [(Segment::Network, other.service_s)].into();
+            let paths = vec![few, other];
+            let f = Facts {
+                window_s: 2.0,
+                ops: vec![OpKind {
+                    op: "READ".into(),
+                    count: 100 + elsewhere,
+                    seconds: 4.0 + 0.02 * elsewhere as f64,
+                }],
+                seconds: seconds_of(&paths),
+                waited: (1.0, 0.0),
+                paths,
+                ..Facts::default()
+            };
+            let kinds = causes(&f).into_iter().map(|c| c.kind);
+            kinds.collect::<Vec<_>>()
+        };
+        assert_eq!(named(50), [CauseKind::Window]);
+        let both = [CauseKind::Window, CauseKind::FixedConcurrency];
+        assert_eq!(named(150), both, "most of the way is another one");
     }
 
     /// Large requests to far OSTs, of which so many are under way at once, with eight places at each.
