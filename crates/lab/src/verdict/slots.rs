@@ -37,6 +37,14 @@ pub(super) fn more_slots<'a>(targets: impl IntoIterator<Item = &'a str>, max: u3
     }
 }
 
+/// How many RPCs had taken one of so many places: what is under a lock of the client's own needs none.
+pub(super) fn of_places(taken: f64, places: u32) -> String {
+    match taken > 0.0 {
+        true => format!("with {taken:.1} of {places} places"),
+        false => "none of which needs a place".to_owned(),
+    }
+}
+
 pub(super) fn window(f: &Facts) -> Option<Cause> {
     let share = f.share(Segment::ClientQueue, None);
     let waited = |p: &Path| p.seconds.get(&Segment::ClientQueue).copied().unwrap_or(0.0);
@@ -159,12 +167,13 @@ pub(super) fn far_window(f: &Facts) -> Option<Cause> {
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "{under_way:.1} RPCs of {:.0} KiB under way to {}, with {in_flight:.1} of {places} places; {} an RPC, of which twice there and back {}{}",
+            "{under_way:.1} RPCs of {:.0} KiB under way to {}, {}; {} an RPC, of which twice there and back {}{}",
             size / 1024.0,
             match targets.len() {
                 1 => "one OST".to_owned(),
                 n => format!("{n} OSTs"),
             },
+            of_places(in_flight, places),
             ms(mean),
             ms(way),
             who_is_far(f, &views)
@@ -174,7 +183,7 @@ pub(super) fn far_window(f: &Facts) -> Option<Cause> {
             size / 1024.0,
             ms(mean),
             rate(under_way * size / mean),
-            match under_way < f64::from(places) {
+            match in_flight > 0.0 && under_way < f64::from(places) {
                 true => format!(
                     "; {places} under way x {:.0} KiB / {}, the way alone, would be {}",
                     size / 1024.0,
@@ -223,6 +232,12 @@ fn more_at_once(f: &Facts, used: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_needs_no_place_leaves_none_free() {
+        assert_eq!(of_places(0.4, 32), "with 0.4 of 32 places");
+        assert_eq!(of_places(0.0, 32), "none of which needs a place");
+    }
 
     #[test]
     fn what_is_advised_can_be_set() {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::explain::Verdict;
 use super::rules::ms;
+use super::slots::of_places;
 
 /// The parts of what is printed, each in lines of its own, or in none.
 impl Verdict {
@@ -85,13 +86,12 @@ impl Verdict {
             };
             writeln!(
                 out,
-                "RPCs with data: {:.0} KiB each in the mean, {:.1} under way to {} target{}, with {:.1} of {} places; {} each{ahead}",
+                "RPCs with data: {:.0} KiB each in the mean, {:.1} under way to {} target{}, {}; {} each{ahead}",
                 t.mean_bytes / 1024.0,
                 t.under_way,
                 t.targets,
                 if t.targets == 1 { "" } else { "s" },
-                t.in_flight,
-                t.places,
+                of_places(t.in_flight, t.places),
                 ms(t.mean_s)
             )?;
         }
