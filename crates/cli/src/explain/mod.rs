@@ -74,14 +74,21 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
     let watched = watched(&e.places, e.watch);
     let all = ask_all(&e.places)?;
     let (mut seen, seconds, ago) = all.seen.recent(e.watch.max(RECENT_S));
-    let is_over = watched.is_over(e.watch, ago);
+    let goes_on = seen.is_under_way();
+    let is_over = watched.is_over(e.watch, ago, goes_on);
     if !is_over {
         watched.into(&mut seen, seconds + ago);
     }
     let mut facts = seen.facts(&seen.joined());
     facts.asked_s = seconds;
     let of_s = facts.of_s(seconds);
-    let verdict = judge(&facts);
+    let mut verdict = judge(&facts);
+    if is_over && ago < AGO_S {
+        verdict.notes.push(format!(
+            "the last operation ended {ago:.1} s ago, and this machine was watched for {} s until now: what its processors and connections did then is left out",
+            e.watch
+        ));
+    }
     if e.json {
         let mut all = with_source(&verdict, Some((of_s, ago)), &all.silent);
         all["of"]["before"] = json!(seen.span.map(|s| s.before));
@@ -137,10 +144,10 @@ struct Watched {
 }
 
 impl Watched {
-    /// What a machine did when the load was over says nothing of it. A client that stands still because its pages are on disk only looks
-    /// as if its load were over.
-    fn is_over(&self, watch_s: f64, ago_s: f64) -> bool {
-        let is_quiet = ago_s > watch_s / 2.0 && ago_s >= AGO_S;
+    /// What a machine did when the load was over says nothing of it: for most of the watch nothing has ended, and nothing is under way, or
+    /// has ended for long. A client that stands still because its pages are on disk only looks as if its load were over.
+    fn is_over(&self, watch_s: f64, ago_s: f64, goes_on: bool) -> bool {
+        let is_quiet = ago_s > watch_s / 2.0 && (ago_s >= AGO_S || (!goes_on && watch_s > 0.0));
         is_quiet && self.machine.paged_out().is_none()
     }
 
@@ -295,7 +302,7 @@ mod tests {
     /// Nothing has ended for 3 s: the load is over, or its client cannot go on.
     #[test]
     fn a_client_whose_pages_are_on_disk_looks_as_if_its_load_were_over() {
-        let watched = |awake, ago_s| {
+        let watched = |awake, ago_s, goes_on| {
             let paging = vec![coral_lab::verdict::Paging {
                 awake,
                 faults_per_s: 50.0,
@@ -311,9 +318,24 @@ mod tests {
                 machine,
                 tcp: vec![],
             }
-            .is_over(3.0, ago_s)
+            .is_over(3.0, ago_s, goes_on)
         };
-        assert!(watched(0.0, 3.0) && !watched(0.9, 3.0) && !watched(0.0, 1.0));
+        assert!(watched(0.0, 3.0, true) && !watched(0.9, 3.0, true) && !watched(0.0, 1.0, true));
+    }
+
+    #[test]
+    fn a_load_that_ended_before_most_of_the_watch_is_over() {
+        let is_over = |watch_s, ago_s, goes_on| {
+            let watched = Watched {
+                machine: Host::default(),
+                tcp: vec![],
+            };
+            watched.is_over(watch_s, ago_s, goes_on)
+        };
+        assert!(is_over(1.0, 1.3, false) && is_over(1.0, 0.6, false));
+        assert!(!is_over(1.0, 1.3, true), "its operations take as long");
+        assert!(!is_over(1.0, 0.1, false) && !is_over(0.0, 0.1, false));
+        assert!(is_over(1.0, 2.0, true));
     }
 
     #[test]

@@ -128,6 +128,12 @@ impl Seen {
         seen
     }
 
+    /// Whether an operation of a client was under way when it was asked.
+    pub fn is_under_way(&self) -> bool {
+        let begun = self.dumps.iter().flat_map(|d| &d.under_way);
+        begun.into_iter().any(|b| b.opc.is_none())
+    }
+
     /// The stopwatches joined.
     pub fn joined(&self) -> Joined {
         join(&self.dumps)
