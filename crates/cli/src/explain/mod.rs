@@ -1,6 +1,7 @@
 //! `coral explain`: what limits operations. With `--try` it makes the trial that tells the first two causes apart.
 
 mod guard;
+mod places;
 mod probe;
 mod trial;
 
@@ -9,13 +10,12 @@ use crate::control;
 use crate::lfs;
 use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, left_out, print, tcp};
-use coral_lab::experiment::RunDir;
 use coral_lab::verdict::{
-    Host, Judged, Look, Looks, PagingWatch, STOPWATCHES as IN_RUN, Seen, Span, Verdict,
-    explain as judge, this_host,
+    Host, Judged, Look, Looks, PagingWatch, Seen, Span, Verdict, explain as judge, this_host,
 };
+use places::{Kept, are_each_one, kept, once};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -36,6 +36,10 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
     if e.put_back {
         return guard::serve().map(|()| ExitCode::SUCCESS);
     }
+    let e = &Explain {
+        places: once(&e.places),
+        ..*e
+    };
     in_range("--watch", e.watch, 0.0)?;
     in_range("--for", e.window, trial::WINDOW_LEAST_S)?;
     let file = match &e.places[..] {
@@ -50,27 +54,24 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
             None => None,
         },
     };
-    if e.trial {
-        return match file {
-            Some(file) => Err(format!(
-                "'{}' is what was kept of a run: --try needs the processes themselves, and a load on them",
-                file.display()
-            )),
-            None => trial::run(e).map(|()| ExitCode::SUCCESS),
-        };
+    match file {
+        Some(kept) if e.trial => Err(format!(
+            "'{}' is what was kept of a run: --try needs the processes themselves, and a load on them",
+            kept.file.display()
+        )),
+        Some(kept) => of_file(e, &kept).map(|()| ExitCode::SUCCESS),
+        None => {
+            are_each_one(&e.places)?;
+            match e.trial {
+                true => trial::run(e).map(|()| ExitCode::SUCCESS),
+                false => of_processes(e),
+            }
+        }
     }
-    if let Some(file) = file {
-        let Judged { span, verdict } = of_file(&file)?.judged();
-        let text = match e.json {
-            true => format!("{:#}\n", of_kept(&verdict, span)),
-            false => format!(
-                "{}{verdict}",
-                span.map_or_else(String::new, |s| s.to_string())
-            ),
-        };
-        print(&text)?;
-        return Ok(ExitCode::SUCCESS);
-    }
+}
+
+/// Explains what processes tell now.
+fn of_processes(e: &Explain) -> Result<ExitCode, String> {
     let watched = watched(&e.places, e.watch);
     let all = ask_all(&e.places)?;
     let (mut seen, seconds, ago) = all.seen.recent(e.watch.max(RECENT_S));
@@ -127,14 +128,18 @@ fn of_text(seconds: f64, ago: f64, is_over: bool) -> String {
     }
 }
 
-/// What was kept of a run, which was chosen then; or all of a file, as far as all processes have told of it.
-fn of_file(file: &Path) -> Result<Seen, String> {
-    let seen = read(file)?;
-    let of_run = file.parent().is_some_and(RunDir::is_at) && file.ends_with(IN_RUN);
-    Ok(match of_run {
-        true => seen,
-        false => seen.of_file(),
-    })
+/// Explains what was kept.
+fn of_file(e: &Explain, kept: &Kept) -> Result<(), String> {
+    let Judged { span, verdict } = kept.read()?.judged();
+    let step = kept.step();
+    if e.json {
+        let mut all = of_kept(&verdict, span);
+        all["step"] = step.map_or(Value::Null, |s| s.json());
+        return print(&format!("{all:#}\n"));
+    }
+    let step = step.map_or_else(String::new, |s| s.to_string());
+    let span = span.map_or_else(String::new, |s| s.to_string());
+    print(&format!("{step}{span}{verdict}"))
 }
 
 /// What was watched meanwhile: this machine, and the TCP connections of the processes.
@@ -213,34 +218,6 @@ fn looks(places: &[PathBuf], seconds: f64) -> Vec<Look> {
 )]
 fn wait(s: f64) {
     std::thread::sleep(Duration::from_secs_f64(s));
-}
-
-/// The file of a run, or a file itself. On a mount there is none: looking for it would be load.
-fn kept(place: &Path) -> Result<Option<PathBuf>, String> {
-    if lfs::is_on_mount(place) {
-        return Ok(None);
-    }
-    let inside = place.join(IN_RUN);
-    if place.is_file() {
-        return Ok(Some(place.to_owned()));
-    }
-    if inside.is_file() {
-        return Ok(Some(inside));
-    }
-    match RunDir::is_at(place) {
-        true => Err(format!(
-            "'{}' is a run of the laboratory without stopwatches: no step has ended in which it knew Coral processes, its own or those of --mount",
-            place.display()
-        )),
-        false => Ok(None),
-    }
-}
-
-fn read(file: &Path) -> Result<Seen, String> {
-    let text = std::fs::read_to_string(file);
-    let text = text.map_err(|e| format!("cannot read '{}': {e}", file.display()))?;
-    serde_json::from_str(&text)
-        .map_err(|e| format!("'{}' is none of `coral trace --json`: {e}", file.display()))
 }
 
 /// The verdict, with the seconds it is of and how long ago the last operation ended, and why processes did not answer.
@@ -372,19 +349,5 @@ mod tests {
         assert_eq!(of(0.5), [9.0, 10.0], "one alone tells nothing");
         assert_eq!(of(99.0).len(), 11);
         assert!(since(vec![], 1.0).is_empty());
-    }
-
-    #[test]
-    fn what_is_kept_is_found_in_a_run() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(kept(dir.path()), Ok(None));
-        std::fs::write(dir.path().join("plan.json"), "{}").unwrap();
-        let why = kept(dir.path()).unwrap_err();
-        assert!(why.contains("without stopwatches"), "{why}");
-        let file = dir.path().join(IN_RUN);
-        std::fs::write(&file, "{}").unwrap();
-        assert_eq!(kept(dir.path()), Ok(Some(file.clone())));
-        assert_eq!(kept(&file), Ok(Some(file.clone())));
-        assert!(read(&file).unwrap_err().contains("coral trace --json"));
     }
 }
