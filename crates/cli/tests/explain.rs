@@ -5,7 +5,7 @@ mod common;
 
 use common::load::{Burner, Load, alone, writers};
 use common::{Place, Running, coral, fails, ok, text, until};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -316,6 +316,69 @@ fn a_trial_tells_of_one_directory_and_nothing_of_a_load_that_has_ended() {
                 "{said}"
             );
             assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+            two.stop();
+        },
+    );
+}
+
+/// One program makes and removes files, and the MDS is stopped when the trial has begun to do the same.
+#[test]
+fn a_trial_whose_operations_do_not_end_ends_and_leaves_nothing() {
+    alone(
+        "a_trial_whose_operations_do_not_end_ends_and_leaves_nothing",
+        || {
+            let place = Place::new();
+            let two = Two::start(&place);
+            two.far("127.0.0.2@tcp", "0.02");
+            two.far("127.0.0.3@tcp", "0.02");
+            let (mnt, count) = (two.mnt.clone(), Arc::new(AtomicU64::new(0)));
+            let counted = count.clone();
+            let load = Load::start(1, move |_, round| {
+                let name = mnt.join(format!("f{round}"));
+                std::fs::File::create(&name).expect("made");
+                std::fs::remove_file(&name).expect("removed");
+                counted.fetch_add(1, Ordering::Relaxed);
+            });
+            until("there is a load", || count.load(Ordering::Relaxed) > 20);
+            let mut trial = two
+                .explain(&[&place.path("mds"), &place.path("ost1")])
+                .args(["--try", "--for", "3"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut errors = BufReader::new(trial.stderr.take().unwrap()).lines();
+            let mut said = |begin: &str| {
+                let all = errors.by_ref().map_while(Result::ok);
+                all.into_iter().any(|l| l.starts_with(begin))
+            };
+            assert!(said("trying: "));
+            signal(two.servers[0].pid(), "STOP");
+            assert!(said(
+                "coral: the trial's own operations did not end within "
+            ));
+            // The kernel does not let go of who waits for a directory.
+            signal(two.servers[0].pid(), "CONT");
+            let mut out = String::new();
+            let ended = trial.wait().unwrap();
+            trial.stdout.unwrap().read_to_string(&mut out).unwrap();
+            assert_eq!(ended.code(), Some(1), "{out}");
+            let told = "it does not tell whether it is fixed concurrency (the programs): ";
+            assert!(out.contains(told), "{out}");
+            drop(load);
+            let left = || {
+                let names = std::fs::read_dir(&two.mnt).unwrap();
+                names.map(|e| e.unwrap().file_name()).collect::<Vec<_>>()
+            };
+            until("what it made is removed", || left().is_empty());
+            // whatever is late
+            assert!(
+                errors
+                    .by_ref()
+                    .map_while(Result::ok)
+                    .all(|l| !l.contains("not put back"))
+            );
+            assert_eq!(left(), [""; 0]);
             two.stop();
         },
     );

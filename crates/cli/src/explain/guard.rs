@@ -4,6 +4,7 @@
 //! the last first, when the pipe ends: because the trial is over, or because its process is gone. It is in a process group of its
 //! own, so that an interrupt at the terminal reaches the trial alone. Only when both are killed nothing is put back.
 
+use super::wait;
 use crate::control::Ask;
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
@@ -13,11 +14,21 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// Begins the name of the directory in which a trial makes files.
 pub(super) const DIR_PREFIX: &str = ".coral-explain-";
 /// What the process says of a change that it will put back.
 const NOTED: &str = "noted";
+
+/// What a trial says that has ended by itself: of one that was killed the last operation may still come to pass.
+const ENDED: &str = "ended";
+/// How often, and after how long each time, what such an operation has made is looked for.
+const LATE_LOOKS: u32 = 3;
+const LATE_S: f64 = 1.0;
+/// How long it is waited until all is put back; it goes on in the background then.
+const PUT_BACK_LIMIT: Duration = Duration::from_secs(20);
 
 /// How something is put back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,14 +151,30 @@ impl Guard {
         }
     }
 
-    /// Has all put back; a line about each, or what failed.
+    /// Has all put back; a line about each, or what failed. Where that takes long, as the removal of files does behind a queue, the
+    /// process goes on by itself.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a command of one thread, which does not wait for ever"
+    )]
     pub(super) fn put_back(mut self) -> Result<Vec<String>, String> {
-        drop(self.to.take());
-        let said: Vec<String> = self.from.by_ref().map_while(Result::ok).collect();
-        let ended = self.child.wait();
-        match ended {
-            Ok(status) if status.success() => Ok(said),
-            _ => Err(format!("not put back: {}", said.join("; "))),
+        if let Some(mut to) = self.to.take() {
+            // Where it is gone, that is told below.
+            let _ = writeln!(to, "{ENDED}");
+        }
+        let pid = self.child.id();
+        let (done, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let said: Vec<String> = self.from.by_ref().map_while(Result::ok).collect();
+            let _ = done.send((self.child.wait(), said));
+        });
+        match told.recv_timeout(PUT_BACK_LIMIT) {
+            Ok((Ok(status), said)) if status.success() => Ok(said),
+            Ok((_, said)) => Err(format!("not put back: {}", said.join("; "))),
+            Err(_) => Ok(vec![format!(
+                "not all is put back after {} s: process {pid} goes on with it in the background",
+                PUT_BACK_LIMIT.as_secs()
+            )]),
         }
     }
 }
@@ -155,7 +182,12 @@ impl Guard {
 /// The process itself: `coral explain --put-back`.
 pub(super) fn serve() -> Result<(), String> {
     let mut all: Vec<Undo> = Vec::new();
+    let mut has_ended = false;
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        if line == ENDED {
+            has_ended = true;
+            continue;
+        }
         let undo = serde_json::from_str(&line).map_err(|e| format!("'{line}': {e}"))?;
         all.push(undo);
         // Where nobody listens any more there is nobody left to make the change.
@@ -166,7 +198,7 @@ pub(super) fn serve() -> Result<(), String> {
         let line = match undo.apply() {
             Ok(()) => format!("put back: {}", undo.text()),
             Err(e) => {
-                failed.push(format!("{}: {e}", undo.text()));
+                failed.push((undo, e));
                 continue;
             }
         };
@@ -174,6 +206,21 @@ pub(super) fn serve() -> Result<(), String> {
             let _ = writeln!(std::io::stderr().lock(), "{line}");
         }
     }
+    let made = all.iter().filter(|u| matches!(u, Undo::Remove { .. }));
+    let made: Vec<&Undo> = made.collect();
+    for _ in 0..if has_ended || made.is_empty() {
+        0
+    } else {
+        LATE_LOOKS
+    } {
+        wait(LATE_S);
+        failed.retain(|f: &(&Undo, String)| !matches!(f.0, Undo::Remove { .. }));
+        let again = made.iter().rev().map(|u| (*u, u.apply()));
+        failed.extend(again.filter_map(|(u, r)| Some((u, r.err()?))));
+    }
+    let failed: Vec<String> = (failed.iter())
+        .map(|(undo, e)| format!("{}: {e}", undo.text()))
+        .collect();
     match failed.is_empty() {
         true => Ok(()),
         false => Err(format!("not put back: {}", failed.join("; "))),

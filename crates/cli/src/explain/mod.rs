@@ -1,6 +1,7 @@
 //! `coral explain`: what limits operations. With `--try` it makes the trial that tells the first two causes apart.
 
 mod guard;
+mod limit;
 mod places;
 mod probe;
 mod trial;

@@ -2,6 +2,7 @@
 //! which of the two it was.
 
 use super::guard::{Guard, Undo, buffers};
+use super::limit::{self, Limit};
 use super::probe::{Probe, path_of};
 use super::{AGO_S, RECENT_S, judge, wait, watched, with_source};
 use crate::args::Explain;
@@ -39,6 +40,10 @@ struct Maker<'a> {
     accused: Option<String>,
     /// Seconds that an operation of the load waited for locks, in the mean.
     lock_wait_s: f64,
+    /// The seconds that the verdict is of, and how long ago the last operation ended.
+    of: (f64, f64),
+    /// While the trial makes operations of its own.
+    limit: Option<Limit>,
 }
 
 /// Entry of `coral explain --try`.
@@ -89,9 +94,12 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         load,
         accused: accused(&seen, &joined, &facts, &verdict),
         lock_wait_s: lock_wait_s(&facts),
+        of,
+        limit: None,
         own: BTreeSet::new(),
     };
     let made = maker.make(&trial, &verdict, &before);
+    maker.limit = None;
     let put_back = maker.guard.put_back();
     if !e.json {
         put_back.iter().flatten().for_each(|l| eprintln!("{l}"));
@@ -236,6 +244,7 @@ impl Maker<'_> {
     /// One program, and two at once: where the load makes or removes names in one directory these do the same, also in that one.
     fn two_at_once(&mut self, v: &Verdict) -> Result<Outcome, String> {
         let mount = self.mount()?;
+        self.limited(0, v);
         let there = v.directory.map(|fid| path_of(&mount, fid));
         let there = match there.transpose() {
             Ok(there) => there,
@@ -388,6 +397,20 @@ impl Maker<'_> {
         Ok(swap(before, with))
     }
 
+    /// From now on operations are the trial's own, which look at so many targets.
+    fn limited(&mut self, targets: usize, v: &Verdict) {
+        let seconds = limit::seconds(self.e.window, targets);
+        let why = format!(
+            "the trial's own operations did not end within {seconds:.0} s: they stand where those of the load do, and what they have made is removed in the background"
+        );
+        let outcome = Outcome::untried(why.clone());
+        let told = match self.e.json {
+            true => format!("{:#}\n", told(v, self.of, Some(&outcome))),
+            false => format!("trial:\n{}", outcome.text(v)),
+        };
+        self.limit = Some(Limit::new(seconds, told, why));
+    }
+
     /// The mount on which files are made.
     fn mount(&self) -> Result<PathBuf, String> {
         let mounts = self.sockets.iter().filter_map(|s| {
@@ -420,6 +443,7 @@ impl Maker<'_> {
         let mdts = names.filter_map(|(_, n, _)| target_of(&n, "ldlm.namespaces."));
         let all = osts.chain(mdts.filter(|n| n.contains("-MDT")));
         let all: BTreeSet<String> = all.collect();
+        self.limited(all.len(), v);
         let mut probe = self.directory("files are made and written on each target in turn")?;
         all.iter().for_each(|name| probe.target(name));
         probe
