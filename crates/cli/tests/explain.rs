@@ -498,7 +498,7 @@ fn a_busy_core_is_named() {
         };
         let burners: Vec<Burner> = (0..6).map(|_| burner()).collect();
         let mnt = two.mnt.clone();
-        let load = Load::start(4, move |p, round| {
+        let load = Load::start(1, move |p, round| {
             let name = mnt.join(format!("{p}-{round}"));
             std::fs::File::create(&name).expect("made");
             std::fs::remove_file(&name).expect("removed");
