@@ -39,15 +39,18 @@ pub(super) fn credits(f: &Facts) -> Option<Cause> {
             }
         ),
         ceiling: of_client.then(|| ceiling(f, p, limits.peer_credits)).flatten(),
-        change: "give client and server one more interface (--nid once more at each), or spread the programs over more mounts: each pair of NIDs of each mount has credits of its own. Fewer RPCs in flight only wait elsewhere, no option of Coral changes the number; a stock node has peer_credits (lnetctl net add --peer-credits)".to_owned(),
+        change: "give client and server one more interface (--nid once more at each), or spread the programs over more mounts: each pair of NIDs of each mount has credits of its own (a stock node: lnetctl net add --peer-credits)".to_owned(),
     })
 }
 
-/// What goes through with all credits taken: of what went faster it is no ceiling.
+/// What goes through to a peer with all credits taken: of what went faster it is no ceiling.
 fn ceiling(f: &Facts, p: &Path, credits: usize) -> Option<String> {
-    let held = p.mean_s(Segment::Send);
+    let to_it = || f.paths.iter().filter(|o| o.peer == p.peer);
+    let rpcs = to_it().map(|o| o.rpcs).sum::<u64>() as f64;
+    let sent_s = to_it().filter_map(|o| o.seconds.get(&Segment::Send));
+    let held = sent_s.sum::<f64>() / rpcs.max(1.0);
     let clients = (f64::from(p.places) / f64::from(p.in_flight_max.max(1))).max(1.0);
-    let seen = p.rpcs as f64 / clients / f.window_s.max(1e-12);
+    let seen = rpcs / clients / f.window_s.max(1e-12);
     let most = credits as f64 / held.max(1e-12);
     (held > 0.0 && most >= NOT_BELOW * seen).then(|| {
         format!(
@@ -107,6 +110,17 @@ mod tests {
         assert!(c.figure.ends_with("whole, here 4.00 ms"), "{c:?}");
         let most = "8 messages / 4.00 ms = 2000 requests/s a client and peer; 1000 were seen";
         assert_eq!(c.ceiling.as_deref(), Some(most));
+        let mut two = waits(0.006, 1.0);
+        let more = Path {
+            target: "fs-OST0001".into(),
+            ..two.paths[0].clone()
+        };
+        two.paths.push(more);
+        let of_both = named(&two).unwrap().ceiling.unwrap();
+        assert!(
+            of_both.ends_with("a client and peer; 2000 were seen"),
+            "{of_both}"
+        );
         assert_eq!(named(&waits(0.001, 1.0)), None, "a tenth of the time");
     }
 
