@@ -170,7 +170,7 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
     });
 }
 
-/// Who made the changes is gone, and with it the other end of all that is said.
+/// Who made the changes is gone, and with it the other end of all that is said; a terminal that was closed tells all its processes so.
 #[test]
 fn all_is_put_back_when_nobody_listens() {
     let tmp = tempfile::tempdir().unwrap();
@@ -190,6 +190,9 @@ fn all_is_put_back_when_nobody_listens() {
         let undo = serde_json::json!({ "remove": { "dir": dir } });
         writeln!(to, "{undo}").unwrap();
         assert_eq!(from.next().unwrap().unwrap(), "noted");
+    }
+    for name in ["HUP", "INT", "TERM"] {
+        signal(process.id(), name);
     }
     drop(from);
     drop(to);

@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Begins the name of the directory in which a trial makes files.
 pub(super) const DIR_PREFIX: &str = ".coral-explain-";
@@ -179,8 +181,25 @@ impl Guard {
     }
 }
 
+/// Until it is dropped the signals do nothing that end a session or what runs in it: the trial hears of them, and then all is put back.
+fn unmoved() -> Result<(Runtime, Vec<Signal>), String> {
+    let failed = |e: std::io::Error| format!("signals: {e}");
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().build().map_err(failed)?;
+    let inside = runtime.enter();
+    let kinds = [
+        SignalKind::hangup(),
+        SignalKind::interrupt(),
+        SignalKind::terminate(),
+    ];
+    let heard: std::io::Result<Vec<Signal>> = kinds.into_iter().map(signal).collect();
+    drop(inside);
+    Ok((runtime, heard.map_err(failed)?))
+}
+
 /// The process itself: `coral explain --put-back`.
 pub(super) fn serve() -> Result<(), String> {
+    let _unmoved = unmoved()?;
     let mut all: Vec<Undo> = Vec::new();
     let mut has_ended = false;
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
