@@ -290,8 +290,12 @@ impl Windows {
             100.0 * share,
             100.0 * noise
         ));
+        let most = self.before.rate.max(self.after.rate);
         if fall >= ENOUGH * share && fall >= TIMES_NOISE * noise {
             Outcome::of(Was::First, figures)
+        } else if fall < 0.0 && self.with.rate > most {
+            let why = "more ended with it, also what had waited for long before, so that each took longer";
+            Outcome::open(figures, why.to_owned())
         } else if fall <= TOO_LITTLE * share && noise <= TOO_LITTLE * share {
             Outcome::of(Was::Second, figures)
         } else {
@@ -588,6 +592,13 @@ mod tests {
         // it fell, and stayed there when it was put back
         assert_eq!(was([0.010, 0.003, 0.003]), Was::Open);
         assert_eq!(was([0.010, 0.007, 0.010]), Was::Open);
+        // a queue goes on more quickly, and what stood in it for long ends
+        assert_eq!(was([0.010, 0.05, 0.010]), Was::Open);
+        let no_more = Windows {
+            with: window(90, 0.05),
+            ..windows([0.010, 0.05, 0.010])
+        };
+        assert_eq!(no_more.outcome(&c).was, Was::Second);
         let few = Windows {
             with: window(1, 0.01),
             ..windows([0.01, 0.003, 0.01])
