@@ -225,6 +225,28 @@ mod tests {
     }
 
     #[test]
+    fn the_step_of_a_verdict_is_told_with_its_parameters() {
+        let of = |kind| OfStep {
+            label: "size=4096".into(),
+            params: vec![("size".into(), "4096".into())],
+            step: Step {
+                point: "p".into(),
+                rep: 2,
+                kind,
+            },
+        };
+        let text = |kind| of(kind).to_string();
+        let begin = "of the last step of the run: size=4096, ";
+        assert_eq!(text(StepKind::Measure), format!("{begin}repeat 2\n"));
+        assert_eq!(text(StepKind::Warmup), format!("{begin}warm-up 2\n"));
+        let json = of(StepKind::Measure).json();
+        assert_eq!(
+            (&json["parameters"]["size"], &json["repeat"]),
+            (&json!("4096"), &json!(2))
+        );
+    }
+
+    #[test]
     fn a_place_that_is_named_twice_is_one() {
         let all = ["/a/b", "/a/./b", "/a/c", "/a/c/../b"].map(PathBuf::from);
         assert_eq!(once(&all), ["/a/b", "/a/c"].map(PathBuf::from));
