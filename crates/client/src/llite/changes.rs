@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coral_wire::fid::Fid;
 use coral_wire::mds::MdtBody;
 use smallvec::SmallVec;
 
-use super::cache::{Cache, Change};
+use super::cache::{Cache, Change, Entries};
 use super::inode::read_attr;
 use super::upcalls::Upcalls;
 use crate::lov::DOM_OST;
@@ -67,13 +68,23 @@ impl Changes {
             .tell(|| self.cache.extent_lost(DOM_OST, fid.res_id()));
     }
 
-    /// An own change of the entries of `dirs` begins; when what is returned is dropped it has ended, whatever came of it, and
-    /// the caller is told that attributes of theirs it asked for before are old.
-    pub fn begin(&self, dirs: &[Fid]) -> ChangingEntries {
+    /// An own change of names in directories begins; when what is returned is dropped it has ended, whatever came of it, and
+    /// the caller is told that attributes of these directories it asked for before are old.
+    pub fn begin(&self, names: &[(Fid, &Bytes)]) -> ChangingEntries {
+        let entries = names.iter();
+        self.begin_of(entries.map(|(d, n)| (*d, Some((*n).clone()))).collect())
+    }
+
+    /// The same where it may be any names of these directories.
+    pub fn begin_any(&self, dirs: &[Fid]) -> ChangingEntries {
+        self.begin_of(dirs.iter().map(|d| (*d, None)).collect())
+    }
+
+    fn begin_of(&self, entries: Entries) -> ChangingEntries {
         ChangingEntries {
-            change: Some(self.cache.begin_change(dirs)),
+            dirs: entries.iter().map(|(dir, _)| *dir).collect(),
+            change: Some(self.cache.begin_change(entries)),
             caller: self.caller.clone(),
-            dirs: dirs.into(),
         }
     }
 

@@ -125,7 +125,7 @@ impl DirStripes {
         };
         let me = self.clone();
         finish(async move {
-            let _change = me.changes.begin(&[args.parent]);
+            let _change = me.changes.begin(&[(args.parent, &args.name)]);
             let done = mdc.create(&ids, &args).await;
             me.cache.doubt(args.parent);
             Ok(done.map(drop)?)
@@ -178,7 +178,7 @@ impl DirStripes {
         };
         let me = self.clone();
         finish(async move {
-            let _change = me.changes.begin(&[args.parent]);
+            let _change = me.changes.begin(&[(args.parent, &args.name)]);
             let done = mdc.create(&ids, &args).await;
             me.cache.doubt(args.parent);
             me.cache.doubt(child);

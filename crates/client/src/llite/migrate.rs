@@ -130,7 +130,7 @@ impl Migrations {
         finish(async move {
             let dirs = [found.at, found.to];
             let _taking = me.untold.taking(found.fid, me.servers.now()).await;
-            let _change = me.changes.begin(&dirs);
+            let _change = me.changes.begin_any(&dirs);
             let done = mdc.migrate(&ids, parent, &rq.name, fid, &args).await;
             dirs.iter().for_each(|d| me.cache.doubt(*d));
             me.changes.forget_attrs(found.fid);

@@ -143,7 +143,7 @@ impl Namespace {
         args.now = self.servers.now();
         let me = self.clone();
         finish(async move {
-            let _change = me.changes.begin(&[args.parent]);
+            let _change = me.changes.begin(&[(args.parent, &args.name)]);
             let done = mdc.create(&ids, &args).await?;
             let body = &done.attrs.body;
             let mut attr = read_attr(&mdc, body);
@@ -284,7 +284,7 @@ impl Namespace {
         let mdc = self.servers.lmv.of(parent).await?;
         let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
         finish(async move {
-            let _change = me.changes.begin(&[parent]);
+            let _change = me.changes.begin(&[(parent, &name)]);
             let now = me.servers.now();
             let done = mdc.link(&ids, fid, parent, at.version, &name, now).await?;
             me.changes
@@ -367,7 +367,7 @@ impl Namespace {
             };
             let victim = me.victim_of(parent, &name);
             let kept = victim.fid.and_then(|fid| me.kept.lend(fid, &mdc));
-            let _change = me.changes.begin(&[parent]);
+            let _change = me.changes.begin(&[(parent, &name)]);
             let now = me.servers.now();
             let open = match &kept {
                 Some(kept) => Some(kept.to_close().await),
@@ -483,7 +483,9 @@ impl Namespace {
             let _taking = me.taking(&[(parent, &name), (new_parent, &new_name)]).await;
             let moved = me.cache.name_of(parent, &name);
             let victim = me.is_to_lose(new_parent, &new_name);
-            let _change = me.changes.begin(&[parent, new_parent]);
+            let _change = me
+                .changes
+                .begin(&[(parent, &name), (new_parent, &new_name)]);
             let now = me.servers.now();
             // what is not known may be a directory
             let mode = moved

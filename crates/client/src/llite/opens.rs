@@ -288,7 +288,8 @@ impl Opens {
         let done = finish(async move {
             let name = called;
             let want_lock = me.cache.enabled();
-            let (mark, _change) = (me.cache.begin_read(parent), me.changes.begin(&[parent]));
+            let mark = me.cache.begin_read(parent);
+            let _change = me.changes.begin(&[(parent, &name)]);
             let now = me.servers.now();
             let late = me.late.expect(fid);
             let ask = || {

@@ -220,28 +220,111 @@ async fn who_looks_and_removes_asks_for_nothing_ahead() {
     c.stop().await;
 }
 
-/// A program that goes on removing asks for each name by its removal alone, and for what the names are many at a time.
-#[tokio::test]
+/// A program that goes on removing asks for each name by its removal alone, and for what the names are many at a time: their answers
+/// come while other names are being removed.
+#[tokio::test(start_paused = true)]
 async fn who_removes_a_row_asks_for_no_sizes() {
-    let c = at_rest(2, 100).await;
-    let fs = c.client().await;
-    let mut v = User::root(&fs);
-    v.cred.pid = 100;
-    let d = v.fid("d").await.unwrap();
-    let (_, n) = rpcs(&fs, async {
-        for i in 0..100 {
-            let name = format!("f{i}");
-            fs.lookup(&v.cred, d, name.as_bytes()).await.unwrap();
-            fs.unlink(&v.cred, d, name.as_bytes()).await.unwrap();
+    for is_far in [false, true] {
+        let c = at_rest(2, 100).await;
+        let fs = match is_far {
+            true => c.remote_client().await,
+            false => c.client().await,
+        };
+        let mut v = User::root(&fs);
+        v.cred.pid = 100;
+        if is_far {
+            overtaking(&c, [&v, &v], 1);
         }
-    })
-    .await;
-    let of = |op: &str| n.iter().find(|(name, _)| name == op).map_or(0, |(_, n)| *n);
-    assert_eq!(of("MDS_REINT"), 100);
-    // the first are looked up and sized one by one
-    assert!((1..=6).contains(&of("MDS_BATCH")), "{n:?}");
-    assert!(of("LDLM_ENQUEUE") <= 30, "{n:?}");
-    c.stop().await;
+        let d = v.fid("d").await.unwrap();
+        let (_, n) = rpcs(&fs, async {
+            for i in 0..100 {
+                let name = format!("f{i}");
+                fs.lookup(&v.cred, d, name.as_bytes()).await.unwrap();
+                fs.unlink(&v.cred, d, name.as_bytes()).await.unwrap();
+            }
+        })
+        .await;
+        let of = |op: &str| n.iter().find(|(name, _)| name == op).map_or(0, |(_, n)| *n);
+        assert_eq!(of("MDS_REINT"), 100);
+        // the first are looked up and sized one by one
+        assert!((1..=6).contains(&of("MDS_BATCH")), "{n:?}");
+        assert!(of("LDLM_ENQUEUE") <= 30, "{n:?}");
+        c.stop().await;
+    }
+}
+
+/// Programs of one client change names, each its own ones, while others look at all of them, and what comes is asked for ahead: each
+/// program sees its names as it left them, and so does another client.
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_for_ahead_beside_own_changes_is_never_old() {
+    const NAMES: u64 = 60;
+    const PROGRAMS: u64 = 3;
+    let seeds = std::env::var("CORAL_SEEDS").map_or(3, |n| n.parse().unwrap());
+    for seed in 1..=seeds {
+        let c = Cluster::start(2, 1, 1 << 20).await;
+        let u = User::root(&c.remote_client().await);
+        let v = User::root(&c.remote_client().await);
+        overtaking(&c, [&u, &v], seed);
+        fill(&u, "d", NAMES as usize).await;
+        let left = AtomicU32::new(PROGRAMS as u32);
+        let looks = async {
+            let mut rounds = 0;
+            while left.load(Ordering::Relaxed) > 0 {
+                for i in 0..NAMES {
+                    let _ = v.stat(&format!("d/f{i}")).await;
+                }
+                rounds += 1;
+                forget(&v).await;
+            }
+            rounds
+        };
+        let changes = |program: u64| {
+            let (u, v, left) = (&u, &v, &left);
+            async move {
+                let mut rng = Rng(seed * PROGRAMS + program);
+                let mut own = || PROGRAMS * rng.below(NAMES / PROGRAMS) + program;
+                for n in 0..100u64 {
+                    let (a, b, what) = (own(), own(), own() / PROGRAMS % 4);
+                    let (a, b) = (format!("d/f{a}"), format!("d/f{b}"));
+                    let at = format!("seed {seed}, program {program}, step {n}: {a}, {b}");
+                    let is_there = v.fid(&a).await;
+                    match (what, is_there) {
+                        (0, Ok(_)) => {
+                            v.unlink(&a).await.expect("unlink");
+                            assert!(v.stat(&a).await.is_err(), "{at}");
+                            assert!(u.stat(&a).await.is_err(), "{at}");
+                        }
+                        (1, Ok(fid)) if v.fid(&b).await != Ok(fid) => {
+                            v.rename(&a, &b, 0).await.expect("rename");
+                            assert_eq!(v.fid(&b).await, Ok(fid), "{at}");
+                            assert_eq!(u.fid(&b).await, Ok(fid), "{at}");
+                            assert!(v.stat(&a).await.is_err(), "{at}");
+                        }
+                        (2, Ok(fid)) => {
+                            let _ = v.unlink(&b).await;
+                            if a != b {
+                                v.link(&a, &b).await.expect("link");
+                                assert_eq!(v.fid(&b).await, Ok(fid), "{at}");
+                                assert_eq!(v.fid(&a).await, Ok(fid), "{at}");
+                            }
+                        }
+                        (_, Err(_)) => {
+                            v.put(&a, &vec![3; n as usize % 60]).await.expect("put");
+                            let fid = v.fid(&a).await.expect("it is there");
+                            assert_eq!(u.fid(&a).await, Ok(fid), "{at}");
+                            assert_eq!(v.stat(&a).await.expect("there").size, n % 60, "{at}");
+                        }
+                        _ => {}
+                    }
+                }
+                left.fetch_sub(1, Ordering::Relaxed);
+            }
+        };
+        let (rounds, ..) = tokio::join!(looks, changes(0), changes(1), changes(2));
+        assert!(rounds > 2, "{rounds} rounds");
+        assert_eq!(c.mdt().target.stats().evictions.value(), 0);
+        c.stop().await;
+    }
 }
 
 /// One client looks at all files all the time while another one changes them: what that has changed, the first sees at once.

@@ -20,6 +20,8 @@ use crate::osc::ObjectAttr;
 pub(super) const NODE_BYTES: usize = 920;
 /// Files whose data is kept for their first read; each has at most what one message brings.
 const DATA_FILES: usize = 64;
+/// Objects that own changes took away of which that is remembered: more than are removed while one request is on its way.
+const GONE: usize = 64;
 /// Rough size of a name, bytes.
 const NAME_BYTES: usize = 150;
 
@@ -33,6 +35,10 @@ pub(super) struct Core {
     pub(super) shard_of: BTreeMap<Fid, Fid>,
     /// Grows with every own change of any directory.
     pub(super) epoch: u64,
+    /// Own changes of objects that are not in `nodes` ended until then, or until the moment that `gone` has.
+    changed_to: u64,
+    /// Objects that own changes took away last, and when.
+    gone: VecDeque<(Fid, u64)>,
     /// Of all directories.
     names: NameCount,
     /// Files whose data was put here last.
@@ -49,6 +55,8 @@ impl Core {
             objects: BTreeMap::new(),
             shard_of: BTreeMap::new(),
             epoch: 0,
+            changed_to: 0,
+            gone: VecDeque::new(),
             names: NameCount::default(),
             with_data: VecDeque::new(),
             sweep: Fid::default(),
@@ -120,7 +128,7 @@ impl Core {
             return Lookup::Unknown;
         };
         dir.used = true;
-        let (complete, changing) = (dir.complete(), dir.changing > 0);
+        let (complete, changing) = (dir.complete(), dir.is_changing());
         match dir.names.get(name).and_then(|n| n.fid) {
             Some(fid)
                 if complete || c.nodes.get(&fid).is_some_and(|n| n.is_named(parent, name)) =>
@@ -156,7 +164,7 @@ impl Core {
         match c.nodes.get_mut(&fid) {
             Some(n) => Mark {
                 at,
-                quiet: n.changing == 0,
+                quiet: !n.is_changing(),
                 locked: if n.holds(Ibits::UPDATE) {
                     n.update_lock
                 } else {
@@ -201,7 +209,7 @@ impl Core {
     pub fn learn_name(&mut self, mark: Mark, parent: Fid, name: &[u8], child: Fid, cookie: u64) {
         let c = self;
         let covers = |n: &Node| n.has_lock(cookie) && n.holds(Ibits::LOOKUP);
-        if !c.undisturbed(parent, mark) || !c.nodes.get(&child).is_some_and(|n| covers(n)) {
+        if !c.is_untouched(parent, name, mark) || !c.nodes.get(&child).is_some_and(|n| covers(n)) {
             return;
         }
         c.put_name(parent, name, child);
@@ -221,7 +229,7 @@ impl Core {
     ) {
         let c = self;
         // what lies there is remembered, or nobody would ask for the name
-        if !still() || !c.undisturbed(parent, mark) || !c.nodes.contains_key(&child) {
+        if !still() || !c.is_untouched(parent, name, mark) || !c.nodes.contains_key(&child) {
             return;
         }
         c.put_name(parent, name, child);
@@ -408,22 +416,22 @@ impl Core {
 
     // ---- own changes ---------------------------------------------------------------------------------------------
 
-    /// An own change of the entries of `dirs` begins: lookups beside it add no names until it ends.
-    pub fn begin_change(&mut self, dirs: &[Fid]) {
-        for d in dirs {
-            self.node(*d).changing += 1;
+    /// An own change of these entries begins: lookups of them beside it add no names until it ends.
+    pub fn begin_change(&mut self, entries: &[(Fid, Option<Bytes>)]) {
+        for (dir, name) in entries {
+            self.node(*dir).changing().begin(name.clone());
         }
     }
 
     /// The own change has ended.
-    pub fn end_change(&mut self, dirs: &[Fid]) {
+    pub fn end_change(&mut self, entries: &[(Fid, Option<Bytes>)]) {
         self.epoch += 1;
         let (now, most) = (self.epoch, self.most_of_one());
-        for d in dirs {
-            let n = self.node(*d);
-            n.changing = n.changing.saturating_sub(1);
+        for (dir, name) in entries {
+            let n = self.node(*dir);
+            n.changing().end(name.clone(), now);
             n.changed_at = now;
-            if n.changing == 0 {
+            if !n.is_changing() {
                 n.purge();
                 if n.names.len() * NAME_BYTES > most {
                     n.untrack();
@@ -460,6 +468,8 @@ impl Core {
             n.untrack();
         }
         self.forget(dir);
+        let now = self.epoch;
+        self.node(dir).changing().doubt(now);
     }
 
     /// A directory this client just made, with this version: empty until somebody changes it.
@@ -497,9 +507,15 @@ impl Core {
     /// An own change took the object's last name away.
     pub fn gone(&mut self, fid: Fid) {
         let c = self;
-        if c.nodes.get(&fid).is_some_and(|n| n.changing == 0) {
+        if c.nodes.get(&fid).is_none_or(|n| !n.is_changing()) {
             c.epoch += 1;
             c.nodes.remove(&fid);
+            if c.gone.len() == GONE
+                && let Some((_, at)) = c.gone.pop_front()
+            {
+                c.changed_to = c.changed_to.max(at);
+            }
+            c.gone.push_back((fid, c.epoch));
         }
     }
 
@@ -513,9 +529,13 @@ impl Core {
 
 impl Core {
     pub(super) fn node(&mut self, fid: Fid) -> &mut Node {
-        let (epoch, names) = (self.epoch, &self.names);
-        // whatever was known of it before is forgotten: reads under way began too early
-        let new = || Box::new(Node::new(epoch, names));
+        let (changed_to, gone, names) = (self.changed_to, &self.gone, &self.names);
+        let new = || {
+            // what own changes did to it is forgotten: reads that began before them come too late
+            let gone = gone.iter().rev().find(|(f, _)| *f == fid);
+            let at = gone.map_or(changed_to, |(_, at)| changed_to.max(*at));
+            Box::new(Node::new(at, names))
+        };
         self.nodes.entry(fid).or_insert_with(new)
     }
 
@@ -535,7 +555,12 @@ impl Core {
     /// No own change touched the entries of `dir` since `mark`, and none is under way.
     fn undisturbed(&mut self, dir: Fid, mark: Mark) -> bool {
         let n = self.node(dir);
-        mark.quiet && n.changing == 0 && n.changed_at <= mark.at
+        mark.quiet && !n.is_changing() && n.changed_at <= mark.at
+    }
+
+    /// No own change touched this entry of `dir` since `mark`, and none is under way.
+    fn is_untouched(&mut self, dir: Fid, name: &[u8], mark: Mark) -> bool {
+        !self.node(dir).is_touched(name, mark.at)
     }
 
     /// The entries of `dir` are under the lock they were under at `mark`.
@@ -563,10 +588,20 @@ impl Core {
             let Some(n) = self.nodes.get_mut(&fid) else {
                 return;
             };
-            if n.changing > 0 || std::mem::take(&mut n.used) {
+            if n.is_changing() || std::mem::take(&mut n.used) {
                 continue;
+            }
+            if n.is_changed() {
+                self.changed_to = self.epoch;
             }
             self.nodes.remove(&fid);
         }
+    }
+
+    /// Reads that began before now say nothing, whatever they are about.
+    pub(super) fn begin_anew(&mut self) {
+        self.epoch += 1;
+        self.changed_to = self.epoch;
+        self.gone.clear();
     }
 }

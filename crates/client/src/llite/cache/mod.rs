@@ -10,7 +10,7 @@
 //! - a name found without the directory's lock is trusted while LOOKUP is held on what it names;
 //! - of two views of one object the one with the greater version stays;
 //! - own changes do not revoke own locks (`coral_wire::coral`), so their replies are taken in here; a lookup that ran beside
-//!   an own change in the same directory adds no name.
+//!   an own change of the same name adds no name, and a listing beside one in the same directory none at all.
 //!
 //! - sizes and times of a file's objects are kept while extent locks on all of them are held, and only beside attributes
 //!   that say which objects these are.
@@ -18,6 +18,7 @@
 //! Lustre: the kernel's dentry and inode caches with `ll_md_blocking_ast` in `lustre/llite/namei.c`. "Complete directory" and
 //! versions are Coral's own.
 
+mod changing;
 mod core;
 mod counted;
 mod known;
@@ -262,14 +263,15 @@ impl Cache {
 
     // ---- own changes ---------------------------------------------------------------------------------------------
 
-    /// An own change of the entries of `dirs` begins: lookups beside it add no names until what is returned is dropped.
-    pub fn begin_change(self: &Arc<Self>, dirs: &[Fid]) -> Change {
+    /// An own change of these entries begins, each a directory and the name, if it is known which it is: lookups of them beside it add
+    /// no names until what is returned is dropped.
+    pub fn begin_change(self: &Arc<Self>, entries: Entries) -> Change {
         if self.enabled {
-            self.core.lock().begin_change(dirs);
+            self.core.lock().begin_change(&entries);
         }
         Change {
             cache: self.clone(),
-            dirs: dirs.into(),
+            entries,
         }
     }
 
@@ -351,16 +353,19 @@ impl Cache {
     }
 }
 
+/// Entries of directories that change; with no name it may be any of the directory.
+pub(super) type Entries = smallvec::SmallVec<[(Fid, Option<Bytes>); 2]>;
+
 /// An own change of directories under way; ends when dropped.
 pub(super) struct Change {
     cache: Arc<Cache>,
-    dirs: smallvec::SmallVec<[Fid; 2]>,
+    entries: Entries,
 }
 
 impl Drop for Change {
     fn drop(&mut self) {
         if self.cache.enabled {
-            self.cache.core.lock().end_change(&self.dirs);
+            self.cache.core.lock().end_change(&self.entries);
         }
     }
 }

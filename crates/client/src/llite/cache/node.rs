@@ -9,6 +9,7 @@ use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::Ibits;
 use smallvec::SmallVec;
 
+use super::changing::Changing;
 use super::counted::{NameCount, Names};
 use super::known::ATTR_BITS;
 use crate::llite::inode::MdInode;
@@ -35,6 +36,8 @@ pub(super) struct Node {
     md: Option<MdInode>,
     /// Greatest version an own change told of: what is older is not taken in.
     seen: u64,
+    /// Reads that began before come too late.
+    made_at: u64,
     /// When an own change made the attributes doubtful last.
     pub forgot_at: u64,
     /// Sizes and times of the objects, covered by extent locks.
@@ -55,8 +58,8 @@ pub(super) struct Node {
     elsewhere: Vec<(u64, Fid, Bytes)>,
     /// Names in `names` that are none any more.
     removed: Vec<Bytes>,
-    /// Own changes of its entries under way.
-    pub changing: u32,
+    /// Own changes of its entries; `None`: there was none, as far as is remembered.
+    changing: Option<Box<Changing>>,
     /// When the last own change of its entries ended.
     pub changed_at: u64,
     /// Names looked for in vain since the lock was gained.
@@ -76,10 +79,43 @@ impl Node {
     pub fn new(now: u64, names: &NameCount) -> Self {
         Self {
             names: Names::counted_in(names),
+            made_at: now,
             changed_at: now,
             forgot_at: now,
             ..Default::default()
         }
+    }
+
+    /// Own changes of its entries.
+    pub fn changing(&mut self) -> &mut Changing {
+        let began = self.changed_at;
+        self.changing
+            .get_or_insert_with(|| Box::new(Changing::new(began)))
+    }
+
+    /// What a read that began at `mark` says of this entry may be older than an own change of it.
+    pub fn is_touched(&self, name: &[u8], mark: u64) -> bool {
+        match &self.changing {
+            Some(own) => own.is_touched(name, mark),
+            None => self.changed_at > mark,
+        }
+    }
+
+    /// An own change of its entries is under way.
+    pub fn is_changing(&self) -> bool {
+        self.changing.as_ref().is_some_and(|c| !c.is_quiet())
+    }
+
+    /// An own change is remembered, so that what reads from before it bring is told from what those from after it do.
+    pub fn is_changed(&self) -> bool {
+        self.seen > 0 || self.changing.is_some() || self.forgot_at > self.made_at
+    }
+
+    /// It goes on for `old`, of which all else is forgotten.
+    pub fn takes_changes_of(&mut self, old: &mut Node) {
+        self.changing = old.changing.take();
+        let now = self.changed_at;
+        self.changing().doubt(now);
     }
 
     /// An own change says what a name is as of `version`. True: taken in; a later change was told of before otherwise.

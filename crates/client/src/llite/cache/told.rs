@@ -99,17 +99,17 @@ impl Core {
     pub fn clear(&mut self) -> Forget {
         let c = self;
         let mut out = Forget::default();
-        c.epoch += 1;
+        c.begin_anew();
         c.objects.clear();
         c.with_data.clear();
         out.inodes
             .extend(std::mem::take(&mut c.shard_of).into_values());
         let nodes = std::mem::take(&mut c.nodes);
-        for (fid, n) in nodes {
+        for (fid, mut n) in nodes {
             out.entries.extend(n.all_links());
             out.inodes.push(fid);
-            if n.changing > 0 {
-                c.node(fid).changing = n.changing;
+            if n.is_changing() {
+                c.node(fid).takes_changes_of(&mut n);
             }
         }
         out
