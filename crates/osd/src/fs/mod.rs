@@ -80,7 +80,7 @@ impl Default for OsdFsOptions {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |n| n as usize);
         OsdFsOptions {
-            kv_cache_bytes: 32 << 20,
+            kv_cache_bytes: 8 << 20,
             open_files: (limit / 16).clamp(32, 2048),
             kv_open_files: (limit / 32).clamp(16, 512),
             disk: Arc::default(),
@@ -395,7 +395,7 @@ impl Kv for OsdFs {
         Io::ready(self.tables.commit_seen(seen))
     }
     fn sync(&self) -> Io<()> {
-        if self.tables.has_many_removals() {
+        if self.tables.has_many_removals() || self.tables.has_much_in_memory() {
             self.compact_later();
         }
         let (tables, lock) = (self.tables.clone(), self.lock.clone());
@@ -440,7 +440,7 @@ impl Room for OsdFs {
 }
 
 impl OsdFs {
-    /// Gives space back that removals left in the tables, on a thread that may wait for the disk.
+    /// Gives space back that removals left in the tables, and memory, on a thread that may wait for the disk.
     fn compact_later(&self) {
         let (tables, lock) = (self.tables.clone(), self.lock.clone());
         drop(Io::blocking(move || {

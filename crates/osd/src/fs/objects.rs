@@ -105,7 +105,7 @@ impl FsObjects {
             root,
             path: dir.to_owned(),
             handles: HandleCache::new(open_files),
-            pool: Arc::default(),
+            pool: BufPool::of_process(),
             space,
             changed: Mutex::default(),
             shrunk: Mutex::default(),

@@ -2,7 +2,7 @@
 //!
 //! They begin at a page: the kernel copies into others at half the speed, and from them into FUSE's pages in two pieces each.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -65,6 +65,12 @@ impl Drop for Loan {
 }
 
 impl BufPool {
+    /// The one of all targets of this process: what one has read with, another reads with next.
+    pub(super) fn of_process() -> Arc<BufPool> {
+        static POOL: LazyLock<Arc<BufPool>> = LazyLock::new(Arc::default);
+        POOL.clone()
+    }
+
     /// Lets `fill` store up to `len` bytes and say how many, and returns those. The buffer it is
     /// given is initialised, with old contents.
     pub(super) fn fill<E>(
