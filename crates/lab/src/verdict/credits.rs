@@ -62,8 +62,8 @@ fn ceiling(f: &Facts, p: &Path, credits: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::facts::OpKind;
-    use super::super::rules::causes;
+    use super::super::facts::{Host, OpKind};
+    use super::super::rules::{PROGRAMS, causes};
     use super::*;
 
     /// Requests that wait 6 ms for a credit, each of which is held for 4 ms; of these waits so much is the client's own.
@@ -99,6 +99,10 @@ mod tests {
 
     fn named(f: &Facts) -> Option<Cause> {
         causes(f).into_iter().find(|c| c.kind == CauseKind::Credits)
+    }
+
+    fn kinds(f: &Facts) -> Vec<CauseKind> {
+        causes(f).into_iter().map(|c| c.kind).collect()
     }
 
     #[test]
@@ -142,5 +146,69 @@ mod tests {
         f.paths[0].rpcs = 8000;
         f.paths[0].seconds.insert(Segment::Send, 80.0);
         assert_eq!(named(&f).unwrap().ceiling, None);
+    }
+
+    /// One target is far, and what is sent there has its credit for long; the other one is near.
+    #[test]
+    fn credits_that_a_slow_way_holds_are_no_cause_of_their_own() {
+        let named_kinds = |way_s: f64| {
+            let mut f = waits(0.006, 1.0);
+            let near = Path {
+                target: "fs-OST0001".into(),
+                peer: "t@tcp".into(),
+                rtt_s: 0.000_1,
+                rpcs: 1000,
+                ..Path::default()
+            };
+            let far = &mut f.paths[0];
+            far.rtt_s = way_s;
+            far.seconds.insert(Segment::Network, 1000.0 * way_s);
+            let at = (Segment::Network, far.target.clone());
+            f.seconds.insert(at, 1000.0 * way_s);
+            f.paths.push(near);
+            kinds(&f)
+        };
+        assert_eq!(named_kinds(0.004), [CauseKind::SlowLink]);
+        assert_eq!(named_kinds(0.000_1), [CauseKind::Credits]);
+    }
+
+    #[test]
+    fn credits_that_a_reader_without_a_processor_holds_are_no_cause_of_their_own() {
+        let mut f = waits(0.006, 1.0);
+        f.seconds
+            .insert((Segment::ServerQueue, "fs-OST0000".into()), 3.0);
+        assert_eq!(kinds(&f), [CauseKind::Credits]);
+        f.hosts = vec![Host {
+            name: "server".into(),
+            busiest_core: 1.0,
+            cores: 1.0,
+            core_count: 2,
+            cpu_wait: 1.0,
+            ours: 2.0,
+            ..Host::default()
+        }];
+        assert_eq!(kinds(&f), [CauseKind::BusyCore]);
+    }
+
+    /// All servers are far, and of each request so much is on the way and so much a wait for a credit.
+    #[test]
+    fn more_programs_are_advised_where_credits_have_the_smaller_part() {
+        let named = |way_s: f64, credit_s: f64| {
+            let mut f = waits(credit_s, 1.0);
+            f.paths[0].rtt_s = way_s;
+            f.paths[0].seconds.insert(Segment::Network, 1000.0 * way_s);
+            let at = (Segment::Network, f.paths[0].target.clone());
+            f.seconds.insert(at, 1000.0 * way_s);
+            let has = |c: &Cause| (c.kind, c.subject == PROGRAMS);
+            let mut all: Vec<_> = causes(&f).iter().map(has).collect();
+            all.sort_unstable();
+            all
+        };
+        let both = [
+            (CauseKind::Credits, false),
+            (CauseKind::FixedConcurrency, true),
+        ];
+        assert_eq!(named(0.007, 0.002_5), both);
+        assert_eq!(named(0.005, 0.006), [(CauseKind::Credits, false)]);
     }
 }

@@ -135,28 +135,39 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     let is_far = |c: &Cause| [FAR, PROGRAMS].contains(&c.subject.as_str());
     let is_queue = |c: &Cause| full.is_some() && (is_far(c) || is_behind(c));
     out.extend(window(f).or_else(|| far_window(f)).filter(|c| !is_queue(c)));
+    let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
+    let links: Vec<String> = links.map(|c| c.subject.clone()).collect();
+    let no_way: Vec<String> = links.iter().cloned().chain(behind).collect();
+    let hosts = hosts(f, &no_way, &storage);
     if full.is_none() {
         let few_slots = out.iter().any(|c| slots_hold(f, c));
         out.extend(fixed_concurrency(f).filter(|_| !few_slots));
-        let routers = router_buffers(f);
         // What waits at a router without room holds the credits of who sent it.
-        if let (Some(credits), []) = (credits(f), &routers[..]) {
-            // More at once would wait for these too.
-            out.retain(|c| c.subject != PROGRAMS);
+        let routers = router_buffers(f);
+        let is_held = |c: &Cause| !routers.is_empty() || is_held_elsewhere(c, &links, &hosts);
+        if let Some(credits) = credits(f).filter(|c| !is_held(c)) {
+            // More at once would wait for these too, where they are most of it.
+            out.retain(|c| c.subject != PROGRAMS || c.share >= credits.share);
             out.push(credits);
         }
         out.extend(routers);
     }
     let locks = lock_ping_pong(f).or_else(|| shared_file(f));
     out.extend(locks.or_else(|| lock_wait(f)));
-    let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
-    let links: Vec<String> = links.map(|c| c.subject.clone()).chain(behind).collect();
-    out.extend(hosts(f, &links, &storage));
+    out.extend(hosts);
     out.extend(storage.into_iter().map(|s| s.cause));
     out.extend(full);
     out.extend(grants(f));
     out.extend(cold_cache(f));
     out
+}
+
+/// A message has its credit for as long as a slow way holds it up, or whoever has to read it has no processor: credits that are waited for
+/// then are no cause by themselves. `links` are the targets to which the way is slow.
+fn is_held_elsewhere(credits: &Cause, links: &[String], hosts: &[Cause]) -> bool {
+    let mut targets = credits.subject.split(", ");
+    targets.any(|t| links.iter().any(|l| l == t))
+        || hosts.iter().any(|c| c.kind == CauseKind::BusyCore)
 }
 
 pub(super) fn ms(s: f64) -> String {
