@@ -11,6 +11,8 @@ use crate::attribution::Segment;
 const WAITERS_LEAST: f64 = 0.5;
 /// Locks given back in an operation, from which on clients take them from each other.
 pub(super) const CALLBACKS_LEAST: f64 = 0.2;
+/// Who was asked for so small a part of the locks that are waited for, one in so many, did not have most of them.
+const GIVEN_TIMES: u64 = 2;
 
 /// What is known of who waits for a directory in which one operation goes on at a time, and what helps.
 pub(super) fn own_directories(f: &Facts, d: &OneDirectory) -> (String, String) {
@@ -95,42 +97,35 @@ pub(super) const GIVE_BACK: &str = "lctl set_param ldlm.namespaces.*.lru_size=cl
 pub(super) fn lock_wait(f: &Facts) -> Option<Cause> {
     let share = f.share(Segment::LockWait, None);
     let w = &f.lock_waits;
-    let is_other = |g: &&GaveBack| w.clients != [g.client.as_str()];
-    let mut had: Vec<&GaveBack> = f.gave_back.iter().filter(is_other).collect();
-    if had.is_empty() {
-        had = f.gave_back.iter().collect();
-    }
     let waiters = who(&w.clients).unwrap_or_else(|| "operations".to_owned());
     let waited = format!(
         "{waiters} waited for locks {} times, {} each",
         w.waits,
         ms(w.seconds / w.waits.max(1) as f64)
     );
-    let (subject, figure, change) = match who(had.iter().map(|g| &g.client)) {
+    let others = others(f);
+    let given: u64 = others.iter().map(|g| g.locks).sum();
+    let holders = who(others.iter().map(|g| &g.client)).filter(|_| is_comparable(given, f));
+    let (subject, figure, change) = match holders {
         Some(holders) => {
-            let given: u64 = had.iter().map(|g| g.locks).sum();
             let change = format!(
                 "use the files where they were made, or let {holders} give its locks back before: `{GIVE_BACK}` on its mount"
             );
-            (
-                holders.clone(),
-                format!(
-                    "{waited}; {holders} had them, and was asked for {given}{}",
-                    far(&had)
-                ),
-                change,
-            )
+            let figure = format!(
+                "{waited}; {holders} had them, and was asked for {given}{}",
+                far(&others)
+            );
+            (holders, figure, change)
         }
         None => {
-            let file = most_wanted(f);
-            (
-                w.target.clone(),
-                format!(
-                    "{waited}, most of it at {}{file}; no client that was asked here gave one back, so that another request at that server has it, or a client that was not asked",
-                    w.target
-                ),
-                "have fewer operations at once on one file or directory: give each program one of its own".to_owned(),
-            )
+            let figure = format!(
+                "{waited}, most of it at {}{}; {}, so that another request at that server has it, or a client that was not asked",
+                w.target,
+                most_wanted(f),
+                too_few(f)
+            );
+            let change = "have fewer operations at once on one file or directory: give each program one of its own";
+            (w.target.clone(), figure, change.to_owned())
         }
     };
     (share >= SHARE_LEAST).then(|| Cause {
@@ -142,6 +137,34 @@ pub(super) fn lock_wait(f: &Facts) -> Option<Cause> {
         ceiling: None,
         change,
     })
+}
+
+/// Who was asked for locks, without a client that is the only one which waits: it does not wait for its own.
+fn others(f: &Facts) -> Vec<&GaveBack> {
+    let is_other = |g: &&GaveBack| f.lock_waits.clients != [g.client.as_str()];
+    f.gave_back.iter().filter(is_other).collect()
+}
+
+/// So many locks may be those that were waited for: nothing else joins what clients were asked for with the waits. A lock that several wait
+/// for is given back once.
+fn is_comparable(given: u64, f: &Facts) -> bool {
+    GIVEN_TIMES * given >= f.lock_waits.waits
+}
+
+/// What is known of who was asked for locks, where nobody was asked for those that are waited for.
+fn too_few(f: &Facts) -> String {
+    let others = others(f);
+    let given: u64 = others.iter().map(|g| g.locks).sum();
+    match who(others.iter().map(|g| &g.client)) {
+        Some(holders) => format!("{holders} was asked for {given} only"),
+        None => match f.gave_back.first() {
+            Some(g) => format!(
+                "nobody but {} itself was asked for any, for {}",
+                g.client, g.locks
+            ),
+            None => "no client that was asked here gave one back".to_owned(),
+        },
+    }
 }
 
 /// How far who had the locks is from the servers, of the farthest, where that is known.
@@ -235,7 +258,39 @@ mod tests {
         let two = first(&waits(&[("a@tcp", 90, 0.02), ("b@tcp", 9, 0.03)]));
         assert_eq!(two.subject, "2 clients, a@tcp for one");
         assert!(two.figure.ends_with("was asked for 99; of the farthest of them the nearest server is 30.00 ms there and back"), "{two:?}");
-        assert_eq!(first(&waits(&[("near@tcp", 3, 0.02)])).subject, "near@tcp");
+    }
+
+    #[test]
+    fn nobody_is_named_who_gave_back_much_less_than_was_waited_for() {
+        let of = |gave_back: &[(&str, u64, f64)]| {
+            let c = first(&waits(gave_back));
+            let is_mended = c.change.contains(GIVE_BACK);
+            assert_eq!(is_mended, c.subject != "fs-MDT0000", "{c:?}");
+            (c.subject, c.figure)
+        };
+        let (subject, figure) = of(&[("far@tcp", 1, 0.02)]);
+        assert_eq!(subject, "fs-MDT0000");
+        assert!(
+            figure.contains("; far@tcp was asked for 1 only, so that another request"),
+            "{figure}"
+        );
+        assert_eq!(of(&[("far@tcp", 49, 0.02)]).0, "fs-MDT0000");
+        assert_eq!(of(&[("far@tcp", 50, 0.02)]).0, "far@tcp");
+        assert_eq!(
+            of(&[("a@tcp", 30, 0.02), ("b@tcp", 20, 0.02)]).0,
+            "2 clients, a@tcp for one"
+        );
+        // nobody waits for a lock of its own
+        let (subject, figure) = of(&[("near@tcp", 90, 0.02)]);
+        assert_eq!(subject, "fs-MDT0000");
+        assert!(
+            figure.contains("; nobody but near@tcp itself was asked for any, for 90, so that"),
+            "{figure}"
+        );
+        assert_eq!(
+            of(&[("near@tcp", 90, 0.02), ("far@tcp", 1, 0.02)]).0,
+            "fs-MDT0000"
+        );
     }
 
     #[test]
