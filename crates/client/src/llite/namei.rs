@@ -522,7 +522,16 @@ impl Namespace {
             for fid in renamed.into_iter().chain(victim.fid) {
                 me.heritages.moved(fid);
             }
-            me.lost_a_name(&mdc, &victim, &done.attrs.body, now);
+            match flags & RENAME_EXCHANGE {
+                0 => me.lost_a_name(&mdc, &victim, &done.attrs.body, now),
+                _ => {
+                    let other = Some(done.attrs.body.fid1).filter(|f| !f.is_zero());
+                    for fid in other.into_iter().chain(victim.fid) {
+                        me.heritages.moved(fid);
+                        me.changes.forget_attrs(fid);
+                    }
+                }
+            }
             Ok(())
         })
         .await

@@ -1387,3 +1387,27 @@ async fn a_lock_is_not_refused_for_what_was_just_closed() {
         }
     }
 }
+
+/// The kernel asks for the attributes of an object that it knows, after names of which the client has forgotten what they stand for were
+/// exchanged: it is told the times of the exchange for both.
+#[tokio::test]
+async fn both_objects_of_an_exchange_have_its_time() {
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let u = User::root(&c.client().await);
+    let v = User::root(&c.remote_client().await);
+    for name in ["a", "b"] {
+        u.put(name, b"x").await.unwrap();
+    }
+    let both = [u.fid("a").await.unwrap(), u.fid("b").await.unwrap()];
+    for round in 0..3 {
+        u.rename("a", "b", libc::RENAME_EXCHANGE).await.unwrap();
+        for fid in both {
+            let of = |u: &User| {
+                let (fs, cred) = (u.fs.clone(), u.cred.clone());
+                async move { fs.getattr(&cred, fid, None).await.unwrap().attr.ctime }
+            };
+            assert_eq!(of(&u).await, of(&v).await, "{fid:?} in round {round}");
+        }
+    }
+    c.stop().await;
+}

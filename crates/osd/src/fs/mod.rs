@@ -395,7 +395,7 @@ impl Kv for OsdFs {
         Io::ready(self.tables.commit_seen(seen))
     }
     fn sync(&self) -> Io<()> {
-        if self.tables.has_many_removals() || self.tables.has_much_in_memory() {
+        if self.tables.has_many_removals() {
             self.compact_later();
         }
         let (tables, lock) = (self.tables.clone(), self.lock.clone());
@@ -440,7 +440,7 @@ impl Room for OsdFs {
 }
 
 impl OsdFs {
-    /// Gives space back that removals left in the tables, and memory, on a thread that may wait for the disk.
+    /// Gives space back that removals left in the tables, on a thread that may wait for the disk.
     fn compact_later(&self) {
         let (tables, lock) = (self.tables.clone(), self.lock.clone());
         drop(Io::blocking(move || {

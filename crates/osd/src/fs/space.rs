@@ -235,11 +235,6 @@ impl SpaceGate {
         sums.unsorted = sums.unsorted + bytes - before;
     }
 
-    /// As it was told last.
-    pub(super) fn unsorted(&self) -> u64 {
-        self.unsorted.load(Ordering::Relaxed)
-    }
-
     /// Kept free because free space lags, bytes.
     fn lag(&self) -> u64 {
         if self.lags { LAG_BYTES } else { 0 }

@@ -409,7 +409,14 @@ impl Ctx {
             }
             let mut a = self.answer(0);
             pre.tell(&mut a);
-            let mut body = self.unlinked(gone.as_ref());
+            let mut body = match target.filter(|_| self.coral && mode == RenameMode::Exchange) {
+                // it has moved too
+                Some(other) => {
+                    let h = t.get(&other)?;
+                    self.pack(&other, t.ino(h))
+                }
+                None => self.unlinked(gone.as_ref()),
+            };
             body.fid2 = child.filter(|_| self.coral).unwrap_or_default();
             push_unlinked(&mut a, &body);
             let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);

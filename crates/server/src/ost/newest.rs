@@ -41,6 +41,11 @@ impl Newest {
         }
     }
 
+    /// The object is destroyed.
+    pub fn gone(&mut self, id: ObjectId) {
+        self.of.remove(&id);
+    }
+
     /// Makes the times of a write those of the newest. False: they are.
     pub fn raise(&self, id: ObjectId, set: &mut SetAttr) -> bool {
         let (mtime, ctime) = self.of.get(&id).copied().unwrap_or_default();
@@ -78,6 +83,8 @@ mod tests {
         n.forget(id(1));
         let mut after = at(10);
         assert!(!n.raise(id(1), &mut after));
+        n.gone(id(1));
+        assert!(n.of.is_empty());
         for oid in 2..2 * OBJECTS_MAX as u64 {
             n.note(id(oid), &at(1));
             n.note(id(oid), &at(2));

@@ -308,7 +308,9 @@ impl Ost {
             .lock_local(res, LdlmType::EXTENT, LdlmMode::PW, policy, None)
             .await;
         let _changing = stored(self.usage.changing(id).await)?;
-        stored(self.objects.destroy(id).await).map(drop)
+        stored(self.objects.destroy(id).await)?;
+        self.newest.lock().gone(id);
+        Ok(())
     }
 
     /// Advice is heard and not acted on: the kernel's page cache does what is asked by itself.

@@ -8,6 +8,7 @@ use coral_wire::fid::Fid;
 use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::{Ibits, ResId};
 
+use super::changing::Ended;
 use super::counted::NameCount;
 use super::known::{DirState, Known, Lookup, Mark};
 use super::node::{Name, Node};
@@ -35,6 +36,10 @@ pub(super) struct Core {
     pub(super) shard_of: BTreeMap<Fid, Fid>,
     /// Grows with every own change of any directory.
     pub(super) epoch: u64,
+    /// Locks taken in.
+    locks: u64,
+    /// Names that own changes changed last.
+    ended: Ended,
     /// Own changes of objects that are not in `nodes` ended until then, or until the moment that `gone` has.
     changed_to: u64,
     /// Objects that own changes took away last, and when.
@@ -55,6 +60,8 @@ impl Core {
             objects: BTreeMap::new(),
             shard_of: BTreeMap::new(),
             epoch: 0,
+            locks: 0,
+            ended: Ended::default(),
             changed_to: 0,
             gone: VecDeque::new(),
             names: NameCount::default(),
@@ -193,7 +200,9 @@ impl Core {
         if let Some((cookie, bits)) = lock
             && still()
         {
-            c.node(md.attr.fid).add_lock(cookie, bits);
+            c.locks += 1;
+            let number = c.locks;
+            c.node(md.attr.fid).add_lock(cookie, bits, number);
             added = true;
         }
         // where versions are not counted, a reply whose lock has gone again may be older than what another lock covers
@@ -419,7 +428,7 @@ impl Core {
     /// An own change of these entries begins: lookups of them beside it add no names until it ends.
     pub fn begin_change(&mut self, entries: &[(Fid, Option<Bytes>)]) {
         for (dir, name) in entries {
-            self.node(*dir).changing().begin(name.clone());
+            self.node(*dir).changing.push(name.clone());
         }
     }
 
@@ -429,13 +438,17 @@ impl Core {
         let (now, most) = (self.epoch, self.most_of_one());
         for (dir, name) in entries {
             let n = self.node(*dir);
-            n.changing().end(name.clone(), now);
-            n.changed_at = now;
+            n.end_change(name, now);
             if !n.is_changing() {
                 n.purge();
                 if n.names.len() * NAME_BYTES > most {
                     n.untrack();
                 }
+            }
+        }
+        for (dir, name) in entries {
+            if let Some(name) = name {
+                self.ended.push(now, *dir, name.clone());
             }
         }
         self.shrink(self.limit_bytes);
@@ -469,7 +482,8 @@ impl Core {
         }
         self.forget(dir);
         let now = self.epoch;
-        self.node(dir).changing().doubt(now);
+        let n = self.node(dir);
+        (n.changed_at, n.doubted_at) = (now, now);
     }
 
     /// A directory this client just made, with this version: empty until somebody changes it.
@@ -559,8 +573,13 @@ impl Core {
     }
 
     /// No own change touched this entry of `dir` since `mark`, and none is under way.
-    fn is_untouched(&mut self, dir: Fid, name: &[u8], mark: Mark) -> bool {
-        !self.node(dir).is_touched(name, mark.at)
+    fn is_untouched(&self, dir: Fid, name: &[u8], mark: Mark) -> bool {
+        let Some(n) = self.nodes.get(&dir) else {
+            return self.changed_to <= mark.at;
+        };
+        let changed = n.changed_at > mark.at
+            && (n.doubted_at > mark.at || self.ended.may_have(mark.at, dir, name));
+        !changed && !n.may_be_changing(name)
     }
 
     /// The entries of `dir` are under the lock they were under at `mark`.
@@ -592,6 +611,7 @@ impl Core {
                 continue;
             }
             if n.is_changed() {
+                self.epoch += 1;
                 self.changed_to = self.epoch;
             }
             self.nodes.remove(&fid);

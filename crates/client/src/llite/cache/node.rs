@@ -9,7 +9,6 @@ use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::Ibits;
 use smallvec::SmallVec;
 
-use super::changing::Changing;
 use super::counted::{NameCount, Names};
 use super::known::ATTR_BITS;
 use crate::llite::inode::MdInode;
@@ -30,7 +29,7 @@ pub(super) struct Name {
 pub(super) struct Node {
     /// Locks held: cookie and inode bits.
     locks: SmallVec<[(u64, u64); 2]>,
-    /// Grows each time UPDATE is gained; 0: never held.
+    /// Another one each time UPDATE is gained; 0: never held.
     pub update_lock: u64,
     /// Attributes as last told.
     md: Option<MdInode>,
@@ -58,10 +57,12 @@ pub(super) struct Node {
     elsewhere: Vec<(u64, Fid, Bytes)>,
     /// Names in `names` that are none any more.
     removed: Vec<Bytes>,
-    /// Own changes of its entries; `None`: there was none, as far as is remembered.
-    changing: Option<Box<Changing>>,
+    /// Of each own change of its entries under way its name; `None`: it may be any.
+    pub changing: SmallVec<[Option<Bytes>; 1]>,
     /// When the last own change of its entries ended.
     pub changed_at: u64,
+    /// When the last one of those ended of which it was not told what it changed.
+    pub doubted_at: u64,
     /// Names looked for in vain since the lock was gained.
     pub misses: u32,
     /// Asked for since the last sweep.
@@ -81,41 +82,36 @@ impl Node {
             names: Names::counted_in(names),
             made_at: now,
             changed_at: now,
+            doubted_at: now,
             forgot_at: now,
             ..Default::default()
         }
     }
 
-    /// Own changes of its entries.
-    pub fn changing(&mut self) -> &mut Changing {
-        let began = self.changed_at;
-        self.changing
-            .get_or_insert_with(|| Box::new(Changing::new(began)))
-    }
-
-    /// What a read that began at `mark` says of this entry may be older than an own change of it.
-    pub fn is_touched(&self, name: &[u8], mark: u64) -> bool {
-        match &self.changing {
-            Some(own) => own.is_touched(name, mark),
-            None => self.changed_at > mark,
-        }
-    }
-
     /// An own change of its entries is under way.
     pub fn is_changing(&self) -> bool {
-        self.changing.as_ref().is_some_and(|c| !c.is_quiet())
+        !self.changing.is_empty()
+    }
+
+    /// One of this name is, or of one that is not known.
+    pub fn may_be_changing(&self, name: &[u8]) -> bool {
+        (self.changing.iter()).any(|n| n.as_ref().is_none_or(|n| n == name))
+    }
+
+    /// One of them ended at `now`.
+    pub fn end_change(&mut self, name: &Option<Bytes>, now: u64) {
+        if let Some(at) = self.changing.iter().position(|n| n == name) {
+            self.changing.swap_remove(at);
+        }
+        self.changed_at = now;
+        if name.is_none() {
+            self.doubted_at = now;
+        }
     }
 
     /// An own change is remembered, so that what reads from before it bring is told from what those from after it do.
     pub fn is_changed(&self) -> bool {
-        self.seen > 0 || self.changing.is_some() || self.forgot_at > self.made_at
-    }
-
-    /// It goes on for `old`, of which all else is forgotten.
-    pub fn takes_changes_of(&mut self, old: &mut Node) {
-        self.changing = old.changing.take();
-        let now = self.changed_at;
-        self.changing().doubt(now);
+        self.seen > 0 || self.forgot_at.max(self.changed_at) > self.made_at
     }
 
     /// An own change says what a name is as of `version`. True: taken in; a later change was told of before otherwise.
@@ -153,13 +149,14 @@ impl Node {
         self.locks.iter().any(|l| l.0 == cookie)
     }
 
-    pub fn add_lock(&mut self, cookie: u64, bits: u64) {
+    /// `number`: another one for each lock.
+    pub fn add_lock(&mut self, cookie: u64, bits: u64, number: u64) {
         let had = self.holds(Ibits::UPDATE);
         if !self.has_lock(cookie) {
             self.locks.push((cookie, bits));
         }
         if !had && self.holds(Ibits::UPDATE) {
-            self.update_lock += 1;
+            self.update_lock = number;
         }
     }
 

@@ -173,25 +173,45 @@ fn attributes_asked_for_beside_own_changes_of_others_are_learned() {
 /// An own change is forgotten with what it changed, for want of room: a reply from before it is not taken for what is.
 #[test]
 fn what_was_changed_and_pushed_out_is_not_learned_from_an_old_reply() {
-    let c = cache();
-    let mark = c.begin_read(CHILD);
-    learn(&c, &file(3), 10);
-    c.forget_attrs(CHILD);
-    for n in 0.. {
-        if !c.core.lock().nodes.contains_key(&CHILD) {
-            break;
-        }
-        c.unused(CHILD);
-        learn(
-            &c,
-            &md(Fid::new(0x500, n), libc::S_IFREG | 0o644, 1),
-            20 + u64::from(n),
-        );
+    let changes: [fn(&Arc<Cache>); 2] = [
+        |c| c.forget_attrs(CHILD),
+        |c| c.changed(&file(9).attr, 9, true),
+    ];
+    for change in changes {
+        let c = cache();
+        let mark = c.begin_read(CHILD);
+        change(&c);
+        push_out(&c, CHILD);
+        c.learn(mark, &file(3), Some((11, FULL)), || true);
+        assert!(c.known(CHILD).is_none());
+        learn(&c, &file(9), 12);
+        assert!(c.known(CHILD).is_some());
     }
-    c.learn(mark, &file(3), Some((11, FULL)), || true);
-    assert!(c.known(CHILD).is_none());
-    learn(&c, &file(4), 12);
-    assert!(c.known(CHILD).is_some());
+}
+
+/// Others are learned until there is no room for `fid`.
+fn push_out(c: &Arc<Cache>, fid: Fid) {
+    for n in 0.. {
+        if !c.core.lock().nodes.contains_key(&fid) {
+            return;
+        }
+        c.unused(fid);
+        let other = md(Fid::new(0x500, n), libc::S_IFREG | 0o644, 1);
+        learn(c, &other, 20 + u64::from(n));
+    }
+}
+
+/// The directory is forgotten for want of room while it is listed, its lock goes meanwhile, and there is another one at the end.
+#[test]
+fn a_listing_under_two_locks_is_not_complete() {
+    let c = cache();
+    learn(&c, &dir(5), 1);
+    let mark = c.begin_read(DIR);
+    push_out(&c, DIR);
+    learn(&c, &dir(6), 2);
+    let listed = vec![(Bytes::from_static(b"a"), CHILD)];
+    assert!(!c.learn_listing(mark, DIR, listed.clone()));
+    assert!(c.learn_listing(c.begin_read(DIR), DIR, listed));
 }
 
 /// It was told of a name in a way that leaves open which.

@@ -109,7 +109,7 @@ impl Core {
             out.entries.extend(n.all_links());
             out.inodes.push(fid);
             if n.is_changing() {
-                c.node(fid).takes_changes_of(&mut n);
+                c.node(fid).changing = std::mem::take(&mut n.changing);
             }
         }
         out

@@ -1,5 +1,4 @@
-//! When the store is asked to write its tables anew: to give space back after many removals, to keep little of what is at rest in memory, and
-//! to leave little to read to the next start.
+//! When the store is asked to write its tables anew: to give space back after many removals, and to leave little to read to the next start.
 //!
 //! fjall merges the files of a table as new ones come. When nothing is written any more, what was removed last stays on the disk
 //! with the marks of its removal. So a table of which as many rows were removed as are left is written whole: that costs each
@@ -16,9 +15,6 @@ use crate::{Batch, OsdError, Table};
 
 /// Removals of a table below which it is left alone.
 const REMOVED_MIN: u64 = 100_000;
-/// A store that has more changes than that in memory when it is synced sorts them to disk, bytes: each table alone would keep
-/// [`super::MEMTABLE_BYTES`], of changes that may be long ago.
-const SORT_BYTES: u64 = 1 << 20;
 /// A store that closes with less than so many bytes of changes in memory and in its newest journal leaves them to the next start.
 const CLOSE_BYTES: u64 = 4 << 20;
 /// A closing store waits so long for its changes to be sorted to disk; what is not is in the journals.
@@ -60,12 +56,7 @@ impl Tables {
         self.removed.0.lock().values().any(|n| *n >= REMOVED_MIN)
     }
 
-    /// Whether [`Tables::compact`] gives memory back.
-    pub(in crate::fs) fn has_much_in_memory(&self) -> bool {
-        self.space.unsorted() > SORT_BYTES
-    }
-
-    /// Writes tables anew of which much was removed, and what is in memory. Takes as long as writing what is left in those tables.
+    /// Writes tables anew of which much was removed. Takes as long as writing what is left in them.
     pub(in crate::fs) fn compact(&self) -> Result<(), OsdError> {
         // One at a time.
         let Some(_turn) = self.compacting.try_lock() else {
@@ -85,13 +76,7 @@ impl Tables {
             wait_for_sorting(std::slice::from_ref(&keyspace));
             keyspace.major_compact().map_err(from_fjall)?;
         }
-        let db = store.db()?;
-        if db.write_buffer_size() > SORT_BYTES {
-            for (_, keyspace) in &*store.open.read() {
-                keyspace.rotate_memtable().map_err(from_fjall)?;
-            }
-        }
-        self.space.set_unsorted(db.write_buffer_size());
+        self.space.set_unsorted(store.db()?.write_buffer_size());
         Ok(())
     }
 }
