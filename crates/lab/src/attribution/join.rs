@@ -63,6 +63,36 @@ impl JoinedOp {
     }
 }
 
+/// What a server asks a client about its locks, while another client's request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// To give one back: LDLM_BL_CALLBACK.
+    Lock,
+    /// What it knows of a file under one, such as its size, and to keep it: LDLM_GL_CALLBACK.
+    Size,
+}
+
+/// A client was asked about its locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Callback {
+    /// The client: a place in [`Joined::names`].
+    pub client: usize,
+    /// When, on its clock.
+    pub at: i64,
+    /// What for.
+    pub asks: Asks,
+}
+
+impl Asks {
+    fn of(opc: u32) -> Option<Asks> {
+        match opc {
+            opc::LDLM_BL_CALLBACK => Some(Asks::Lock),
+            opc::LDLM_GL_CALLBACK => Some(Asks::Size),
+            _ => None,
+        }
+    }
+}
+
 /// What several dumps say together.
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
@@ -76,8 +106,8 @@ pub struct Joined {
     pub clocks: Vec<(String, String, Clock)>,
     /// Most by which two stamps contradict each other, beyond what clocks explain.
     pub conflict_ns: i64,
-    /// Locks that clients were asked to give back: the client, and when, on its clock.
-    pub callbacks: Vec<(usize, i64)>,
+    /// What servers asked clients about their locks.
+    pub callbacks: Vec<Callback>,
     /// Records that had left the rings.
     pub lost: u64,
     /// Operations that needed no RPC and waited for nothing, which are not kept.
@@ -218,7 +248,11 @@ fn join_whole(dumps: &[Dump]) -> Joined {
         ..Joined::default()
     };
     for (c, dump) in dumps.iter().enumerate() {
-        if dump.ops.is_empty() && dump.rpcs.is_empty() {
+        // Also of a client that does nothing else: it tells others how big its files are.
+        let asked: Vec<(i64, Asks)> = (dump.served.iter())
+            .filter_map(|s| Some((s.arrived, Asks::of(s.opc)?)))
+            .collect();
+        if dump.ops.is_empty() && dump.rpcs.is_empty() && asked.is_empty() {
             continue;
         }
         let wholes: Vec<Whole> = dump.rpcs.iter().map(|r| whole(&index, dump, r)).collect();
@@ -230,11 +264,12 @@ fn join_whole(dumps: &[Dump]) -> Joined {
                 out.clocks.push((names.0, names.1, clock));
             }
         }
-        let asked = dump
-            .served
-            .iter()
-            .filter(|s| s.opc == opc::LDLM_BL_CALLBACK);
-        out.callbacks.extend(asked.map(|s| (me, s.arrived)));
+        let callback = |(at, asks)| Callback {
+            client: me,
+            at,
+            asks,
+        };
+        out.callbacks.extend(asked.into_iter().map(callback));
         let first = out.rpcs.len();
         for w in &wholes {
             let rpc = taken_apart(&mut out, &index, me, w, &clocks);
@@ -628,6 +663,38 @@ mod tests {
         };
         assert_eq!(reply_out("here"), (S, 0));
         assert_eq!(reply_out("there"), (S / 2, 0), "as far as messages tell");
+    }
+
+    /// A client that has no RPC in the time is asked for a lock and for a size, and told that a lock is granted.
+    #[test]
+    fn what_clients_are_asked_about_their_locks_is_known_with_what_for() {
+        let asked = |opc, arrived| Served {
+            client: 2,
+            xid: 7,
+            opc,
+            service: "ldlm_cbd".into(),
+            arrived,
+            begun: arrived,
+            replying: arrived,
+            replied: arrived,
+            run_ns: 0,
+            waits: vec![],
+        };
+        let joined = join(&[Dump {
+            nids: vec![1],
+            names: vec!["c@tcp".into()],
+            served: vec![
+                asked(opc::LDLM_BL_CALLBACK, 10),
+                asked(opc::LDLM_CP_CALLBACK, 20),
+                asked(opc::LDLM_GL_CALLBACK, 30),
+            ],
+            ..Dump::default()
+        }]);
+        let all = joined.callbacks.iter();
+        let all: Vec<_> = all
+            .map(|c| (&*joined.names[c.client], c.at, c.asks))
+            .collect();
+        assert_eq!(all, [("c@tcp", 10, Asks::Lock), ("c@tcp", 30, Asks::Size)]);
     }
 
     #[test]

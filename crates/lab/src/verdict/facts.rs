@@ -13,12 +13,12 @@ use super::links::Link;
 use super::paging::Paging;
 use super::queue::Queued;
 use super::sharing::{
-    Contended, GaveBack, LockWaits, OneDirectory, Shared, contended, gave_back, lock_waits,
-    one_directory, shared,
+    Asked, Contended, LockWaits, OneDirectory, Shared, asked, contended, lock_waits, one_directory,
+    shared,
 };
 use super::stored::stored;
 use super::time::Earlier;
-use crate::attribution::{Joined, JoinedOp, JoinedRpc, Part, Segment};
+use crate::attribution::{Asks, Callback, Joined, JoinedOp, JoinedRpc, Part, Segment};
 
 /// Moments at which it is counted how many operations are under way: with few of them, operations that come in bursts are missed
 /// or met by chance.
@@ -255,7 +255,9 @@ pub struct Facts {
     /// Locks that clients were asked to give back, and clients that were.
     pub callbacks: (u64, u32),
     /// Who was asked for locks, also who has no operation here; the one that had most first.
-    pub gave_back: Vec<GaveBack>,
+    pub gave_back: Vec<Asked>,
+    /// Who was asked for sizes of files that it writes; the one that was asked most often first.
+    pub told_sizes: Vec<Asked>,
     /// Waits for locks that others have.
     pub lock_waits: LockWaits,
     /// Seconds of the RPCs that operations waited for, and those of them with more than [`SMALL_BYTES`] of data.
@@ -382,11 +384,13 @@ impl Facts {
         });
         f.contended = contended(&ops);
         f.shared = shared(j, &ops);
-        let inside = |(c, at): &&(usize, i64)| own.contains(c) && (from..to).contains(at);
-        let asked = j.callbacks.iter().filter(inside);
-        let who: BTreeSet<usize> = asked.clone().map(|(c, _)| *c).collect();
-        f.callbacks = (asked.count() as u64, who.len() as u32);
-        f.gave_back = gave_back(j, (from, to));
+        let inside = |c: &&Callback| own.contains(&c.client) && (from..to).contains(&c.at);
+        let locks = j.callbacks.iter().filter(|c| c.asks == Asks::Lock);
+        let locks = locks.filter(inside);
+        let who: BTreeSet<usize> = locks.clone().map(|c| c.client).collect();
+        f.callbacks = (locks.count() as u64, who.len() as u32);
+        f.gave_back = asked(j, Asks::Lock, (from, to));
+        f.told_sizes = asked(j, Asks::Size, (from, to));
         f.lock_waits = lock_waits(j, &ops);
         f.one_directory = one_directory(j, &ops).filter(|d| 2.0 * d.seconds > f.op_s());
         f.waited = waited(j, &ops);

@@ -4,15 +4,15 @@
 use super::clients::who;
 use super::facts::Facts;
 use super::rules::{Cause, CauseKind, SHARE_LEAST, ms};
-use super::sharing::{GaveBack, OneDirectory};
+use super::sharing::{Asked, OneDirectory};
 use crate::attribution::Segment;
 
 /// Threads in the mean that wait for a directory, from which on it is they that are told.
 const WAITERS_LEAST: f64 = 0.5;
 /// Locks given back in an operation, from which on clients take them from each other.
 pub(super) const CALLBACKS_LEAST: f64 = 0.2;
-/// Who was asked for so small a part of the locks that are waited for, one in so many, did not have most of them.
-const GIVEN_TIMES: u64 = 2;
+/// Who was asked less often than once in so many waits did not have most of the locks that are waited for.
+const ASKED_TIMES: u64 = 2;
 
 /// What is known of who waits for a directory in which one operation goes on at a time, and what helps.
 pub(super) fn own_directories(f: &Facts, d: &OneDirectory) -> (String, String) {
@@ -93,41 +93,19 @@ pub(super) fn shared_file(f: &Facts) -> Option<Cause> {
 /// What has a client give back the locks that it does not use, on its mount.
 pub(super) const GIVE_BACK: &str = "lctl set_param ldlm.namespaces.*.lru_size=clear";
 
-/// Locks are waited for, and nobody takes them away from who waits: other clients have had them, or other requests at the server.
+/// What is named, with its figure and the change.
+type Told = (String, String, String);
+
+/// Locks are waited for, and nobody takes them away from who waits: other clients have had them, or are asked what they know of a file
+/// under theirs, or other requests at the server have them.
 pub(super) fn lock_wait(f: &Facts) -> Option<Cause> {
     let share = f.share(Segment::LockWait, None);
-    let w = &f.lock_waits;
-    let waiters = who(&w.clients).unwrap_or_else(|| "operations".to_owned());
-    let waited = format!(
-        "{waiters} waited for locks {} times, {} each",
-        w.waits,
-        ms(w.seconds / w.waits.max(1) as f64)
-    );
-    let others = others(f);
-    let given: u64 = others.iter().map(|g| g.locks).sum();
-    let holders = who(others.iter().map(|g| &g.client)).filter(|_| is_comparable(given, f));
-    let (subject, figure, change) = match holders {
-        Some(holders) => {
-            let change = format!(
-                "use the files where they were made, or let {holders} give its locks back before: `{GIVE_BACK}` on its mount"
-            );
-            let figure = format!(
-                "{waited}; {holders} had them, and was asked for {given}{}",
-                far(&others)
-            );
-            (holders, figure, change)
-        }
-        None => {
-            let figure = format!(
-                "{waited}, most of it at {}{}; {}, so that another request at that server has it, or a client that was not asked",
-                w.target,
-                most_wanted(f),
-                too_few(f)
-            );
-            let change = "have fewer operations at once on one file or directory: give each program one of its own";
-            (w.target.clone(), figure, change.to_owned())
-        }
+    let (locks, sizes) = (others(f, &f.gave_back), others(f, &f.told_sizes));
+    let told = match times(&sizes) > times(&locks) {
+        true => told_sizes(f, &sizes),
+        false => gave_back(f, &locks),
     };
+    let (subject, figure, change) = told.unwrap_or_else(|| too_few(f, &locks, &sizes));
     (share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::LockWait,
         subject,
@@ -139,36 +117,86 @@ pub(super) fn lock_wait(f: &Facts) -> Option<Cause> {
     })
 }
 
-/// Who was asked for locks, without a client that is the only one which waits: it does not wait for its own.
-fn others(f: &Facts) -> Vec<&GaveBack> {
-    let is_other = |g: &&GaveBack| f.lock_waits.clients != [g.client.as_str()];
-    f.gave_back.iter().filter(is_other).collect()
+/// Clients that had the locks which are waited for.
+fn gave_back(f: &Facts, holders: &[&Asked]) -> Option<Told> {
+    let who = who(holders.iter().map(|a| &a.client)).filter(|_| is_comparable(f, holders))?;
+    let figure = format!(
+        "{}; {who} had them, and was asked for {}{}",
+        waited(f, "for locks "),
+        times(holders),
+        far(holders)
+    );
+    let change = format!(
+        "use the files where they were made, or let {who} give its locks back before: `{GIVE_BACK}` on its mount"
+    );
+    Some((who, figure, change))
 }
 
-/// So many locks may be those that were waited for: nothing else joins what clients were asked for with the waits. A lock that several wait
-/// for is given back once.
-fn is_comparable(given: u64, f: &Facts) -> bool {
-    GIVEN_TIMES * given >= f.lock_waits.waits
+/// Clients that keep their locks, and are asked how large the files are which they may have written under them.
+fn told_sizes(f: &Facts, writers: &[&Asked]) -> Option<Told> {
+    let who = who(writers.iter().map(|a| &a.client)).filter(|_| is_comparable(f, writers))?;
+    let figure = format!(
+        "{}, for sizes of files that others have locks to write: stat waits for these clients, and {who} was asked {} times{}",
+        waited(f, ""),
+        times(writers),
+        far(writers)
+    );
+    let change = format!(
+        "no stat of files while {who} writes them; afterwards let it give its locks back: `{GIVE_BACK}` on its mount"
+    );
+    Some((who, figure, change))
 }
 
-/// What is known of who was asked for locks, where nobody was asked for those that are waited for.
-fn too_few(f: &Facts) -> String {
-    let others = others(f);
-    let given: u64 = others.iter().map(|g| g.locks).sum();
-    match who(others.iter().map(|g| &g.client)) {
-        Some(holders) => format!("{holders} was asked for {given} only"),
-        None => match f.gave_back.first() {
-            Some(g) => format!(
-                "nobody but {} itself was asked for any, for {}",
-                g.client, g.locks
-            ),
-            None => "no client that was asked here gave one back".to_owned(),
-        },
-    }
+/// Nobody is known who had the locks, or had most of them.
+fn too_few(f: &Facts, locks: &[&Asked], sizes: &[&Asked]) -> Told {
+    let names = |all: &[&Asked]| who(all.iter().map(|a| &a.client));
+    let locks = names(locks).map(|who| format!("{who} was asked for {} only", times(locks)));
+    let sizes = names(sizes).map(|who| format!("{who} was asked for {} sizes only", times(sizes)));
+    let own = f.gave_back.first().map(|a| {
+        let (client, times) = (&a.client, a.times);
+        format!("nobody but {client} itself was asked for any, for {times}")
+    });
+    let known = match (locks, sizes) {
+        (Some(locks), Some(sizes)) => format!("{locks}, {sizes}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => own.unwrap_or("no client that was asked here gave one back".to_owned()),
+    };
+    let target = &f.lock_waits.target;
+    let figure = format!(
+        "{}, most of it at {target}{}; {known}, so that another request at that server has it, or a client that was not asked",
+        waited(f, "for locks "),
+        most_wanted(f)
+    );
+    let change =
+        "have fewer operations at once on one file or directory: give each program one of its own";
+    (target.clone(), figure, change.to_owned())
+}
+
+/// Who waited, how often and how long.
+fn waited(f: &Facts, what: &str) -> String {
+    let w = &f.lock_waits;
+    let waiters = who(&w.clients).unwrap_or_else(|| "operations".to_owned());
+    let each = ms(w.seconds / w.waits.max(1) as f64);
+    format!("{waiters} waited {what}{} times, {each} each", w.waits)
+}
+
+/// Of who was asked, all but a client that is the only one which waits: it does not wait for itself.
+fn others<'a>(f: &Facts, asked: &'a [Asked]) -> Vec<&'a Asked> {
+    let is_other = |a: &&Asked| f.lock_waits.clients != [a.client.as_str()];
+    asked.iter().filter(is_other).collect()
+}
+
+fn times(asked: &[&Asked]) -> u64 {
+    asked.iter().map(|a| a.times).sum()
+}
+
+/// It may have been for these that operations waited: nothing else joins what clients were asked for with the waits.
+fn is_comparable(f: &Facts, asked: &[&Asked]) -> bool {
+    ASKED_TIMES * times(asked) >= f.lock_waits.waits
 }
 
 /// How far who had the locks is from the servers, of the farthest, where that is known.
-fn far(holders: &[&GaveBack]) -> String {
+fn far(holders: &[&Asked]) -> String {
     let known = holders.iter().map(|g| g.rtt_s).filter(|s| s.is_finite());
     match known.max_by(f64::total_cmp) {
         Some(s) if holders.len() == 1 => {
@@ -201,13 +229,17 @@ mod tests {
     use super::super::trial::{Trial, trial};
     use super::*;
 
-    /// A client waits 9.5 ms of the 10 ms that each of its operations takes, for locks that so many clients were asked for.
-    fn waits(gave_back: &[(&str, u64, f64)]) -> Facts {
-        let given = |(client, locks, rtt_s): &(&str, u64, f64)| GaveBack {
+    fn asked(all: &[(&str, u64, f64)]) -> Vec<Asked> {
+        let one = |(client, times, rtt_s): &(&str, u64, f64)| Asked {
             client: (*client).to_owned(),
-            locks: *locks,
+            times: *times,
             rtt_s: *rtt_s,
         };
+        all.iter().map(one).collect()
+    }
+
+    /// A client waits 9.5 ms of the 10 ms that each of its operations takes, for locks that so many clients were asked for.
+    fn waits(gave_back: &[(&str, u64, f64)]) -> Facts {
         Facts {
             window_s: 1.0,
             under_way: 1.0,
@@ -223,7 +255,7 @@ mod tests {
                 wait_s: 0.95,
                 waits: 100,
             }],
-            gave_back: gave_back.iter().map(given).collect(),
+            gave_back: asked(gave_back),
             lock_waits: LockWaits {
                 clients: vec!["near@tcp".into()],
                 waits: 100,
@@ -291,6 +323,33 @@ mod tests {
             of(&[("near@tcp", 90, 0.02), ("far@tcp", 1, 0.02)]).0,
             "fs-MDT0000"
         );
+    }
+
+    /// stat of files that a far client writes: it keeps its locks.
+    #[test]
+    fn who_is_asked_for_sizes_is_named_for_that() {
+        let of = |gave_back: &[(&str, u64, f64)], sizes: u64| {
+            let mut f = waits(gave_back);
+            f.told_sizes = asked(&[("far@tcp", sizes, 0.02)]);
+            first(&f)
+        };
+        let c = of(&[("other@tcp", 60, 0.02)], 100);
+        assert_eq!(
+            (c.kind, c.subject.as_str()),
+            (CauseKind::LockWait, "far@tcp")
+        );
+        let told = "near@tcp waited 100 times, 9.50 ms each, for sizes of files that others have locks to write: stat waits for these clients, and far@tcp was asked 100 times; the nearest server is 20.00 ms there and back from it";
+        assert_eq!(c.figure, told);
+        assert!(
+            c.change.starts_with("no stat of files while far@tcp"),
+            "{c:?}"
+        );
+        let locks = of(&[("other@tcp", 90, 0.02)], 60);
+        assert_eq!(locks.subject, "other@tcp");
+        let few = of(&[("other@tcp", 1, 0.02)], 2);
+        assert_eq!(few.subject, "fs-MDT0000");
+        let told = "; other@tcp was asked for 1 only, far@tcp was asked for 2 sizes only, so that";
+        assert!(few.figure.contains(told), "{few:?}");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use paging::{Paging, PagingWatch};
 pub use queue::Queued;
 pub use rules::{Cause, CauseKind};
 pub use seen::{Granted, Judged, Seen};
-pub use sharing::{Contended, GaveBack, LockWaits, OneDirectory, Shared};
+pub use sharing::{Asked, Contended, LockWaits, OneDirectory, Shared};
 pub use time::{Earlier, Span};
 pub use trial::{
     LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, elsewhen, given_back,

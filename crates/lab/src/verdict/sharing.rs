@@ -7,7 +7,7 @@ use coral_wire::opc;
 
 use super::facts::{rtt, seconds};
 use super::trial::LEAST_COUNT;
-use crate::attribution::{Joined, JoinedOp, JoinedRpc, Segment};
+use crate::attribution::{Asks, Joined, JoinedOp, JoinedRpc, Segment};
 
 /// What holds the kernel's lock of the directory, as FUSE names it.
 const NAMES: [&str; 9] = [
@@ -56,13 +56,13 @@ pub struct Shared {
     pub seconds: f64,
 }
 
-/// A client that servers have asked for locks.
+/// A client that servers have asked about its locks, for one thing.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct GaveBack {
+pub struct Asked {
     /// Its NID.
     pub client: String,
-    /// Locks that it was asked for.
-    pub locks: u64,
+    /// How often.
+    pub times: u64,
     /// Least time there and back between it and a server, seconds; infinite: it is not known.
     pub rtt_s: f64,
 }
@@ -169,26 +169,26 @@ fn waited_at(j: &Joined, o: &JoinedOp) -> usize {
     }
 }
 
-/// Clients that were asked for locks from `from` to `to`, the one that had most of them first: also those that did nothing else then.
-pub(super) fn gave_back(j: &Joined, (from, to): (i64, i64)) -> Vec<GaveBack> {
-    let mut asked: BTreeMap<usize, u64> = BTreeMap::new();
-    for (client, at) in &j.callbacks {
-        if (from..to).contains(at) {
-            *asked.entry(*client).or_default() += 1;
+/// Clients that were asked for that from `from` to `to`, the one that was asked most often first: also those that did nothing else then.
+pub(super) fn asked(j: &Joined, asks: Asks, (from, to): (i64, i64)) -> Vec<Asked> {
+    let mut times: BTreeMap<usize, u64> = BTreeMap::new();
+    for c in j.callbacks.iter().filter(|c| c.asks == asks) {
+        if (from..to).contains(&c.at) {
+            *times.entry(c.client).or_default() += 1;
         }
     }
     let inside = |r: &JoinedRpc| r.rpc.span.0 < to && r.rpc.span.1 > from;
-    let one = |(client, locks): (usize, u64)| {
+    let one = |(client, times): (usize, u64)| {
         let own = j.rpcs.iter().filter(|r| r.client == client && r.is_served);
         let own = own.filter(|r| inside(r));
-        GaveBack {
+        Asked {
             client: j.names[client].clone(),
-            locks,
+            times,
             rtt_s: own.map(rtt).fold(f64::INFINITY, f64::min),
         }
     };
-    let mut all: Vec<GaveBack> = asked.into_iter().map(one).collect();
-    all.sort_by_key(|g| std::cmp::Reverse(g.locks));
+    let mut all: Vec<Asked> = times.into_iter().map(one).collect();
+    all.sort_by_key(|a| std::cmp::Reverse(a.times));
     all
 }
 
@@ -226,7 +226,7 @@ pub(super) fn shared(j: &Joined, ops: &[&JoinedOp]) -> Vec<Shared> {
 mod tests {
     use super::super::facts::Facts;
     use super::*;
-    use crate::attribution::{Part, rpc_of};
+    use crate::attribution::{Callback, Part, rpc_of};
 
     /// Operations of a name in a directory, each with its beginning and end.
     fn in_directory(names: &[&str], spans: impl Iterator<Item = (i64, i64)>) -> Joined {
@@ -299,7 +299,15 @@ mod tests {
         (j.ops[0].parts, j.ops[0].rpcs) = (vec![part(10, 45, 0)], vec![0]);
         j.ops[1].parts = vec![part(100, 110, 3)];
         // what is asked before and after is of no operation here
-        j.callbacks = [-5, 20, 30, 150].map(|at| (1, at)).to_vec();
+        let callback = |asks, at| Callback {
+            client: 1,
+            at,
+            asks,
+        };
+        j.callbacks = [-5, 20, 30, 150]
+            .map(|at| callback(Asks::Lock, at))
+            .to_vec();
+        j.callbacks.push(callback(Asks::Size, 25));
         let f = Facts::of(&j);
         let waits = LockWaits {
             clients: vec!["near@tcp".into()],
@@ -308,12 +316,13 @@ mod tests {
             target: "fs-OST0001".into(),
         };
         assert_eq!(f.lock_waits, waits);
-        let given = GaveBack {
+        let times = |times| Asked {
             client: "far@tcp".into(),
-            locks: 2,
+            times,
             rtt_s: 15e-9,
         };
-        assert_eq!(f.gave_back, [given]);
+        assert_eq!(f.gave_back, [times(2)]);
+        assert_eq!(f.told_sizes, [times(1)]);
         assert_eq!(f.callbacks, (0, 0), "it does nothing else");
     }
 }
