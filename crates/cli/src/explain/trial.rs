@@ -10,9 +10,9 @@ use crate::control::Ask;
 use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, print};
 use coral_lab::verdict::{
-    Cause, CauseKind, Facts, Fid, LEAST_COUNT, Load, OpKind, Outcome, Rates, Seen, Trial, Verdict,
-    Was, Window, Windows, accused, again, alone, elsewhen, given_back, locks, swap, this_host,
-    threads, trial, two_at_once,
+    Cause, CauseKind, Facts, Fid, LEAST_COUNT, Load, LockWindow, OpKind, Outcome, Rates, Seen,
+    Trial, Verdict, Was, Window, Windows, accused, again, alone, elsewhen, given_back, locks, swap,
+    this_host, threads, trial, two_at_once,
 };
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +38,8 @@ struct Maker<'a> {
     own: BTreeSet<Fid>,
     /// NID of the client that the first cause's operations are of, where that can be told.
     accused: Option<String>,
-    /// Seconds that an operation of the load waited for locks, in the mean.
-    lock_wait_s: f64,
+    /// Waits for locks of the load.
+    lock_waits: LockWindow,
     /// The seconds that the verdict is of, and how long ago the last operation ended.
     of: (f64, f64),
     /// While the trial makes operations of its own.
@@ -93,7 +93,7 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         guard: Guard::start()?,
         load,
         accused: accused(&seen, &joined, &facts, &verdict),
-        lock_wait_s: lock_wait_s(&facts),
+        lock_waits: LockWindow::of(&seen, &joined),
         of,
         limit: None,
         own: BTreeSet::new(),
@@ -390,8 +390,8 @@ impl Maker<'_> {
         }
         if wants_locks {
             let seen = looked(self.e)?.seen;
-            let after_s = lock_wait_s(&seen.facts(&seen.joined()));
-            return Ok(given_back(self.lock_wait_s, after_s));
+            let after = LockWindow::of(&seen, &seen.joined());
+            return Ok(given_back(&self.lock_waits, &after));
         }
         let with = this_host(&[], || wait(self.e.window)).swap_in_per_s;
         Ok(swap(before, with))
@@ -474,11 +474,6 @@ impl Maker<'_> {
         let kind = |is| of.get(&is).cloned().unwrap_or_default();
         Ok(locks(&facts, &kind(true), &kind(false), v))
     }
-}
-
-/// Seconds that an operation waited for locks that others have, in the mean.
-fn lock_wait_s(f: &Facts) -> f64 {
-    f.lock_waits.seconds / f.count().max(1) as f64
 }
 
 /// Rates in the mean, measured in turns: a machine is not as busy all the time.

@@ -436,7 +436,7 @@ pub(super) fn bytes(r: &coral_stopwatch::Rpc) -> u64 {
 }
 
 /// Whether most of its time is a wait for a lock that programs take from each other: how long one keeps it is its own affair.
-fn waits_for_a_program(o: &JoinedOp) -> bool {
+pub(super) fn waits_for_a_program(o: &JoinedOp) -> bool {
     o.op.op == PROGRAM_LOCK && 2 * o.in_segment(Segment::LockWait) > o.ns()
 }
 

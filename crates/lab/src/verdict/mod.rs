@@ -17,6 +17,7 @@ mod clients;
 mod credits;
 mod explain;
 mod facts;
+mod given_back;
 mod going;
 mod hosts;
 mod links;
@@ -41,6 +42,7 @@ pub use accused::accused;
 pub use clients::Clients;
 pub use explain::{Little, Verdict, explain};
 pub use facts::{Data, Facts, Host, OpKind, Path, RouterBuffers, SMALL_BYTES, Transfers};
+pub use given_back::{LockKind, LockWindow, Waiting, given_back};
 pub use going::{Going, Holder};
 pub use links::{Answers, Link, Look, Looks, Tcp};
 pub use load::{Fid, Load};
@@ -52,6 +54,6 @@ pub use seen::{Granted, Judged, Seen};
 pub use sharing::{Asked, Contended, LockWaits, OneDirectory, Shared};
 pub use time::{Earlier, Span};
 pub use trial::{
-    LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, elsewhen, given_back,
-    locks, swap, threads, trial, two_at_once,
+    LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, elsewhen, locks, swap,
+    threads, trial, two_at_once,
 };

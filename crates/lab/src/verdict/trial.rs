@@ -21,7 +21,7 @@ use super::slots::IN_FLIGHT;
 /// Operations in a window below which nothing is said.
 pub const LEAST_COUNT: u64 = 10;
 /// Share of what is predicted from which on a change was the right one.
-const ENOUGH: f64 = 0.5;
+pub(super) const ENOUGH: f64 = 0.5;
 /// Share of what is predicted below which it was not.
 const TOO_LITTLE: f64 = 0.25;
 /// So many times the noise a change has to be.
@@ -128,7 +128,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn of(was: Was, figures: Vec<String>) -> Outcome {
+    pub(super) fn of(was: Was, figures: Vec<String>) -> Outcome {
         Outcome {
             was,
             figures,
@@ -136,7 +136,7 @@ impl Outcome {
         }
     }
 
-    fn open(figures: Vec<String>, why: String) -> Outcome {
+    pub(super) fn open(figures: Vec<String>, why: String) -> Outcome {
         Outcome {
             was: Was::Open,
             figures,
@@ -436,21 +436,6 @@ pub fn swap(before: f64, after: f64) -> Outcome {
     }
 }
 
-/// Seconds that an operation waited for locks in the mean: before mounts gave back those that they had, and after.
-pub fn given_back(before_s: f64, after_s: f64) -> Outcome {
-    let figures = vec![
-        format!("before: an operation waits {} for locks", ms(before_s)),
-        format!("after: {}", ms(after_s)),
-    ];
-    match after_s <= ENOUGH * before_s {
-        true => Outcome::of(Was::First, figures),
-        false => Outcome::open(
-            figures,
-            "locks that are taken anew all the time are waited for as before".to_owned(),
-        ),
-    }
-}
-
 /// The busiest threads, each with its share of a core, and seconds in a second that Coral's threads waited for one.
 pub fn threads(busiest: &[(String, f64)], waited: f64) -> Outcome {
     let text = |(name, share): &(String, f64)| format!("{name}: {:.0}% of a core", 100.0 * share);
@@ -715,8 +700,6 @@ mod tests {
         assert!(said(55.0, 12.0).starts_with("so it is not that directory"));
         assert_eq!(swap(1000.0, 10.0).was, Was::First);
         assert_eq!(swap(1000.0, 900.0).was, Was::Second);
-        assert_eq!(given_back(0.01, 0.000_1).was, Was::First);
-        assert_eq!(given_back(0.01, 0.009).was, Was::Open);
         assert_eq!(threads(&[("a".into(), 0.97)], 0.0).was, Was::First);
         assert_eq!(threads(&[("a".into(), 0.5)], 0.4).was, Was::First);
         assert_eq!(threads(&[("a".into(), 0.5)], 0.0).was, Was::Second);
