@@ -67,6 +67,10 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
         }
         return tell(e, &verdict, of, None);
     }
+    if (verdict.causes.first()).is_some_and(|c| c.kind == CauseKind::StandsStill) {
+        let why = "nothing can be tried while it stands still".to_owned();
+        return untried(e, &verdict, of, &Outcome::untried(why), "");
+    }
     if facts.count() < LEAST_COUNT {
         let why = format!(
             "{} operations ended in the last {} s",

@@ -88,7 +88,10 @@ fn parse_add(delay: bool, args: &[String]) -> Result<Rule, String> {
                 }
             }
             Short('l') | Long("latency") if delay => {
-                rule.latency_s = number(p.value().map_err(text)?, "latency")?
+                rule.latency_s = number(p.value().map_err(text)?, "latency")?;
+                if !rule.latency_s.is_finite() {
+                    return Err(format!("latency {} is no time", rule.latency_s));
+                }
             }
             Short('n') | Long("random") if !delay => random = true,
             Short('x') | Long("drop_all") if !delay => rule.all = true,
@@ -347,6 +350,10 @@ mod tests {
             "please provide either delay rate or interval but not both at the same time."
         );
         assert_eq!(refused(true, "-s * -d * -r 1"), "latency cannot be zero");
+        for no_time in ["nan", "inf", "1e400"] {
+            let said = refused(true, &format!("-s * -d * -r 1 -l {no_time}"));
+            assert!(said.ends_with(" is no time"), "{said}");
+        }
         assert_eq!(
             refused(false, "-s * -d * -r 0"),
             "invalid rate: 0; one in so many messages: give 1 or more"

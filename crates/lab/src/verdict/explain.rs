@@ -44,6 +44,9 @@ const FORGOTTEN: &str = "the servers were asked, and their records of these requ
 const PUT_LOAD: &str = "put load on it, and ask again";
 /// What tells more where all have told, and nobody has stamped it.
 const SEE_TRACE: &str = "see with `coral trace` which operations these are: no stamp tells for what they waited, as of a task that waits for a processor";
+/// Why nothing is said where no client was asked, and what is to do.
+const ONLY_SERVERS: &str = "only servers were asked, which do not know the operations of programs";
+const NAME_MOUNTS: &str = "name the mounts too: `coral explain MOUNT DIR`";
 /// Why nothing is said where programs only wait for each other.
 const ONLY_LOCKS: &str =
     "programs wait for locks that programs have (fcntl, flock), and do nothing else";
@@ -209,6 +212,7 @@ fn unknown(
         return Some(match going {
             None if f.program_locks.0 > 0 => ONLY_LOCKS.to_owned(),
             Some(g) if g.of_programs => ONLY_LOCKS.to_owned(),
+            None if f.only_servers => ONLY_SERVERS.to_owned(),
             None => "no operation was seen".to_owned(),
             Some(_) => "no operation has ended".to_owned(),
         });
@@ -247,7 +251,9 @@ fn unknown(
 /// has hardly any room, where no cause is named.
 fn what_next(f: &Facts, v: &Verdict, full: Option<&Host>) -> String {
     let mut next = next(&v.causes, &v.shares, v.unknown.as_deref());
-    if v.is_idle {
+    if f.only_servers && v.causes.is_empty() {
+        next = NAME_MOUNTS.to_owned();
+    } else if v.is_idle && v.causes.is_empty() {
         next = PUT_LOAD.to_owned();
     } else if next == ASK_SERVERS && f.share(Segment::Remote, None) == 0.0 {
         next = SEE_TRACE.to_owned();

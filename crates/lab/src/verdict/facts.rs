@@ -74,6 +74,8 @@ pub struct Path {
     pub peer: String,
     /// RPCs.
     pub rpcs: u64,
+    /// Those of them that were sent more than once.
+    pub resent: u64,
     /// Seconds from the slot to the reply, all RPCs together.
     pub service_s: f64,
     /// Those of them that had taken a place of the most that may be in flight, and their seconds from it to the reply.
@@ -250,6 +252,8 @@ pub struct Facts {
     pub shared: Vec<Shared>,
     /// The directory in which most of the time names are made or removed, by one mount and never two at a time.
     pub one_directory: Option<OneDirectory>,
+    /// Only servers were asked, and they have served requests.
+    pub only_servers: bool,
     /// Whether all that was asked is on one machine, clients and servers.
     pub is_one_machine: bool,
     /// Locks that clients were asked to give back, and clients that were.
@@ -482,6 +486,7 @@ pub(super) fn paths(
         let own = r.rpc.waits.iter().filter(|w| w.0 == Wait::Credit);
         p.own_credit_s += seconds(own.map(|(_, from, to)| to - from).sum());
         p.rpcs += 1;
+        p.resent += u64::from(r.rpc.attempts > 1);
         p.service_s += served;
         if r.rpc.in_flight > 0 {
             p.placed.0 += 1;

@@ -27,6 +27,7 @@ mod machine;
 mod notes;
 mod paging;
 mod queue;
+mod resends;
 mod rules;
 mod seen;
 mod sharing;

@@ -11,6 +11,7 @@ use super::facts::{Facts, Path};
 use super::hosts::{hosts, is_full};
 use super::links::saturated;
 use super::lock_waits::{lock_ping_pong, lock_wait, own_directories, shared_file};
+use super::resends::resends;
 use super::sharing::OneDirectory;
 use super::slots::{far_window, who_is_far, window};
 use super::slow_links::slow_links;
@@ -60,6 +61,8 @@ pub enum CauseKind {
     LockWait,
     /// One core has no room.
     BusyCore,
+    /// Requests are sent again.
+    Resends,
     /// Messages wait for a credit of their peer.
     Credits,
     /// A router has too few buffers.
@@ -86,6 +89,7 @@ impl CauseKind {
             CauseKind::LockPingPong => "lock ping-pong",
             CauseKind::LockWait => "lock wait",
             CauseKind::BusyCore => "busy core",
+            CauseKind::Resends => "lost messages",
             CauseKind::Credits => "LNet credits",
             CauseKind::RouterBuffers => "router buffers",
             CauseKind::FixedConcurrency => "fixed concurrency",
@@ -157,6 +161,7 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     out.extend(hosts);
     out.extend(storage.into_iter().map(|s| s.cause));
     out.extend(full);
+    out.extend(resends(f));
     out.extend(grants(f));
     out.extend(cold_cache(f));
     out

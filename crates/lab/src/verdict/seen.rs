@@ -146,6 +146,8 @@ impl Seen {
             .map(|d| d.machine.as_ref().map(|m| m.name.as_str()))
             .collect();
         let serves = self.dumps.iter().any(is_server);
+        let serves_only = |d: &Dump| tells(d) && d.ops.is_empty() && d.brief == 0;
+        f.only_servers = serves && self.dumps.iter().all(serves_only);
         f.is_one_machine = serves && machines.len() == 1 && !machines.contains(&None);
         f.hosts = self.hosts.clone();
         f.links = links(&self.tcp);
@@ -338,6 +340,28 @@ mod tests {
     }
 
     const MS: i64 = 1_000_000;
+
+    #[test]
+    fn servers_alone_know_no_operations() {
+        let verdict = |seen: &Seen| {
+            let f = seen.facts(&seen.joined());
+            super::super::explain(&f).to_string()
+        };
+        let both = two(100 * MS, 100 * MS);
+        let mut servers = both.clone();
+        servers.dumps.remove(0);
+        let said = verdict(&servers);
+        assert!(
+            said.contains("verdict: unknown: only servers were asked"),
+            "{said}"
+        );
+        assert!(said.contains("next: name the mounts too"), "{said}");
+        let mut idle = both;
+        idle.dumps[0].ops.clear();
+        idle.dumps[0].rpcs.clear();
+        let said = verdict(&idle);
+        assert!(said.contains("no operation was seen"), "{said}");
+    }
 
     /// A client with an operation of 5 ms every 10 ms, each with an RPC, and its server, whose clock is elsewhere. Each tells at its
     /// own moment, on the clock of the client.

@@ -17,6 +17,7 @@ use super::lock_waits::GIVE_BACK;
 use super::rules::{Cause, CauseKind, FAR, ms};
 use super::seen::Seen;
 use super::slots::IN_FLIGHT;
+use crate::attribution::Segment;
 
 /// Operations in a window below which nothing is said.
 pub const LEAST_COUNT: u64 = 10;
@@ -75,7 +76,8 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
         CauseKind::LockWait => Trial::LookAgain,
         CauseKind::BusyCore => Trial::WatchThreads,
         CauseKind::Swap => Trial::ClearCache,
-        CauseKind::Credits
+        CauseKind::Resends
+        | CauseKind::Credits
         | CauseKind::Grants
         | CauseKind::ColdCache
         | CauseKind::SaturatedNetwork => Trial::LookAgain,
@@ -335,9 +337,11 @@ pub fn alone(found: &Verdict, facts: &Facts, v: &Verdict) -> Outcome {
     let mut figures: Vec<String> = (facts.paths.iter())
         .filter(|p| p.rpcs > 0)
         .map(|p| {
-            let way = p.service_s / p.rpcs as f64 - p.storage_s();
+            // Those that wait for storage are a part of them, and the others are quicker.
+            let all = p.seconds.get(&Segment::Storage).copied().unwrap_or(0.0);
+            let way = (p.service_s - all) / p.rpcs as f64;
             format!(
-                "{}, one at a time: storage {} an RPC that waits for it, all else {}",
+                "{}, one at a time: storage {} an RPC that waits for it, all else {} an RPC",
                 p.target,
                 ms(p.storage_s()),
                 ms(way.max(0.0))
@@ -644,6 +648,7 @@ mod tests {
             SlowLink,
             LockPingPong,
             LockWait,
+            Resends,
             Credits,
             BusyCore,
             FixedConcurrency,

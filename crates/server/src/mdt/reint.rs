@@ -322,6 +322,25 @@ impl Ctx {
         gone.map(|g| self.pack(&g.fid, &g.ino)).unwrap_or_default()
     }
 
+    /// What lost a name in a rename, and for Coral's clients what got another one: `child`, and `other` in an exchange.
+    fn renamed(
+        &self,
+        t: &mut Txn<'_>,
+        gone: Option<&Unlinked>,
+        child: Option<Fid>,
+        other: Option<Fid>,
+    ) -> MdtResult<MdtBody> {
+        let mut body = match other.filter(|_| self.coral) {
+            Some(other) => {
+                let h = t.get(&other)?;
+                self.pack(&other, t.ino(h))
+            }
+            None => self.unlinked(gone),
+        };
+        body.fid2 = child.filter(|_| self.coral).unwrap_or_default();
+        Ok(body)
+    }
+
     fn rename_mode(&self, r: &RecRename) -> Result<RenameMode, Errno> {
         match r.padding_5 {
             _ if !self.coral => Ok(RenameMode::Replace),
@@ -409,16 +428,8 @@ impl Ctx {
             }
             let mut a = self.answer(0);
             pre.tell(&mut a);
-            let mut body = match target.filter(|_| self.coral && mode == RenameMode::Exchange) {
-                // it has moved too
-                Some(other) => {
-                    let h = t.get(&other)?;
-                    self.pack(&other, t.ino(h))
-                }
-                None => self.unlinked(gone.as_ref()),
-            };
-            body.fid2 = child.filter(|_| self.coral).unwrap_or_default();
-            push_unlinked(&mut a, &body);
+            let other = target.filter(|_| mode == RenameMode::Exchange);
+            push_unlinked(&mut a, &self.renamed(&mut t, gone.as_ref(), child, other)?);
             let (p1, p2) = (t.get(&src.parent)?, t.get(&dst.parent)?);
             // two names of one object stay, and what the directories look like now is by others' changes
             let changed = target != child;

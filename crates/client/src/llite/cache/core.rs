@@ -14,21 +14,18 @@ use super::known::{DirState, Known, Lookup, Mark};
 use super::node::{Name, Node};
 use crate::llite::budget::Spent;
 use crate::llite::inode::MdInode;
-use crate::llite::types::Attr;
 use crate::osc::ObjectAttr;
 
 /// Rough size of an object in here, names not counted, bytes: the unit of the budget.
 pub(super) const NODE_BYTES: usize = 920;
 /// Files whose data is kept for their first read; each has at most what one message brings.
 const DATA_FILES: usize = 64;
-/// Objects that own changes took away of which that is remembered: more than are removed while one request is on its way.
-const GONE: usize = 64;
 /// Rough size of a name, bytes.
-const NAME_BYTES: usize = 150;
+pub(super) const NAME_BYTES: usize = 150;
 
 /// What is remembered of the objects of one mount.
 pub(super) struct Core {
-    limit_bytes: usize,
+    pub(super) limit_bytes: usize,
     pub(super) nodes: BTreeMap<Fid, Box<Node>>,
     /// Objects whose extent locks cover cached sizes: {OST index, resource}.
     pub(super) objects: BTreeMap<(u32, ResId), Fid>,
@@ -39,11 +36,11 @@ pub(super) struct Core {
     /// Locks taken in.
     locks: u64,
     /// Names that own changes changed last.
-    ended: Ended,
+    pub(super) ended: Ended,
     /// Own changes of objects that are not in `nodes` ended until then, or until the moment that `gone` has.
-    changed_to: u64,
+    pub(super) changed_to: u64,
     /// Objects that own changes took away last, and when.
-    gone: VecDeque<(Fid, u64)>,
+    pub(super) gone: VecDeque<(Fid, u64)>,
     /// Of all directories.
     names: NameCount,
     /// Files whose data was put here last.
@@ -85,7 +82,7 @@ impl Core {
     }
 
     /// Bytes of names that one directory may have here: it shall not push out all else.
-    fn most_of_one(&self) -> usize {
+    pub(super) fn most_of_one(&self) -> usize {
         self.limit_bytes / 2
     }
 
@@ -146,6 +143,15 @@ impl Core {
             None if complete && !changing => Lookup::Absent,
             _ => Lookup::Unknown,
         }
+    }
+
+    /// The objects of a file whose attributes are covered: {OST index, resource}.
+    pub fn objects_of(&self, fid: Fid) -> Vec<(u32, ResId)> {
+        let covered = self.nodes.get(&fid).and_then(|n| n.covered());
+        let stripes = covered.iter().flat_map(|md| md.layout.stripes());
+        stripes
+            .map(|s| (s.ost(), s.object(fid).oi.res_id()))
+            .collect()
     }
 
     /// How a directory stands.
@@ -423,116 +429,6 @@ impl Core {
         self.nodes.get(&fid).is_some_and(|n| n.uncapped)
     }
 
-    // ---- own changes ---------------------------------------------------------------------------------------------
-
-    /// An own change of these entries begins: lookups of them beside it add no names until it ends.
-    pub fn begin_change(&mut self, entries: &[(Fid, Option<Bytes>)]) {
-        for (dir, name) in entries {
-            self.node(*dir).changing.push(name.clone());
-        }
-    }
-
-    /// The own change has ended.
-    pub fn end_change(&mut self, entries: &[(Fid, Option<Bytes>)]) {
-        self.epoch += 1;
-        let (now, most) = (self.epoch, self.most_of_one());
-        for (dir, name) in entries {
-            let n = self.node(*dir);
-            n.end_change(name, now);
-            if !n.is_changing() {
-                n.purge();
-                if n.names.len() * NAME_BYTES > most {
-                    n.untrack();
-                }
-            }
-        }
-        for (dir, name) in entries {
-            if let Some(name) = name {
-                self.ended.push(now, *dir, name.clone());
-            }
-        }
-        self.shrink(self.limit_bytes);
-    }
-
-    /// The reply to an own change says how `dir` looks now (attributes and version), and that `name` in it is `fid` now
-    /// (`None`: gone).
-    pub fn changed_name(&mut self, dir: &Attr, version: u64, name: &[u8], fid: Option<Fid>) {
-        let c = self;
-        let n = c.node(dir.fid);
-        n.step(version, true);
-        n.update(dir, version);
-        let old = n.names.get(name).copied();
-        if !n.set_name(name, fid, version) {
-            return;
-        }
-        if let Some(old) = old.and_then(|o| o.fid).filter(|o| Some(*o) != fid)
-            && let Some(child) = c.nodes.get_mut(&old)
-        {
-            child.drop_link(dir.fid, name);
-        }
-        if let Some(child) = fid.and_then(|f| c.nodes.get_mut(&f)) {
-            child.add_link(dir.fid, name);
-        }
-    }
-
-    /// A name in `dir` changed in a way the reply did not tell: ask about all of them.
-    pub fn doubt(&mut self, dir: Fid) {
-        if let Some(n) = self.nodes.get_mut(&dir) {
-            n.untrack();
-        }
-        self.forget(dir);
-        let now = self.epoch;
-        let n = self.node(dir);
-        (n.changed_at, n.doubted_at) = (now, now);
-    }
-
-    /// A directory this client just made, with this version: empty until somebody changes it.
-    pub fn made_dir(&mut self, fid: Fid, version: u64) {
-        if version != 0 {
-            let c = self;
-            c.node(fid).tracked = Some(version);
-            c.shrink(c.limit_bytes);
-        }
-    }
-
-    /// The reply to an own change says how an object looks now (not its entries, if it is a directory). `ours`: the last
-    /// change of it was this one.
-    pub fn changed(&mut self, attr: &Attr, version: u64, ours: bool) {
-        let c = self;
-        let n = c.node(attr.fid);
-        n.step(version, ours);
-        n.update(attr, version);
-    }
-
-    /// An own change of the object's attributes whose outcome the reply did not tell.
-    pub fn forget_attrs(&mut self, fid: Fid) {
-        self.forget(fid);
-    }
-
-    /// The objects of a file whose attributes are covered: {OST index, resource}.
-    pub fn objects_of(&self, fid: Fid) -> Vec<(u32, ResId)> {
-        let covered = self.nodes.get(&fid).and_then(|n| n.covered());
-        let stripes = covered.iter().flat_map(|md| md.layout.stripes());
-        stripes
-            .map(|s| (s.ost(), s.object(fid).oi.res_id()))
-            .collect()
-    }
-
-    /// An own change took the object's last name away.
-    pub fn gone(&mut self, fid: Fid) {
-        let c = self;
-        if c.nodes.get(&fid).is_none_or(|n| !n.is_changing()) {
-            c.epoch += 1;
-            c.nodes.remove(&fid);
-            if c.gone.len() == GONE
-                && let Some((_, at)) = c.gone.pop_front()
-            {
-                c.changed_to = c.changed_to.max(at);
-            }
-            c.gone.push_back((fid, c.epoch));
-        }
-    }
-
     /// The caller no longer knows the object.
     pub fn unused(&mut self, fid: Fid) {
         if let Some(n) = self.nodes.get_mut(&fid) {
@@ -553,7 +449,7 @@ impl Core {
         self.nodes.entry(fid).or_insert_with(new)
     }
 
-    fn forget(&mut self, fid: Fid) {
+    pub(super) fn forget(&mut self, fid: Fid) {
         self.epoch += 1;
         let now = self.epoch;
         self.node(fid).forget(now);

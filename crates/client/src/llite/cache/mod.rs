@@ -23,6 +23,7 @@ mod core;
 mod counted;
 mod known;
 mod node;
+mod own;
 mod told;
 
 use std::sync::Arc;
