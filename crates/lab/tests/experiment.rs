@@ -413,6 +413,22 @@ fn opened(browser: &str, page: &Path) -> serde_json::Value {
     serde_json::from_str(seen).unwrap()
 }
 
+/// A step that has failed, or was killed, left what it had made; when it is made again its cleanup comes first.
+#[test]
+fn remains_of_a_step_are_gone_before_it_is_made_again() {
+    let tmp = tempfile::tempdir().unwrap();
+    let (dir, made) = (tmp.path().join("run"), tmp.path().join("made"));
+    let (made, flag) = (made.display(), tmp.path().join("flag"));
+    let text = format!(
+        "name='f'\n[parameters]\nn=[1]\n[run]\nrepeats=1\n[[prepare]]\nname='p'\ncommand=['mkdir','-p','{made}']\n[[roles]]\nname='r'\nparser='json'\ncommand=['sh','-c','mkdir {made}/d && test -e {} && echo \"{{{{\\\"v\\\": 1}}}}\"']\n[[cleanup]]\nname='c'\ncommand=['rm','-r','{made}']\n",
+        flag.display()
+    );
+    let first = run(&dir, &plan(&text), &settings()).unwrap();
+    assert!(first.incomplete.is_some(), "{first:?}");
+    std::fs::write(&flag, "").unwrap();
+    assert_eq!(resume(&dir, &settings()), Ok(complete(1)));
+}
+
 #[test]
 fn a_failed_step_ends_the_run_and_a_resumed_one_makes_what_is_missing() {
     let tmp = tempfile::tempdir().unwrap();

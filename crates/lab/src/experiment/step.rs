@@ -64,9 +64,10 @@ impl Runner<'_> {
             verdict: None,
             error: None,
         };
+        let was_begun = self.run.path().join(&raw).exists();
         let made = (self.run.emptied(&raw))
             .map_err(|e| e.to_string())
-            .and_then(|()| self.measure(step, &raw, &mut record));
+            .and_then(|()| self.measure(step, &raw, was_begun, &mut record));
         record.error = made.as_ref().err().cloned();
         self.run.record(&record).map_err(Stop::Store)?;
         match made {
@@ -81,7 +82,14 @@ impl Runner<'_> {
         }
     }
 
-    fn measure(&mut self, step: &Step, raw: &str, record: &mut Record) -> Result<(), String> {
+    /// `was_begun`: before, and it did not end, so that what it made may be there.
+    fn measure(
+        &mut self,
+        step: &Step,
+        raw: &str,
+        was_begun: bool,
+        record: &mut Record,
+    ) -> Result<(), String> {
         let spec = &self.plan.spec;
         let point = self
             .plan
@@ -90,6 +98,10 @@ impl Runner<'_> {
             .clone();
         self.rig_for(&point)?;
         let stop = || self.ends();
+        if was_begun {
+            // It may not have come to what there is to clean up.
+            let _ = self.around(&point, step, &spec.cleanup, raw, ("remains", &stop));
+        }
         self.around(&point, step, &spec.prepare, raw, ("prepare", &stop))?;
         if spec.run.cache == Cache::Warm {
             let (roles, _) = self.roles(&point, step, raw, "warm-")?;
