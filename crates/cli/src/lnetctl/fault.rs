@@ -33,6 +33,15 @@ fn number<T: std::str::FromStr>(text: std::ffi::OsString, what: &str) -> Result<
     text.parse().map_err(|_| format!("invalid {what}: {text}"))
 }
 
+/// A time in seconds; whoever takes the rule knows how long it may be.
+fn latency_s(text: std::ffi::OsString) -> Result<f64, String> {
+    let s: f64 = number(text, "latency")?;
+    match s.is_finite() {
+        true => Ok(s),
+        false => Err(format!("latency {s} is no time")),
+    }
+}
+
 /// Reads the options after `add`, `del`, `reset` or `show`.
 pub(crate) fn parse(delay: bool, verb: Verb, args: &[String]) -> Result<FaultCommand, String> {
     let act = match verb {
@@ -88,10 +97,7 @@ fn parse_add(delay: bool, args: &[String]) -> Result<Rule, String> {
                 }
             }
             Short('l') | Long("latency") if delay => {
-                rule.latency_s = number(p.value().map_err(text)?, "latency")?;
-                if !rule.latency_s.is_finite() {
-                    return Err(format!("latency {} is no time", rule.latency_s));
-                }
+                rule.latency_s = latency_s(p.value().map_err(text)?)?;
             }
             Short('n') | Long("random") if !delay => random = true,
             Short('x') | Long("drop_all") if !delay => rule.all = true,
