@@ -40,6 +40,19 @@ async fn sizes(u: &User, dir: &str, numbers: impl IntoIterator<Item = usize>) {
     }
 }
 
+/// Looks at so many files of the directory "d" one after the other, and forgets them, while `goes_on`: how often it did.
+async fn looks(v: &User, files: u64, goes_on: impl Fn() -> bool) -> u32 {
+    let mut rounds = 0;
+    while goes_on() {
+        for i in 0..files {
+            let _ = v.stat(&format!("d/f{i}")).await;
+        }
+        rounds += 1;
+        forget(v).await;
+    }
+    rounds
+}
+
 /// A file system with `files` files that nobody has locks on.
 async fn at_rest(osts: u32, files: usize) -> Cluster {
     let c = Cluster::start(osts, 1, 1 << 20).await;
@@ -267,17 +280,7 @@ async fn what_is_asked_for_ahead_beside_own_changes_is_never_old() {
         overtaking(&c, [&u, &v], seed);
         fill(&u, "d", NAMES as usize).await;
         let left = AtomicU32::new(PROGRAMS as u32);
-        let looks = async {
-            let mut rounds = 0;
-            while left.load(Ordering::Relaxed) > 0 {
-                for i in 0..NAMES {
-                    let _ = v.stat(&format!("d/f{i}")).await;
-                }
-                rounds += 1;
-                forget(&v).await;
-            }
-            rounds
-        };
+        let looks = looks(&v, NAMES, || left.load(Ordering::Relaxed) > 0);
         let changes = |program: u64| {
             let (u, v, left) = (&u, &v, &left);
             async move {
@@ -338,17 +341,7 @@ async fn what_is_asked_for_ahead_beside_changes_is_never_old() {
         overtaking(&c, [&u, &v], seed);
         fill(&u, "d", 80).await;
         let stop = AtomicBool::new(false);
-        let looks = async {
-            let mut rounds = 0;
-            while !stop.load(Ordering::Relaxed) {
-                for i in 0..80 {
-                    let _ = v.stat(&format!("d/f{i}")).await;
-                }
-                rounds += 1;
-                forget(&v).await;
-            }
-            rounds
-        };
+        let looks = looks(&v, 80, || !stop.load(Ordering::Relaxed));
         let changes = async {
             let mut rng = Rng(seed);
             for n in 0..300u64 {
