@@ -117,9 +117,14 @@ pub(super) fn lock_wait(f: &Facts) -> Option<Cause> {
     })
 }
 
+/// These clients in words, where they were asked about as often as was waited.
+fn asked_enough(f: &Facts, asked: &[&Asked]) -> Option<String> {
+    who(asked.iter().map(|a| &a.client)).filter(|_| is_comparable(f, asked))
+}
+
 /// Clients that had the locks which are waited for.
 fn gave_back(f: &Facts, holders: &[&Asked]) -> Option<Told> {
-    let who = who(holders.iter().map(|a| &a.client)).filter(|_| is_comparable(f, holders))?;
+    let who = asked_enough(f, holders)?;
     let figure = format!(
         "{}; {who} had them, and was asked for {}{}",
         waited(f, "for locks "),
@@ -134,7 +139,7 @@ fn gave_back(f: &Facts, holders: &[&Asked]) -> Option<Told> {
 
 /// Clients that keep their locks, and are asked how large the files are which they may have written under them.
 fn told_sizes(f: &Facts, writers: &[&Asked]) -> Option<Told> {
-    let who = who(writers.iter().map(|a| &a.client)).filter(|_| is_comparable(f, writers))?;
+    let who = asked_enough(f, writers)?;
     let figure = format!(
         "{}, for sizes of files that others have locks to write: stat waits for these clients, and {who} was asked {} times{}",
         waited(f, ""),
