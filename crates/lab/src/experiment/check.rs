@@ -3,9 +3,9 @@
 use super::hosts::check_hosts;
 use super::measures::check_measures;
 use super::nearest::unknown;
-use super::spec::{FigureKind, MAX_REPEATS, OneOrMany, Spec, SpecError, wrong};
+use super::numbers::check_others;
+use super::spec::{FigureKind, OneOrMany, Spec, SpecError, wrong};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 /// Values in their ranges, names that exist, lists that are equally long.
 pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
@@ -19,20 +19,7 @@ pub(super) fn check(spec: &Spec) -> Result<(), SpecError> {
     if spec.roles.is_empty() {
         return wrong("the experiment has no [[roles]]: nothing would be measured");
     }
-    if !(1..=MAX_REPEATS).contains(&spec.run.repeats) {
-        return wrong(format!(
-            "[run] repeats = {}: give 1 to {MAX_REPEATS}",
-            spec.run.repeats
-        ));
-    }
-    if spec.run.timeout.is_zero() {
-        return wrong(
-            "[run] timeout = 0: every command would be ended at once; give 90s, 10m or 2h",
-        );
-    }
-    if spec.run.sample < Duration::from_millis(50) {
-        return wrong("[run] sample: give 50ms or more");
-    }
+    check_others(spec)?;
     let names: Vec<&str> = spec.parameters.keys().map(String::as_str).collect();
     if let Some((name, _)) = spec.parameters.iter().find(|(_, v)| v.0.is_empty()) {
         return wrong(format!("parameter '{name}' has no values"));

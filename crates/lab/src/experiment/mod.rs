@@ -13,6 +13,7 @@ mod hosts;
 mod measures;
 mod nearest;
 mod needs;
+mod numbers;
 pub mod parse;
 mod plan;
 mod process;

@@ -2,7 +2,7 @@
 //!
 //! A plan is a function of the experiment and its seed. It is written once, and a resumed run goes by what was written.
 
-use super::spec::{Ab, MAX_POINTS, OneOrMany, Order, Spec, SpecError, applies};
+use super::spec::{Ab, MAX_POINTS, MAX_STEPS, OneOrMany, Order, Spec, SpecError, applies};
 use super::template::fill;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -105,6 +105,14 @@ impl Plan {
                     p.label
                 )));
             }
+        }
+        let again = spec.ab.as_ref().is_some_and(|ab| ab.noise_floor);
+        let rounds = (1 + u32::from(again)) * spec.run.repeats + spec.run.warmup;
+        if points.len() * rounds as usize > MAX_STEPS {
+            return Err(SpecError::Wrong(format!(
+                "{} points, each in {rounds} rounds: more than {MAX_STEPS} steps; take values out, or measure each less often",
+                points.len()
+            )));
         }
         let steps = steps(spec, &points);
         Ok(Plan {
@@ -297,6 +305,20 @@ fn is_a(spec: &Spec, ab: Option<&Ab>, p: &Point) -> bool {
 mod tests {
     use super::super::spec::load;
     use super::*;
+
+    #[test]
+    fn more_steps_than_can_be_made_are_refused() {
+        let values: Vec<String> = (0..1001).map(|i| i.to_string()).collect();
+        let text = format!(
+            "name='x'\n[parameters]\nn=[{}]\n[run]\nrepeats=1000\n[[roles]]\nname='r'\ncommand=['true']\n",
+            values.join(",")
+        );
+        let why = Plan::of(&load(&text, None).unwrap())
+            .unwrap_err()
+            .to_string();
+        let told = "1001 points, each in 1000 rounds: more than 1000000 steps";
+        assert!(why.starts_with(told), "{why}");
+    }
 
     fn plan(text: &str) -> Plan {
         Plan::of(&load(text, None).unwrap()).unwrap()

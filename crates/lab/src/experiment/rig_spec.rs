@@ -28,6 +28,10 @@ const MAX_OSTS: u64 = 64;
 const MAX_MDS: usize = 32;
 const MAX_MDTS: u64 = 32;
 const MAX_CLIENTS: u64 = 200;
+const MAX_RTT_MS: f64 = 10_000.0;
+/// Most stripes of a file, as `coral format` takes them.
+const MAX_STRIPES: f64 = 2000.0;
+
 /// One file system of a rig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct System {
@@ -86,17 +90,25 @@ pub fn needs_namespace(rig: Option<&Table>) -> bool {
     rig.is_some()
 }
 
-/// A number, also one that was filled into a text.
-fn number(t: &Table, key: &str, otherwise: f64) -> Result<f64, SpecError> {
-    let v = match t.get(key) {
-        None => Some(otherwise),
-        Some(Value::Integer(n)) => Some(*n as f64),
-        Some(Value::Float(f)) => Some(*f),
-        Some(Value::String(s)) => s.trim().parse().ok(),
-        Some(_) => None,
+/// A number that is right, also one that was filled into a text; `give` says which are.
+fn number(
+    t: &Table,
+    key: &str,
+    otherwise: f64,
+    is_right: impl Fn(&f64) -> bool,
+    give: &str,
+) -> Result<f64, SpecError> {
+    let Some(given) = t.get(key) else {
+        return Ok(otherwise);
     };
-    v.filter(|v| v.is_finite())
-        .ok_or_else(|| SpecError::Wrong(format!("[rig] {key} = {}: give a number", shown(&t[key]))))
+    let v = match given {
+        Value::Integer(n) => Some(*n as f64),
+        Value::Float(f) => Some(*f),
+        Value::String(s) => s.trim().parse().ok(),
+        _ => None,
+    };
+    v.filter(is_right)
+        .ok_or_else(|| SpecError::Wrong(format!("[rig] {key} = {}: give {give}", shown(given))))
 }
 
 fn count(
@@ -105,16 +117,9 @@ fn count(
     otherwise: u64,
     range: std::ops::RangeInclusive<u64>,
 ) -> Result<u64, SpecError> {
-    let v = number(t, key, otherwise as f64)?;
-    if v.fract() == 0.0 && v >= 0.0 && range.contains(&(v as u64)) {
-        Ok(v as u64)
-    } else {
-        Err(SpecError::Wrong(format!(
-            "[rig] {key} = {v}: give {} to {}",
-            range.start(),
-            range.end()
-        )))
-    }
+    let give = format!("a number of {} to {}", range.start(), range.end());
+    let is_right = |v: &f64| v.fract() == 0.0 && *v >= 0.0 && range.contains(&(*v as u64));
+    number(t, key, otherwise as f64, is_right, &give).map(|v| v as u64)
 }
 
 impl RigSpec {
@@ -164,13 +169,23 @@ impl RigSpec {
             },
             clients: count(t, "clients", 1, 1..=MAX_CLIENTS)?,
             cache_mb: count(t, "cache_mb", 64, 1..=65_536)?,
-            rtt_ms: Some(number(t, "rtt_ms", 0.0)?)
-                .filter(|r| (0.0..=10_000.0).contains(r))
-                .ok_or_else(|| SpecError::Wrong("[rig] rtt_ms: give 0 to 10000".into()))?,
+            rtt_ms: number(
+                t,
+                "rtt_ms",
+                0.0,
+                |r| (0.0..=MAX_RTT_MS).contains(r),
+                &format!("a number of 0 to {MAX_RTT_MS}"),
+            )?,
             rate,
             slice_rate,
             slice_cores: yes_or_no(t, "slice_cores")?,
-            stripe_count: number(t, "stripe_count", 1.0)? as i64,
+            stripe_count: number(
+                t,
+                "stripe_count",
+                1.0,
+                |n| *n == -1.0 || n.fract() == 0.0 && (1.0..=MAX_STRIPES).contains(n),
+                &format!("a number of 1 to {MAX_STRIPES}, or -1 for all OSTs"),
+            )? as i64,
             fresh: yes_or_no(t, "fresh")?,
         })
     }
@@ -306,7 +321,38 @@ mod tests {
             ("systems = [{name='a'}, {name='a'}]", "different names"),
             ("systems = [{name='a', ost=1}]", "did you mean 'oss'"),
             ("systems = [{name='a'}]\nclients = 0", "1 to 200"),
-            ("systems = [{name='a'}]\nclients = 'many'", "give a number"),
+            (
+                "systems = [{name='a'}]\nclients = 'many'",
+                "clients = many: give a number of 1 to 200",
+            ),
+            (
+                "systems = [{name='a'}]\nclients = 1e300",
+                "give a number of 1 to 200",
+            ),
+            (
+                "systems = [{name='a'}]\ncache_mb = '64MiB'",
+                "cache_mb = 64MiB: give a number of 1 to 65536",
+            ),
+            (
+                "systems = [{name='a'}]\nrtt_ms = -1",
+                "rtt_ms = -1: give a number of 0 to 10000",
+            ),
+            (
+                "systems = [{name='a'}]\nrtt_ms = nan",
+                "give a number of 0 to 10000",
+            ),
+            (
+                "systems = [{name='a'}]\nstripe_count = -5",
+                "give a number of 1 to 2000, or -1 for all OSTs",
+            ),
+            (
+                "systems = [{name='a'}]\nstripe_count = 1.5",
+                "give a number of 1 to 2000, or -1 for all OSTs",
+            ),
+            (
+                "systems = [{name='a'}]\nstripe_count = 999999999999",
+                "give a number of 1 to 2000, or -1 for all OSTs",
+            ),
             ("systems = [{name='a', oss=[0]}]", "number of OSTs"),
             ("systems = [{name='a b'}]", "letters or digits"),
             (

@@ -5,8 +5,9 @@
 use super::check::check;
 use super::hosts::Host;
 use super::nearest::unknown;
+use super::numbers::check_whole;
 use super::value::{scalar, text, time};
-use super::words::type_error;
+use super::words::{no_toml, type_error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,8 +16,14 @@ use toml::{Table, Value};
 
 /// Most points of an experiment.
 pub const MAX_POINTS: usize = 10_000;
-/// Most repeats of a point.
+/// Most repeats of a point, and most rounds of warm-up.
 pub const MAX_REPEATS: u32 = 1_000;
+/// Most steps: their list is held in memory and written down before the first.
+pub const MAX_STEPS: usize = 1_000_000;
+/// Most free space that can be asked for, MiB: an exbibyte.
+pub(super) const MAX_FREE_MIB: i64 = 1 << 40;
+/// Most mounts of a file system that can be asked for.
+pub(super) const MAX_MOUNTS: i64 = 4096;
 
 /// Why an experiment file is refused.
 #[derive(Debug, thiserror::Error)]
@@ -394,9 +401,10 @@ const SPEC_KEYS: &[&str] = &[
 pub fn load(text: &str, profile: Option<&str>) -> Result<Spec, SpecError> {
     let table: Table = text
         .parse()
-        .map_err(|e: toml::de::Error| SpecError::Toml(e.to_string().trim_end().to_owned()))?;
+        .map_err(|e: toml::de::Error| SpecError::Toml(no_toml(&e)))?;
     let table = merge_profile(table, profile)?;
     check_keys(&table)?;
+    check_whole(&table)?;
     let spec: Spec = Value::Table(table)
         .try_into()
         .map_err(|e: toml::de::Error| SpecError::Wrong(type_error(&e)))?;
@@ -591,7 +599,11 @@ mod tests {
                 "repeats = \"two\"",
                 "run.repeats: the text \"two\" is given, and a whole number",
             ),
-            ("repeats = 2", "repeats = -1", "run.repeats: the number -1 "),
+            (
+                "name = \"load\"",
+                "name = -1",
+                "roles.name: the number -1 is given, and a text",
+            ),
             (
                 "n = [1, 2]",
                 "n = [[1], 2]",
@@ -678,6 +690,81 @@ mod tests {
         );
         assert!(refused(&SMALL.replace("\"10m\"", "\"soon\"")).contains("no time"));
         assert!(refused(&SMALL.replace("repeats = 2", "repeats = 0")).contains("1 to 1000"));
+        for (given, says) in [
+            (
+                "repeats = 999999999999",
+                "[run] repeats = 999999999999: give a whole number of 1 to 1000",
+            ),
+            (
+                "repeats = -1",
+                "[run] repeats = -1: give a whole number of 1 to 1000",
+            ),
+            (
+                "repeats = 2.5",
+                "[run] repeats = 2.5: give a whole number of 1 to 1000",
+            ),
+            (
+                "warmup = 4000000000",
+                "[run] warmup = 4000000000: give a whole number of 0 to 1000",
+            ),
+            (
+                "seed = -1",
+                "[run] seed = -1: give a whole number of 0 to 9223372036854775807",
+            ),
+            (
+                "seed = 99999999999999999999",
+                "the experiment is no valid TOML: TOML parse error at line 8",
+            ),
+            (
+                "budget = \"99999999999999999999h\"",
+                "run.budget: '99999999999999999999h' is too long: give a text as \"200ms\", \"90s\", \"10m\" or \"2h\", at most \"8760h\"",
+            ),
+            (
+                "budget = \"9999h\"",
+                "[run] budget = 9999h: give 0ms to 8760h",
+            ),
+            ("timeout = \"0s\"", "[run] timeout = 0ms: give 1ms to 8760h"),
+            (
+                "timeout = \"-1s\"",
+                "run.timeout: '-1s' is less than nothing: ",
+            ),
+            (
+                "sample = \"1.5s\"",
+                "run.sample: '1.5s' is not a whole number: ",
+            ),
+            ("sample = \"2h\"", "[run] sample = 2h: give 50ms to 1h"),
+        ] {
+            let key = given.split(' ').next().unwrap_or_default();
+            let text = match key {
+                "repeats" => SMALL.replace("repeats = 2", given),
+                "budget" => SMALL.replace("budget = \"10m\"", given),
+                _ => SMALL.replace("[run]", &format!("[run]\n{given}")),
+            };
+            let said = refused(&text);
+            assert!(said.starts_with(says), "{given}: {said}");
+        }
+        let more = |end: &str| refused(&format!("{SMALL}\n{end}"));
+        assert_eq!(
+            more("[needs]\nfree_mib = -1"),
+            "[needs] free_mib = -1: give a whole number of 0 to 1099511627776"
+        );
+        let figure = "[[figures]]\ntitle = \"t\"\nkind = \"time\"\ny = [\"host/cpu_busy\"]\n";
+        for (given, says) in [
+            (
+                "scale = nan",
+                "[[figures]] 't': scale = NaN: give a number other than 0",
+            ),
+            (
+                "scale = 0",
+                "[[figures]] 't': scale = 0: give a number other than 0",
+            ),
+            (
+                "ceiling = inf",
+                "[[figures]] 't': ceiling = inf: give a number",
+            ),
+        ] {
+            assert_eq!(more(&format!("{figure}{given}")), says);
+        }
         for key in ["timeout", "sample"] {
             let said = refused(&SMALL.replace("budget = \"10m\"", &format!("{key} = \"0s\"")));
             assert!(said.starts_with(&format!("[run] {key}")), "{said}");

@@ -32,6 +32,22 @@ pub(super) fn scalar<'de, D: serde::Deserializer<'de>>(d: D) -> Result<String, D
     text(&Value::deserialize(d)?).map_err(serde::de::Error::custom)
 }
 
+/// Longest time of an experiment: a year.
+pub(super) const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// A time as an experiment's file has it, in the largest unit that leaves a whole number.
+pub(super) fn duration(d: &Duration) -> String {
+    let ms = d.as_millis();
+    let units = [("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+    let whole = units
+        .iter()
+        .find(|(_, of)| ms > 0 && ms.is_multiple_of(*of));
+    whole.map_or_else(
+        || format!("{ms}ms"),
+        |(unit, of)| format!("{}{unit}", ms / of),
+    )
+}
+
 /// `90s`, `500ms`, `10m`, `2h`: a number alone might be of any of these units.
 pub(crate) fn parse_time(text: &str) -> Option<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -48,7 +64,7 @@ pub(crate) fn parse_time(text: &str) -> Option<Duration> {
 
 /// Times as text.
 pub(super) mod time {
-    use super::{Duration, parse_time};
+    use super::{Duration, LONGEST, duration, parse_time};
     use serde::{Deserializer, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(d: &Duration, s: S) -> Result<S::Ok, S::Error> {
@@ -58,13 +74,17 @@ pub(super) mod time {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Duration, D::Error> {
         let text = super::scalar(d)?;
         parse_time(&text).ok_or_else(|| {
-            let is_bare = text.parse::<f64>().is_ok();
-            let what = match is_bare {
-                true => "has no unit",
-                false => "is no time",
+            let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            let what = match (text.parse::<f64>(), number.parse::<f64>()) {
+                (Ok(_), _) => "has no unit",
+                (_, Ok(n)) if n > LONGEST.as_millis() as f64 => "is too long",
+                (_, Ok(n)) if n < 0.0 => "is less than nothing",
+                (_, Ok(n)) if n.fract() != 0.0 => "is not a whole number",
+                _ => "is no time",
             };
             serde::de::Error::custom(format!(
-                "'{text}' {what}: give a text as \"200ms\", \"90s\", \"10m\" or \"2h\""
+                "'{text}' {what}: give a text as \"200ms\", \"90s\", \"10m\" or \"2h\", at most \"{}\"",
+                duration(&LONGEST)
             ))
         })
     }

@@ -2,6 +2,24 @@
 
 use super::nearest::unknown;
 
+/// A number with more digits than this is told with its exponent.
+const DIGITS_MAX: usize = 24;
+
+/// Why a text is no TOML, with its line.
+pub(super) fn no_toml(e: &toml::de::Error) -> String {
+    let long = e.to_string();
+    let long = long.trim_end();
+    let is_too_large = e.message().starts_with("invalid type: integer `");
+    match long.strip_suffix(e.message()).filter(|_| is_too_large) {
+        Some(place) => format!(
+            "{place}a whole number is from {} to {}, and this one is not",
+            i64::MIN,
+            i64::MAX
+        ),
+        None => long.to_owned(),
+    }
+}
+
 /// What a type error of the TOML reader means.
 pub(super) fn type_error(e: &toml::de::Error) -> String {
     // The key is in the long form only, in a line of its own.
@@ -44,7 +62,13 @@ fn given_as(text: &str) -> String {
     let value = value.trim_matches('`');
     match kind {
         "string" => format!("the text {value}"),
-        "integer" | "floating" => format!("the number {}", value.trim_start_matches("point `")),
+        "integer" | "floating" => {
+            let digits = value.trim_start_matches("point `");
+            match digits.parse::<f64>() {
+                Ok(n) if digits.len() > DIGITS_MAX => format!("the number {n:e}"),
+                _ => format!("the number {digits}"),
+            }
+        }
         "boolean" => value.to_owned(),
         "sequence" => "a list".to_owned(),
         "map" => "a table".to_owned(),
