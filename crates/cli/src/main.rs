@@ -120,6 +120,11 @@ fn main() -> ExitCode {
     // a check tells itself what is wrong with a store, file by file
     start_log(match cli.command {
         Command::Check(_) => "info,fjall=off,lsm_tree=off,sfa=off",
+        // a load generator tells itself why it has failed
+        Command::Ior { .. }
+        | Command::Mdtest { .. }
+        | Command::Mib { .. }
+        | Command::Mdsrate { .. } => LOGGED_OF_GENERATORS,
         _ => LOGGED,
     });
     if let Err(e) = descriptors::raise_limit() {
@@ -170,6 +175,9 @@ fn generate(name: &str, words: Vec<OsString>) -> ExitCode {
 
 /// What is logged where nobody says anything else.
 pub(crate) const LOGGED: &str = "info,fjall=warn,lsm_tree=warn";
+
+/// The same of a load generator, which mounts through the library: each attempt to reach a server would be a line before its one error.
+const LOGGED_OF_GENERATORS: &str = "warn";
 
 /// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`), and `otherwise` without it.
 pub(crate) fn start_log(otherwise: &str) {

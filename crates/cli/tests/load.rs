@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{coral, fails, in_namespace, ok, pause, text, until};
+use common::{coral, fails, free_port, in_namespace, ok, pause, text, until};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -465,6 +465,39 @@ fn a_host_that_cannot_mount_says_why_once() {
         "{why}"
     );
     assert_eq!(said, format!("ior: {why}\n"));
+}
+
+/// Whatever its name: what is logged on the way to it is not told.
+#[test]
+fn servers_that_are_not_there_are_one_line() {
+    let b = Bench::new();
+    let port = free_port().to_string();
+    let args = [
+        "-F",
+        "-b",
+        "64k",
+        "-t",
+        "4k",
+        "-o",
+        "/f",
+        "--coral-port",
+        &port,
+    ];
+    let fs = ["--coral-fs", "127.0.0.1@tcp:/none"];
+    let by_name = b.tool("ior").args(args).args(fs).output();
+    let by_word = coral().arg("ior").args(args).args(fs).output();
+    for out in [by_name, by_word].map(|out| out.expect("runs")) {
+        let said = text(&out);
+        assert_eq!(
+            (out.status.code(), said.lines().count()),
+            (Some(1), 1),
+            "{said}"
+        );
+        assert!(
+            said.starts_with("ior: cannot mount 127.0.0.1@tcp:/none: "),
+            "{said}"
+        );
+    }
 }
 
 /// Processes that those of a process's threads have started.
