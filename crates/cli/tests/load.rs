@@ -500,6 +500,20 @@ fn servers_that_are_not_there_are_one_line() {
     }
 }
 
+/// The original says nothing but that it cannot statfs.
+#[test]
+fn mib_says_what_is_to_do_without_its_directory() {
+    let b = Bench::new();
+    let (code, said) = fails(&mut b.tool("mib -t DIR/none -l 1"));
+    assert_eq!(code, 1);
+    let told = format!(
+        "mib: Could not statfs {}: No such file or directory (os error 2); mib writes its files into a directory that is there: make it, or give another one with -t",
+        b.path("none")
+    );
+    assert!(said.starts_with(&told), "{said}");
+    assert!(!std::path::Path::new(&b.path("none")).exists());
+}
+
 /// Processes that those of a process's threads have started.
 fn children(pid: u32) -> Vec<String> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();

@@ -23,6 +23,7 @@ pub(super) fn run(o: &Options, rank: &mut Rank<'_>) -> Result<u8, Failed> {
     let space = rank
         .storage
         .space(&o.dir)
+        .map_err(absent)
         .map_err(Failed::storage("Could not statfs", &o.dir))?;
     match file_system(space.kind, o.force || rank.storage.name() == "DUMMY") {
         // Each task of the original says this, before it knows which one it is.
@@ -69,6 +70,17 @@ pub(super) fn run(o: &Options, rank: &mut Rank<'_>) -> Result<u8, Failed> {
         rank.out.print(result(o, rank.size, rates));
     }
     Ok(0)
+}
+
+/// Why there is no directory, with what is to do.
+fn absent(why: io::Error) -> io::Error {
+    match why.kind() {
+        io::ErrorKind::NotFound => io::Error::new(
+            why.kind(),
+            format!("{why}; mib writes its files into a directory that is there: make it, or give another one with -t"),
+        ),
+        _ => why,
+    }
 }
 
 /// `-I`.
