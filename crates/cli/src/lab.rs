@@ -131,7 +131,8 @@ fn default_dir(name: &str) -> PathBuf {
 fn place_of(options: &LabWhere) -> Result<Place, String> {
     let mut mounts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     for m in &options.mount {
-        let Some((name, dir)) = m.split_once('=') else {
+        let parts = m.split_once('=');
+        let Some((name, dir)) = parts.filter(|(n, d)| !n.is_empty() && !d.is_empty()) else {
             return Err(format!(
                 "--mount {m}: give the name of the experiment's file system and a directory, as in fs1=/mnt"
             ));

@@ -326,6 +326,50 @@ fn misspelt_words_name_the_nearest() {
     }
 }
 
+/// What `coral lab run` refuses before anything is made, with what is to do.
+#[test]
+fn what_cannot_be_run_says_what_is_to_do() {
+    let tmp = tempfile::tempdir().unwrap();
+    let spec = tmp.path().join("x.toml");
+    let base = "name = 'x'\n[[roles]]\nname = 'r'\n";
+    let plain = "command = ['true']\n";
+    let of_x = "command = ['ls', '{x}']\n";
+    let mount = "--mount x=.";
+    for (end, options, says) in [
+        (
+            plain,
+            mount,
+            "--mount x: no command of the experiment names a file system: write {fs1} where a command takes its directory, as in \"--directory={fs1}\", and give --mount fs1=DIR, or leave --mount out",
+        ),
+        (
+            of_x,
+            mount,
+            "./x.toml: unknown name '{x}' in a command; known: rep, scratch, coral; without a [rig], names of file systems have 'fs' in them, as {fs1} for --mount fs1=DIR",
+        ),
+        (
+            plain,
+            "--mount =.",
+            "--mount =.: give the name of the experiment's file system and a directory, as in fs1=/mnt",
+        ),
+        (
+            plain,
+            "--mount x=",
+            "--mount x=: give the name of the experiment's file system and a directory, as in fs1=/mnt",
+        ),
+    ] {
+        std::fs::write(&spec, format!("{base}{end}")).unwrap();
+        let mut run = coral();
+        let run = run.current_dir(tmp.path());
+        let (_, said) = fails(
+            run.args(["lab", "run", "./x.toml"])
+                .args(options.split(' ')),
+        );
+        assert_eq!(said, format!("coral: {says}\n"));
+        let there = std::fs::read_dir(tmp.path()).unwrap().count();
+        assert_eq!(there, 1, "nothing was made: {options}");
+    }
+}
+
 #[test]
 fn a_full_disk_ends_the_run_with_what_it_has() {
     in_namespace("a_full_disk_ends_the_run_with_what_it_has", full_disk);

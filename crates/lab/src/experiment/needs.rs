@@ -143,6 +143,11 @@ fn wanted_systems(plan: &Plan) -> Vec<String> {
 /// Checks the mounts that were given by name against what the experiment's commands name.
 fn check_mounts(wanted: &[String], given: &BTreeMap<String, Vec<PathBuf>>) -> Result<(), String> {
     for (name, dirs) in given {
+        if wanted.is_empty() {
+            return Err(format!(
+                "--mount {name}: no command of the experiment names a file system: write {{fs1}} where a command takes its directory, as in \"--directory={{fs1}}\", and give --mount fs1=DIR, or leave --mount out"
+            ));
+        }
         if !wanted.contains(name) {
             let known: Vec<&str> = wanted.iter().map(String::as_str).collect();
             return Err(format!("--mount: {}", unknown("file system", name, &known)));
@@ -282,6 +287,13 @@ mod tests {
             )
             .unwrap_err()
             .contains("--mount fs2=DIR")
+        );
+        let none = check_mounts(&[], &given("x", tmp.path())).unwrap_err();
+        assert!(
+            none.starts_with(
+                "--mount x: no command of the experiment names a file system: write {fs1} "
+            ),
+            "{none}"
         );
         assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 0);
     }

@@ -171,6 +171,13 @@ fn check_names(spec: &Spec, point: &Point, word: &str) -> Result<(), SpecError> 
             .then(|| "x".to_owned())
     })
     .map(|_| ())
+    // One that is near another is misspelt.
+    .map_err(|e| match any && e.to_string().contains("; known: ") {
+        true => SpecError::Wrong(format!(
+            "{e}; without a [rig], names of file systems have 'fs' in them, as {{fs1}} for --mount fs1=DIR"
+        )),
+        false => e,
+    })
 }
 
 /// Every combination: lists that step together are one dimension, each other list its own.
