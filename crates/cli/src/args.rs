@@ -136,7 +136,7 @@ pub(crate) struct LabRun {
     /// Which of the experiment's profiles (`full` is the experiment as it is).
     #[arg(long, value_name = "NAME")]
     pub profile: Option<String>,
-    /// The run directory, which must not hold a run (default lab-NAME-N, the first that is free).
+    /// The run directory, which must not hold a run and is made where its parent is (default lab-NAME-N, the first that is free).
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     #[command(flatten)]

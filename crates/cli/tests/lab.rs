@@ -356,6 +356,11 @@ fn what_cannot_be_run_says_what_is_to_do() {
             "--mount x=",
             "--mount x=: give the name of the experiment's file system and a directory, as in fs1=/mnt",
         ),
+        (
+            plain,
+            "--dir no/such/run",
+            "--dir no/such/run: there is no directory 'no/such': make it, or correct the path",
+        ),
     ] {
         std::fs::write(&spec, format!("{base}{end}")).unwrap();
         let mut run = coral();
@@ -368,6 +373,15 @@ fn what_cannot_be_run_says_what_is_to_do() {
         let there = std::fs::read_dir(tmp.path()).unwrap().count();
         assert_eq!(there, 1, "nothing was made: {options}");
     }
+    let rig = "[rig]\nsystems = [{ name = 'fs1' }]\n";
+    std::fs::write(&spec, format!("{base}{plain}{rig}")).unwrap();
+    let mut run = coral();
+    let run = run.args(["lab", "run"]).arg(&spec).current_dir(tmp.path());
+    let (_, said) = fails(run.args(["--scratch", "no/such/scratch"]));
+    let told =
+        "--scratch no/such/scratch: there is no directory 'no/such': make it, or correct the path";
+    assert_eq!(said, format!("coral: {told}\n"));
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1);
 }
 
 #[test]

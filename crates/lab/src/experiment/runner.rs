@@ -83,6 +83,8 @@ pub struct Outcome {
 
 /// Begins a run in a new directory.
 pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, String> {
+    has_parent("--dir", dir)?;
+    check_scratch(plan, settings)?;
     check_needs(plan, dir, settings)?;
     let now = environment_of(plan, settings);
     // Of two that begin in one directory the second is told that it is there, and not that it may write over it.
@@ -112,7 +114,8 @@ pub fn run(dir: &Path, plan: &Plan, settings: &Settings) -> Result<Outcome, Stri
 /// Goes on with a run that ended early.
 pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
     let say = |e: StoreError| e.to_string();
-    RunDir::open(dir).map_err(say)?;
+    let (_, plan) = RunDir::open(dir).map_err(say)?;
+    check_scratch(&plan, settings)?;
     let _alone = alone(dir, settings)?;
     let (run, plan) = RunDir::open(dir).map_err(say)?;
     run.mend().map_err(say)?;
@@ -147,6 +150,28 @@ pub fn resume(dir: &Path, settings: &Settings) -> Result<Outcome, String> {
         changed: differences(&before, &now),
     };
     go(&run, &plan, settings, done, event)
+}
+
+/// A directory is made where its parent is: a misspelt path would fill another disk.
+fn has_parent(option: &str, dir: &Path) -> Result<(), String> {
+    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty());
+    match parent {
+        Some(parent) if !parent.is_dir() => Err(format!(
+            "{option} {}: there is no directory '{}': make it, or correct the path",
+            dir.display(),
+            parent.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Where targets go, if the run starts any.
+fn check_scratch(plan: &Plan, settings: &Settings) -> Result<(), String> {
+    let is_used = plan.spec.rig.is_some() && settings.mounts.is_empty();
+    match settings.scratch.as_deref().filter(|_| is_used) {
+        Some(scratch) => has_parent("--scratch", scratch),
+        None => Ok(()),
+    }
 }
 
 /// What steps depend on, with the place where they are made.
