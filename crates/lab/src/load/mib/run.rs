@@ -77,7 +77,9 @@ fn absent(why: io::Error) -> io::Error {
     match why.kind() {
         io::ErrorKind::NotFound => io::Error::new(
             why.kind(),
-            format!("{why}; mib writes its files into a directory that is there: make it, or give another one with -t"),
+            format!(
+                "{why}; mib writes its files into a directory that is there: make it, or give another one with -t"
+            ),
         ),
         _ => why,
     }
