@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::{Facts, OpKind, Path, seconds};
+use super::facts::{Facts, OpKind, Path, seconds, waited};
 use super::hosts::{CORE_BUSY, CPU_WAIT};
 use super::links::Link;
 use super::notes::kind_of;
@@ -28,6 +28,8 @@ pub struct Clients {
     pub seconds: f64,
     /// Operations by name.
     pub ops: Vec<OpKind>,
+    /// As [`Facts::waited`], of their operations.
+    pub waited: (f64, f64),
     /// Their paths, by target.
     pub paths: Vec<Path>,
 }
@@ -91,6 +93,9 @@ pub(super) fn clients(
             *of.entry(p.segment).or_default() += seconds(p.ns());
         }
     }
+    for (g, own) in &mut all {
+        own.waited = waited(j, ops.iter().copied().filter(|o| groups[&o.client] == *g));
+    }
     for ((g, target), mut p) in paths(&|client| groups.get(&client).copied()) {
         p.op_seconds = at.remove(&(g, target)).unwrap_or_default();
         all.entry(g).or_default().paths.push(p);
@@ -128,6 +133,8 @@ pub(super) struct View<'a> {
     pub count: u64,
     /// Seconds of these.
     pub seconds: f64,
+    /// As [`Facts::waited`], of these.
+    pub waited: (f64, f64),
     /// Paths from them.
     pub paths: &'a [Path],
     /// Least time there and back on each of these, seconds. Of a busy way even the quickest RPC may have stood in a queue, or waited for
@@ -181,20 +188,27 @@ impl Facts {
     /// What each client sees, or all of them where they are not told apart.
     pub(super) fn views<'a>(&'a self) -> Vec<View<'a>> {
         let trips = LeastTrips::new(self);
-        let view = |(nids, count, seconds, paths): (&'a [String], u64, f64, &'a [Path])| View {
+        let view = |nids: &'a [String], count, seconds, waited, paths: &'a [Path]| View {
             f: self,
             nids,
             count,
             seconds,
+            waited,
             paths,
             there: (paths.iter())
                 .map(|p| p.rtt_s.min(trips.to(&p.peer, nids) + p.send_s))
                 .collect(),
         };
         match self.clients.is_empty() {
-            true => vec![view((&[], self.count(), self.op_s(), &self.paths))],
+            true => vec![view(
+                &[],
+                self.count(),
+                self.op_s(),
+                self.waited,
+                &self.paths,
+            )],
             false => (self.clients.iter())
-                .map(|c| view((&c.nids, c.count, c.seconds, &c.paths)))
+                .map(|c| view(&c.nids, c.count, c.seconds, c.waited, &c.paths))
                 .collect(),
         }
     }

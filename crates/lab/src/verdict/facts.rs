@@ -397,7 +397,7 @@ impl Facts {
         f.told_sizes = asked(j, Asks::Size, (from, to));
         f.lock_waits = lock_waits(j, &ops);
         f.one_directory = one_directory(j, &ops).filter(|d| 2.0 * d.seconds > f.op_s());
-        f.waited = waited(j, &ops);
+        f.waited = waited(j, ops.iter().copied());
         let enqueues =
             |r: &&JoinedRpc| r.rpc.op != 0 && r.rpc.opc == opc::LDLM_ENQUEUE && counts(r);
         for r in j.rpcs.iter().filter(enqueues) {
@@ -405,11 +405,6 @@ impl Facts {
             f.enqueues.1 += seconds(r.rpc.span.1 - r.rpc.span.0);
         }
         f
-    }
-
-    /// Whether the RPCs that operations wait for carry so little that their bytes do not matter on the way.
-    pub fn is_small(&self) -> bool {
-        self.waited.1 <= self.waited.0 / 2.0
     }
 
     /// Seconds of all operations together.
@@ -546,9 +541,9 @@ pub(super) fn paths(
     done.collect()
 }
 
-/// Of those that are large apart.
-fn waited(j: &Joined, ops: &[&JoinedOp]) -> (f64, f64) {
-    let of: BTreeSet<usize> = ops.iter().flat_map(|o| &o.rpcs).copied().collect();
+/// Seconds of the RPCs of these operations; of those that are large apart.
+pub(super) fn waited<'a>(j: &Joined, ops: impl Iterator<Item = &'a JoinedOp>) -> (f64, f64) {
+    let of: BTreeSet<usize> = ops.flat_map(|o| &o.rpcs).copied().collect();
     let (mut all, mut large) = (0.0, 0.0);
     for r in of.into_iter().map(|i| &j.rpcs[i].rpc) {
         let took = seconds(r.span.1 - r.span.0);

@@ -17,6 +17,7 @@ mod clients;
 mod credits;
 mod explain;
 mod facts;
+mod far;
 mod given_back;
 mod going;
 mod hosts;

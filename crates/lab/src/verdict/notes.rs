@@ -167,6 +167,7 @@ mod tests {
                 rtt_s,
                 ..Path::default()
             }],
+            ..Clients::default()
         };
         let both = [
             client("near@tcp", 10_000, 0.000_7, 0.000_1),

@@ -8,6 +8,7 @@ use crate::attribution::Segment;
 use super::clients::View;
 use super::credits::credits;
 use super::facts::{Facts, Path};
+use super::far::{carry_little, far_least};
 use super::hosts::{hosts, is_full};
 use super::links::saturated;
 use super::lock_waits::{lock_ping_pong, lock_wait, own_directories, shared_file};
@@ -300,7 +301,7 @@ fn fixed_concurrency(f: &Facts) -> Option<Cause> {
     };
     let directory = f.one_directory.as_ref().filter(own);
     let (in_one, change) = directory.map(|d| own_directories(f, d)).unzip();
-    (share >= 0.5 && f.is_small()).then(|| Cause {
+    (share >= far_least(f, &views) && carry_little(&views)).then(|| Cause {
         kind: CauseKind::FixedConcurrency,
         subject: PROGRAMS.to_owned(),
         fid: None,
@@ -830,6 +831,7 @@ mod tests {
                     seconds: 1.2,
                     ops: vec![],
                     paths: vec![p],
+                    ..Clients::default()
                 }
             };
             let all = own(clients as f64);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::clients::{View, who};
 use super::facts::{Data, Facts, Path, is_ost};
+use super::far::{carry_little, far_least};
 use super::rules::{
     Cause, CauseKind, FAR, PROGRAMS, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, ms, rate,
 };
@@ -133,7 +134,7 @@ fn distance(p: &Path) -> f64 {
     p.rtt_s * (1.0 + p.bulk_rpcs as f64 / p.rpcs.max(1) as f64)
 }
 
-/// All servers are far from the clients that have most of the time, and what is on the way at once does not fill it, whoever bounds
+/// All servers are far from clients, and what these have on the way at once does not fill it, whoever bounds
 /// that: slots, what is read ahead, or the programs.
 pub(super) fn far_window(f: &Facts) -> Option<Cause> {
     let views = f.far_views();
@@ -161,7 +162,8 @@ pub(super) fn far_window(f: &Facts) -> Option<Cause> {
         true => (CauseKind::Window, FAR),
         false => (CauseKind::FixedConcurrency, PROGRAMS),
     };
-    (share >= 0.5 && is_far && !f.is_small()).then(|| Cause {
+    let is_named = share >= far_least(f, &views) && is_far && !carry_little(&views);
+    is_named.then(|| Cause {
         kind,
         subject: subject.to_owned(),
         fid: None,
