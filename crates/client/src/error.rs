@@ -230,9 +230,9 @@ pub enum Refusal {
     /// There is no such parameter.
     #[error("there is no such parameter")]
     NoParam,
-    /// Not a value of that parameter.
-    #[error("not a value of that parameter")]
-    BadParam,
+    /// Not a value of that parameter; which are.
+    #[error("not a value of that parameter: give {0}")]
+    BadParam(&'static str),
     /// Flags of renameat2 that do not go together, are not known, or that the server does not know.
     #[error("these flags of a rename are not supported")]
     RenameFlags,

@@ -18,9 +18,16 @@ use crate::osc::Osc;
 
 /// Most RPCs to an OST at once (`OSC_MAX_RIF_MAX`, lustre/include/obd.h).
 const IN_FLIGHT_MAX: usize = 256;
+const IN_FLIGHT: &str = "1 to 256 RPCs";
+/// Most dirty bytes of an OST that can be asked for, MiB.
+const DIRTY_MAX_MB: u64 = 2000;
+const DIRTY: &str = "1 to 2000 MiB";
 const MIB: usize = 1 << 20;
 /// Longest time without use before an OST is left (`CONNECTION_SWITCH_MAX`), seconds.
 const IDLE_TIMEOUT_MAX_S: u64 = 50;
+const IDLE_TIMEOUT: &str = "0 (never) to 50 seconds";
+const ACTIVE: &str = "0 or 1";
+const LRU_SIZE: &str = "a number of locks, 0 (the budget decides) or more, or clear";
 /// The kernel's page, bytes.
 const PAGE_BYTES: usize = 4096;
 
@@ -205,8 +212,8 @@ impl Tunables {
             let mb = value
                 .parse::<u64>()
                 .ok()
-                .filter(|mb| (1..=2000).contains(mb))
-                .ok_or(Refusal::BadParam)?;
+                .filter(|mb| (1..=DIRTY_MAX_MB).contains(mb))
+                .ok_or(Refusal::BadParam(DIRTY))?;
             osc.grant().set_max_dirty(mb << 20);
             return Ok(());
         }
@@ -219,7 +226,7 @@ impl Tunables {
                 .parse::<usize>()
                 .ok()
                 .filter(|n| (1..=IN_FLIGHT_MAX).contains(n))
-                .ok_or(Refusal::BadParam)?;
+                .ok_or(Refusal::BadParam(IN_FLIGHT))?;
             osc.import().set_max_in_flight(n);
             return Ok(());
         }
@@ -232,7 +239,7 @@ impl Tunables {
                 .parse::<u64>()
                 .ok()
                 .filter(|s| *s <= IDLE_TIMEOUT_MAX_S)
-                .ok_or(Refusal::BadParam)?;
+                .ok_or(Refusal::BadParam(IDLE_TIMEOUT))?;
             osc.import().set_idle_timeout(Duration::from_secs(s));
             return Ok(());
         }
@@ -245,7 +252,7 @@ impl Tunables {
                 .parse::<u8>()
                 .ok()
                 .filter(|v| *v <= 1)
-                .ok_or(Refusal::BadParam)?
+                .ok_or(Refusal::BadParam(ACTIVE))?
                 == 1;
             self.connections.set_active(index, active).await;
             return Ok(());
@@ -270,7 +277,7 @@ impl Tunables {
             }
             (_, Ok(0)) => (self.connections).share_locks_with(&ns, found.contains("-mdc-")),
             (_, Ok(n)) => ns.set_lru_size(n),
-            _ => return Err(Refusal::BadParam.into()),
+            _ => return Err(Refusal::BadParam(LRU_SIZE).into()),
         }
         Ok(())
     }

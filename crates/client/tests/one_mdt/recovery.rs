@@ -245,6 +245,29 @@ async fn an_unused_ost_is_left_and_comes_back() {
         fs.set_param(&first, "51").await.unwrap_err().errno(),
         Errno::EINVAL
     );
+    for (end, values, give) in [
+        (".max_rpcs_in_flight", ["0", "257", "x"], "1 to 256 RPCs"),
+        (".max_dirty_mb", ["0", "2001", "-1"], "1 to 2000 MiB"),
+        (
+            ".idle_timeout",
+            ["51", "-1", "1s"],
+            "0 (never) to 50 seconds",
+        ),
+        (".active", ["2", "-1", "yes"], "0 or 1"),
+        (
+            ".lru_size",
+            ["-4", "all", "1.5"],
+            "a number of locks, 0 (the budget decides) or more, or clear",
+        ),
+    ] {
+        let is = |n: &(String, String)| n.0.ends_with(end);
+        let name = fs.params().into_iter().find(is).unwrap().0;
+        for value in values {
+            let said = fs.set_param(&name, value).await.unwrap_err().to_string();
+            let told = format!("not a value of that parameter: give {give}");
+            assert_eq!(said, told, "{name}={value}");
+        }
+    }
     fs.set_param(&first, "0").await.unwrap();
     for (name, _) in fs
         .params()
