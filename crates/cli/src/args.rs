@@ -1,5 +1,7 @@
 //! The command line of `coral`.
 
+mod times;
+
 use crate::mount_options::{CACHE_MB, claimable};
 use clap::{Args, Parser, Subcommand};
 use coral_lnet::Accept;
@@ -160,7 +162,7 @@ pub(crate) struct History {
     /// Directory (`coral up`, `serve`, `router`), mount point or pid of the running process; default: the only one of this user.
     pub dir: Option<PathBuf>,
     /// How far back, in seconds, at most 3600 (`60`, `60s`, `10m` or `1h`).
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = seconds)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = times::seconds, allow_hyphen_values = true)]
     pub since: usize,
     /// NID of the node, when the process has several.
     #[arg(long, value_name = "NID")]
@@ -191,7 +193,7 @@ pub(crate) struct Trace {
     #[arg(value_name = "MOUNT|DIR")]
     pub places: Vec<PathBuf>,
     /// Only operations that took so long at least, as in 10ms.
-    #[arg(long, value_name = "TIME", value_parser = nanoseconds)]
+    #[arg(long, value_name = "TIME", value_parser = times::nanoseconds, allow_hyphen_values = true)]
     pub slow: Option<i64>,
     /// Only operations on this file.
     #[arg(long, value_name = "FID")]
@@ -216,7 +218,7 @@ pub(crate) struct Explain {
     #[arg(value_name = "MOUNT|DIR|RUN")]
     pub places: Vec<PathBuf>,
     /// Watch this machine's processors and memory for so long.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = times::watch, allow_hyphen_values = true)]
     pub watch: f64,
     /// Also make the one trial that tells the first two causes apart. It says what it changes before it does, and puts that back.
     #[arg(long = "try")]
@@ -226,6 +228,8 @@ pub(crate) struct Explain {
         long = "for",
         value_name = "SECONDS",
         default_value_t = 5.0,
+        value_parser = times::window,
+        allow_hyphen_values = true,
         requires = "trial"
     )]
     pub window: f64,
@@ -235,45 +239,6 @@ pub(crate) struct Explain {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// A time such as 10ms, as nanoseconds.
-fn nanoseconds(text: &str) -> Result<i64, String> {
-    let end = text
-        .find(|c: char| c.is_ascii_alphabetic())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let unit = match unit {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        _ => return Err("expected a number with ns, us, ms or s, as in 10ms".to_owned()),
-    };
-    match number.parse::<f64>() {
-        Ok(n) if (0.0..1e9).contains(&n) => Ok((n * unit) as i64),
-        _ => Err(format!("'{number}' is no time")),
-    }
-}
-
-fn seconds(text: &str) -> Result<usize, String> {
-    let (number, unit) = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(n) => (
-            n,
-            match text.as_bytes()[text.len() - 1] {
-                b'm' => 60,
-                b'h' => 3600,
-                _ => 1,
-            },
-        ),
-        None => (text, 1),
-    };
-    let n = number
-        .parse::<usize>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit))
-        .filter(|n| (1..=3600).contains(n));
-    n.ok_or_else(|| format!("'{text}' is no time of 1 s to 1 h; give 60, 60s, 10m or 1h"))
 }
 
 /// Where a node listens.
@@ -315,10 +280,10 @@ pub(crate) struct Recovery {
     #[arg(long)]
     pub abort_recovery: bool,
     /// Seconds after which clients that have not come back are given up (default 60).
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400), allow_hyphen_values = true)]
     pub recovery_time_soft: Option<u32>,
     /// Seconds after which clients that are not done are given up (default 180).
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400), allow_hyphen_values = true)]
     pub recovery_time_hard: Option<u32>,
 }
 

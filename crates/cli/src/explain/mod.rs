@@ -21,9 +21,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Longest that this machine is watched, and longest window of a trial.
-const WATCH_MAX_S: f64 = 3600.0;
-
 /// Pauses between looks at the TCP connections, at first.
 const LOOKS: f64 = 8.0;
 
@@ -41,8 +38,6 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
         places: once(&e.places),
         ..*e
     };
-    in_range("--watch", e.watch, 0.0)?;
-    in_range("--for", e.window, trial::WINDOW_LEAST_S)?;
     let file = match &e.places[..] {
         [one] => kept(one)?,
         several => match several.iter().find(|p| matches!(kept(p), Ok(Some(_)))) {
@@ -102,16 +97,6 @@ fn of_processes(e: &Explain) -> Result<ExitCode, String> {
         print(&format!("{of}{left_out}{verdict}"))?;
     }
     Ok(left_out(&all.silent))
-}
-
-/// A time to watch for: at least so long, and at most [`WATCH_MAX_S`]. What is no number is in no range.
-fn in_range(flag: &str, seconds: f64, least_s: f64) -> Result<(), String> {
-    match (least_s..=WATCH_MAX_S).contains(&seconds) {
-        true => Ok(()),
-        false => Err(format!(
-            "{flag} {seconds}: give {least_s} to {WATCH_MAX_S} seconds"
-        )),
-    }
 }
 
 /// Of what time the operations are, as a line.
@@ -314,18 +299,6 @@ mod tests {
         assert!(!is_over(1.0, 1.3, true), "its operations take as long");
         assert!(!is_over(1.0, 0.1, false) && !is_over(0.0, 0.1, false));
         assert!(is_over(1.0, 2.0, true));
-    }
-
-    #[test]
-    fn a_time_to_watch_for_is_a_number_within_its_limits() {
-        for wrong in [f64::NAN, f64::INFINITY, -1.0, 0.4, 3600.5, 1e8] {
-            let why = in_range("--for", wrong, trial::WINDOW_LEAST_S).unwrap_err();
-            assert_eq!(why, format!("--for {wrong}: give 0.5 to 3600 seconds"));
-        }
-        assert!(in_range("--watch", f64::NAN, 0.0).is_err());
-        for (right, least_s) in [(0.0, 0.0), (0.5, 0.5), (5.0, 0.5), (3600.0, 0.5)] {
-            assert_eq!(in_range("--for", right, least_s), Ok(()));
-        }
     }
 
     #[test]

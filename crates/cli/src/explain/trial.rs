@@ -20,8 +20,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Shortest window: ten operations should be in it.
-pub(super) const WINDOW_LEAST_S: f64 = 0.5;
 /// Threads that a machine may have for them to be watched.
 const THREADS_MAX: usize = 100_000;
 
