@@ -5,7 +5,7 @@ use crate::control::{self, Ask};
 use crate::lnetctl::find;
 use coral_lab::collect::{answer, of_machine};
 use coral_lab::experiment::{
-    self, Outcome, Place, Plan, RunDir, Settings, Spec, load, loopback_up, nearest,
+    self, Outcome, Owner, Place, Plan, RunDir, Settings, Spec, load, loopback_up, nearest,
     needs_namespace, place_of_before,
 };
 use coral_lab::report;
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Set in the process that runs inside the namespaces of a rig.
+/// Set in the process that runs inside the namespaces of a rig, to the command outside.
 const INSIDE: &str = "CORAL_LAB_INSIDE";
 /// Between looks at the process inside.
 const LOOK: std::time::Duration = std::time::Duration::from_millis(50);
@@ -167,8 +167,17 @@ fn settings(place: Place) -> Result<Settings, String> {
         tcp: Arc::new(crate::trace::tcp),
         command_line: std::env::args().collect(),
         stop,
+        owner: owner(),
         say: Arc::new(|line| eprintln!("{line}")),
     })
+}
+
+/// The command that a user began, also where this process is the one that it has inside namespaces.
+fn owner() -> Option<Owner> {
+    match std::env::var(INSIDE) {
+        Ok(outside) => outside.parse().ok(),
+        Err(_) => Owner::this(),
+    }
 }
 
 /// Where file systems are started: this program again, in network, mount and process namespaces of its own, all of which end with
@@ -199,7 +208,7 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
         .args(["sh", "-c", "\"$@\"; exit $?", "coral-lab"])
         .arg(&settings.coral)
         .args(std::env::args_os().skip(1))
-        .env(INSIDE, "1")
+        .env(INSIDE, owner().map(|o| o.to_string()).unwrap_or_default())
         .stdin(Stdio::piped());
     let failed = |e| format!("unshare(1), for namespaces of the file systems' own: {e}");
     let mut inside = c.spawn().map_err(failed)?;

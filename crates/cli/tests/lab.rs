@@ -804,6 +804,8 @@ fn a_signal_ends_what_runs_in_namespaces() {
         ok(Command::new("kill").args([signal, &lab.id().to_string()]));
         let code = lab.wait().unwrap().code();
         assert_eq!(code, (signal == "-TERM").then_some(143));
+        let listed = ok(coral().args(["lab", "list"]).arg(tmp.path()));
+        assert!(!listed.contains("long, running, "), "{signal}: {listed}");
         until("the run says why it ended", || {
             lines(&run.join("events.jsonl"))
                 .last()

@@ -14,6 +14,7 @@ mod measures;
 mod nearest;
 mod needs;
 mod numbers;
+mod owner;
 pub mod parse;
 mod plan;
 mod process;
@@ -33,12 +34,14 @@ mod words;
 pub use hosts::Host;
 pub(crate) use measures::is_unit;
 pub use nearest::nearest;
+pub use owner::Owner;
 pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;
 pub use process::{Ended, Moment, Role, run_together};
 pub use rig_spec::{RigSpec, System, needs_namespace};
 pub use runner::{
-    Ask, AskTcp, Outcome, Place, Settings, is_running, loopback_up, place_of_before, resume, run,
+    Ask, AskTcp, Outcome, Place, Presence, Settings, loopback_up, place_of_before, presence,
+    resume, run,
 };
 pub(crate) use spec::applies;
 pub use spec::{

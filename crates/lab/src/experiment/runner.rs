@@ -2,6 +2,7 @@
 
 use super::environment::{differences, environment};
 use super::needs::check_needs;
+use super::owner::Owner;
 use super::plan::{Plan, Step, StepKind};
 use super::process::output_unless;
 use super::step::{Runner, Stop, rig_dir};
@@ -13,7 +14,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -54,6 +56,8 @@ pub struct Settings {
     pub command_line: Vec<String>,
     /// Set to end the run: what runs then is killed, and the run is incomplete.
     pub stop: Arc<AtomicBool>,
+    /// The command whose run it is.
+    pub owner: Option<Owner>,
     /// Takes a line about each step.
     pub say: Arc<dyn Fn(&str) + Send + Sync>,
 }
@@ -215,18 +219,39 @@ pub fn place_of_before(dir: &Path, mut given: Place) -> Result<Place, String> {
 /// File of a run directory that is locked while the run goes on.
 const LOCK: &str = "lock";
 
-/// Whether the run in `dir` goes on, in this process or another. Who looks has the lock for a moment, which a run that begins waits
-/// for.
-pub fn is_running(dir: &Path) -> bool {
-    let looked =
-        File::open(dir.join(LOCK)).map(|lock| flock(&lock, FlockOperation::NonBlockingLockShared));
-    matches!(looked, Ok(Err(Errno::WOULDBLOCK)))
+/// Whether a run goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// In this process or another.
+    Running,
+    /// Its command is gone, and what that started is being ended.
+    Ending,
+    /// Nobody works on it.
+    Absent,
+}
+
+/// Whether the run in `dir` goes on. Who looks has the lock for a moment, which a run that begins waits for.
+pub fn presence(dir: &Path) -> Presence {
+    let file = dir.join(LOCK);
+    let looked = File::open(&file).map(|f| flock(&f, FlockOperation::NonBlockingLockShared));
+    if !matches!(looked, Ok(Err(Errno::WOULDBLOCK))) {
+        return Presence::Absent;
+    }
+    let owner = std::fs::read_to_string(file).unwrap_or_default();
+    match owner.parse::<Owner>().is_ok_and(|o| o.is_gone()) {
+        true => Presence::Ending,
+        false => Presence::Running,
+    }
 }
 
 /// Nobody else runs in this directory while this is held. A run that was killed may still be ending: that is waited for.
 fn alone(dir: &Path, settings: &Settings) -> Result<File, String> {
     let file = dir.join(LOCK);
-    let lock = File::create(&file).map_err(|e| format!("'{}': {e}", file.display()))?;
+    let failed = |e: std::io::Error| format!("'{}': {e}", file.display());
+    // What another one says in it stays until that has ended.
+    let mut open = OpenOptions::new();
+    let open = open.create(true).truncate(false).write(true).open(&file);
+    let mut lock = open.map_err(failed)?;
     let (begun, mut told) = (clock::now(), false);
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         if begun.elapsed() >= ENDING || settings.stop.load(Ordering::Relaxed) {
@@ -240,6 +265,15 @@ fn alone(dir: &Path, settings: &Settings) -> Result<File, String> {
         }
         clock::pause(ENDING / 100);
     }
+    let owner = settings.owner.map(|o| o.to_string()).unwrap_or_default();
+    let said = lock
+        .set_len(0)
+        .and_then(|()| lock.write_all(owner.as_bytes()));
+    // A full disk has no room for it: the run says so where its results go.
+    said.or_else(|e| match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Ok(()),
+        _ => Err(failed(e)),
+    })?;
     Ok(lock)
 }
 

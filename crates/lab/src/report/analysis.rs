@@ -2,7 +2,7 @@
 
 use crate::clock::utc;
 use crate::experiment::{
-    Event, Plan, Point, Record, RoleRecord, RunDir, Step, StepKind, StoreError, is_running,
+    Event, Plan, Point, Presence, Record, RoleRecord, RunDir, Step, StepKind, StoreError, presence,
 };
 use crate::stats::{Comparison, Summary, compare};
 use serde_json::Value;
@@ -54,6 +54,8 @@ pub struct Analysis {
     pub against: Vec<AgainstRow>,
     /// Steps with a result.
     pub done: usize,
+    /// Whether it went on when it was read.
+    pub presence: Presence,
     /// What the experiment names and no step has, a sentence each. A report looks for it.
     pub unmeasured: Vec<String>,
 }
@@ -61,6 +63,8 @@ pub struct Analysis {
 impl Analysis {
     /// Of the run in this directory.
     pub fn of(dir: &Path) -> Result<Analysis, StoreError> {
+        // First, as one that ends meanwhile says so in its events.
+        let presence = presence(dir);
         let (run, plan) = RunDir::open(dir)?;
         let records = run.records()?;
         let good: Vec<&Record> = latest(&records);
@@ -82,6 +86,7 @@ impl Analysis {
             rows,
             against,
             done,
+            presence,
             plan,
             records,
             unmeasured: vec![],
@@ -102,7 +107,11 @@ impl Analysis {
             Some(Event::Ended { .. }) => {
                 "it had all when it ended, and records were taken out of points.jsonl since: `coral lab resume` makes these steps again"
             }
-            _ => "it was ended without notice, by a kill or a crash, or runs still",
+            _ => match self.presence {
+                Presence::Running => "it runs still",
+                Presence::Ending => "its command was killed, and what that started is being ended",
+                Presence::Absent => "it was ended without notice, by a kill or a crash",
+            },
         };
         Some(format!("{} of {all} steps have a result: {why}", self.done))
     }
@@ -307,18 +316,22 @@ pub fn state(dir: &Path) -> Result<String, StoreError> {
     let (name, began) = (&a.plan.spec.name, a.began());
     Ok(match a.incomplete() {
         None => format!("{name}, complete, begun {began}"),
-        Some(_) if is_running(dir) => format!(
-            "{name}, running, begun {began}: {} of {} steps have a result",
-            a.done,
-            a.plan.steps.len()
-        ),
-        Some(why) => format!("{name}, incomplete, begun {began}: {why}"),
+        Some(why) => match a.presence {
+            Presence::Running => format!(
+                "{name}, running, begun {began}: {} of {} steps have a result",
+                a.done,
+                a.plan.steps.len()
+            ),
+            Presence::Ending => format!("{name}, ending, begun {began}: {why}"),
+            Presence::Absent => format!("{name}, incomplete, begun {began}: {why}"),
+        },
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::Owner;
 
     #[test]
     fn why_a_run_is_incomplete_is_told_by_how_it_ended() {
@@ -328,7 +341,31 @@ mod tests {
         let dir = tmp.path().join("run");
         let run = RunDir::create(&dir, &plan, &serde_json::json!({})).unwrap();
         let told = || Analysis::of(&dir).unwrap().incomplete().unwrap();
-        assert!(told().contains("without notice"), "{}", told());
+        let killed =
+            "0 of 3 steps have a result: it was ended without notice, by a kill or a crash";
+        assert_eq!(told(), killed);
+        // Whoever holds the lock works on it, for a command that is there, or for one that has ended.
+        let file = dir.join("lock");
+        let lock = std::fs::File::create(&file).unwrap();
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let own = Owner::this().unwrap().to_string();
+        let (before, start) = own.rsplit_once(' ').unwrap();
+        let gone = format!("{before} {}", start.parse::<u64>().unwrap() + 1);
+        for (owner, says) in [
+            (own.as_str(), "x, running, begun "),
+            (gone.as_str(), "x, ending, begun "),
+            ("", "x, running, begun "),
+        ] {
+            std::fs::write(&file, owner).unwrap();
+            let said = state(&dir).unwrap();
+            assert!(said.starts_with(says), "{owner}: {said}");
+        }
+        drop(lock);
+        let said = state(&dir).unwrap();
+        assert!(
+            said.starts_with("x, incomplete, ") && said.ends_with(killed),
+            "{said}"
+        );
         for (incomplete, says) in [
             (Some("its budget is used up"), "its budget is used up"),
             (None, "records were taken out of points.jsonl"),
