@@ -2,6 +2,7 @@
 
 mod guard;
 mod limit;
+mod part;
 mod places;
 mod probe;
 mod trial;
@@ -116,16 +117,23 @@ fn of_text(seconds: f64, ago: f64, is_over: bool) -> String {
 
 /// Explains what was kept.
 fn of_file(e: &Explain, kept: &Kept) -> Result<(), String> {
-    let Judged { span, verdict } = kept.read()?.judged();
+    let (seen, part) = kept.read()?;
+    let Judged { span, verdict } = seen.judged();
     let step = kept.step();
     if e.json {
         let mut all = of_kept(&verdict, span);
+        if let Some(part) = part {
+            all["of"] = part.json();
+        }
         all["step"] = step.map_or(Value::Null, |s| s.json());
         return print(&format!("{all:#}\n"));
     }
     let step = step.map_or_else(String::new, |s| s.to_string());
-    let span = span.map_or_else(String::new, |s| s.to_string());
-    print(&format!("{step}{span}{verdict}"))
+    let of = match part {
+        Some(part) => part.to_string(),
+        None => span.map_or_else(String::new, |s| s.to_string()),
+    };
+    print(&format!("{step}{of}{verdict}"))
 }
 
 /// What was watched meanwhile: this machine, and the TCP connections of the processes.

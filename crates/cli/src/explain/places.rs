@@ -1,5 +1,6 @@
 //! What the user names: processes, or what was kept of a run.
 
+use super::part::Part;
 use crate::control::{self, Ask};
 use crate::lfs;
 use crate::lnetctl::find;
@@ -46,8 +47,8 @@ pub(super) fn kept(place: &Path) -> Result<Option<Kept>, String> {
 }
 
 impl Kept {
-    /// What was kept of a run, which was chosen then; or all of a file, as far as all processes have told of it.
-    pub(super) fn read(&self) -> Result<Seen, String> {
+    /// What was kept of a run, which was chosen then; or the last load of a file, and which part of it that is.
+    pub(super) fn read(&self) -> Result<(Seen, Option<Part>), String> {
         let file = self.file.display();
         let text = std::fs::read_to_string(&self.file);
         let text = text.map_err(|e| format!("cannot read '{file}': {e}"))?;
@@ -62,8 +63,8 @@ impl Kept {
             }
         })?;
         Ok(match self.run {
-            Some(_) => seen,
-            None => seen.of_file(),
+            Some(_) => (seen, None),
+            None => Part::last(seen),
         })
     }
 

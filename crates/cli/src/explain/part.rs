@@ -1,0 +1,142 @@
+//! Which part of a file of stopwatches is judged: what belongs together at its end, as of processes that are asked now.
+
+use super::RECENT_S;
+use coral_lab::verdict::Seen;
+use serde_json::{Value, json};
+use std::fmt;
+
+/// A part of the operations of a file, of which others are left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part {
+    /// Seconds from the beginning of the first operation of the file to that of the part.
+    begins_s: f64,
+    /// How long it is.
+    seconds: f64,
+    /// Operations that are judged, and those of the file that are not.
+    judged: usize,
+    left_out: usize,
+}
+
+impl Part {
+    /// The last load of what was kept; None: it is all that there is, as far as all processes have told of it. What was chosen already
+    /// stays.
+    pub(super) fn last(seen: Seen) -> (Seen, Option<Part>) {
+        if seen.span.is_some() {
+            return (seen, None);
+        }
+        let count = |seen: &Seen| seen.dumps.iter().map(|d| d.ops.len()).sum::<usize>();
+        let of_file = count(&seen);
+        let (whole, _, _) = seen.recent(f64::INFINITY);
+        let all = seen.of_file();
+        let (last, _, _) = all.recent(RECENT_S);
+        let judged = count(&last);
+        if judged == count(&all) {
+            return (all, None);
+        }
+        let spans = |seen: &Seen| {
+            let ops = seen.dumps.iter().flat_map(|d| &d.ops);
+            let first = ops.clone().map(|o| o.span.0).min().unwrap_or_default();
+            (first, ops.map(|o| o.span.1).max().unwrap_or(first))
+        };
+        let (first, ended) = spans(&last);
+        let part = Part {
+            begins_s: (first - spans(&whole).0) as f64 / 1e9,
+            seconds: (ended - first) as f64 / 1e9,
+            judged,
+            left_out: of_file - judged,
+        };
+        (last, Some(part))
+    }
+
+    /// As JSON, like that of the time which a step of a run is of.
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "begins_s": self.begins_s, "seconds": self.seconds, "asked_s": RECENT_S,
+            "operations": self.judged, "left_out": self.left_out,
+        })
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = if self.seconds < 1.0 { 3 } else { 1 };
+        writeln!(
+            out,
+            "operations of {:.digits$} s, which begin {:.1} s after the first of the file: {} are judged, as its last load, of {RECENT_S:.0} s at most; {} are left out",
+            self.seconds, self.begins_s, self.judged, self.left_out
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coral_stopwatch::{Dump, Op};
+
+    /// A client with operations of 5 ms every 10 ms in these times, seconds.
+    fn seen(times: &[(f64, f64)]) -> Seen {
+        let ns = |s: f64| (s * 1e9) as i64;
+        let begins = times.iter().flat_map(|(from, to)| {
+            let count = ((to - from) * 100.0).round() as i64;
+            (0..count).map(move |i| ns(*from) + i * 10_000_000)
+        });
+        let op = |(i, begin): (usize, i64)| Op {
+            id: i as u64 + 1,
+            op: "READ".into(),
+            fid: (1, 1, 0),
+            span: (begin, begin + 5_000_000),
+            run_ns: 0,
+            waits: vec![],
+        };
+        let dump = Dump {
+            nids: vec![1],
+            names: vec!["1@tcp".into()],
+            now: ns(1000.0),
+            ops: begins.enumerate().map(op).collect(),
+            ..Dump::default()
+        };
+        Seen {
+            dumps: vec![dump],
+            ..Seen::default()
+        }
+    }
+
+    #[test]
+    fn of_a_file_the_last_load_is_judged() {
+        let told = |times: &[(f64, f64)]| Part::last(seen(times)).1.map(|p| p.to_string());
+        let part = |seconds: &str, begins: &str, judged: i32, left_out: i32| {
+            Some(format!(
+                "operations of {seconds} s, which begin {begins} s after the first of the file: {judged} are judged, as its last load, of 10 s at most; {left_out} are left out\n"
+            ))
+        };
+        assert_eq!(told(&[(1.0, 8.0)]), None, "it is all one load");
+        assert_eq!(
+            told(&[(1.0, 5.0), (8.0, 11.0)]),
+            part("3.0", "7.0", 300, 400)
+        );
+        assert_eq!(
+            told(&[(1.0, 5.0), (100.0, 100.5)]),
+            part("0.495", "99.0", 50, 400)
+        );
+        assert_eq!(told(&[(1.0, 31.0)]), part("10.0", "20.0", 1000, 2000));
+        // A pause that such a load makes, too.
+        assert_eq!(told(&[(1.0, 2.0), (3.5, 4.5), (6.0, 7.0)]), None);
+        let (last, Some(part)) = Part::last(seen(&[(1.0, 5.0), (8.0, 11.0)])) else {
+            panic!("a part is left out")
+        };
+        assert_eq!(last.dumps[0].ops.len(), 300);
+        assert_eq!(
+            (&part.json()["operations"], &part.json()["left_out"]),
+            (&json!(300), &json!(400))
+        );
+        let (again, none) = Part::last(Seen {
+            span: Some(Default::default()),
+            ..seen(&[(1.0, 5.0), (8.0, 11.0)])
+        });
+        assert_eq!(
+            (again.dumps[0].ops.len(), none),
+            (700, None),
+            "it was chosen already"
+        );
+    }
+}
