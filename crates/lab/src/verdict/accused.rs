@@ -53,7 +53,7 @@ impl Cause {
     }
 
     fn is_subject(&self, target: &str) -> bool {
-        self.subject.split(", ").any(|t| t == target)
+        self.targets().any(|t| t == target)
     }
 
     /// Whether time in a segment, at a target, is of it.

@@ -9,6 +9,7 @@ use super::facts::{Facts, OpKind, Path, seconds, waited};
 use super::hosts::{CORE_BUSY, CPU_WAIT};
 use super::links::Link;
 use super::notes::kind_of;
+use super::requests::Requests;
 use super::rules::RTT_NEAR_S;
 use crate::attribution::{Joined, JoinedOp, Segment};
 
@@ -141,6 +142,8 @@ pub(super) struct View<'a> {
     /// a processor: where TCP has measured such a way, that counts, with what was held back before it was sent. Elsewhere it does not:
     /// what LNet holds back where it arrives, TCP has never seen, and nobody stamps it.
     pub there: Vec<f64>,
+    /// Of each of these, what TCP has measured where that counts; infinite: elsewhere.
+    trips: Vec<f64>,
 }
 
 /// Least round trip that TCP has measured, by both ends and by one, in whichever direction.
@@ -188,16 +191,21 @@ impl Facts {
     /// What each client sees, or all of them where they are not told apart.
     pub(super) fn views<'a>(&'a self) -> Vec<View<'a>> {
         let trips = LeastTrips::new(self);
-        let view = |nids: &'a [String], count, seconds, waited, paths: &'a [Path]| View {
-            f: self,
-            nids,
-            count,
-            seconds,
-            waited,
-            paths,
-            there: (paths.iter())
-                .map(|p| p.rtt_s.min(trips.to(&p.peer, nids) + p.send_s))
-                .collect(),
+        let view = |nids: &'a [String], count, seconds, waited, paths: &'a [Path]| {
+            let trips: Vec<f64> = paths.iter().map(|p| trips.to(&p.peer, nids)).collect();
+            let there = paths.iter().zip(&trips);
+            View {
+                f: self,
+                nids,
+                count,
+                seconds,
+                waited,
+                paths,
+                there: there
+                    .map(|(p, trip)| p.rtt_s.min(trip + p.send_s))
+                    .collect(),
+                trips,
+            }
         };
         match self.clients.is_empty() {
             true => vec![view(
@@ -256,11 +264,31 @@ impl View<'_> {
     /// Share of the operations' time that is on the way to a target and back: also what is held back before it is sent, as by a
     /// delay that LNet makes.
     pub fn on_way(&self, p: &Path) -> f64 {
-        let at = |s: Segment| self.at(s, p);
-        let held = p.held_s() * p.rpcs as f64 / self.f.op_s().max(1e-12);
-        at(Segment::Network)
-            + at(Segment::Bulk)
-            + (at(Segment::Send) + at(Segment::ReplyOut)).min(held)
+        self.at(Segment::Network, p) + self.at(Segment::Bulk, p) + self.held(p)
+    }
+
+    /// Share of the operations' time by which requests to a target and their replies were sent late because of the way.
+    pub fn held(&self, p: &Path) -> f64 {
+        let sending = self.at(Segment::Send, p) + self.at(Segment::ReplyOut, p);
+        sending.min(p.held_all_s() / self.f.op_s().max(1e-12))
+    }
+
+    /// The paths, each with the least time there and back.
+    pub fn ways(&self) -> impl Iterator<Item = (&Path, f64)> {
+        self.paths.iter().zip(self.there.iter().copied())
+    }
+
+    /// Kinds of requests on a path whose least times are believed, with their opcodes and the least time there and back of each, as
+    /// [`View::there`]. Where TCP was not asked, even the quickest of those that carry much may have stood behind others' data.
+    pub fn kinds(&self, path: &Path) -> impl Iterator<Item = (u32, &Requests, f64)> {
+        let ways = self.paths.iter().zip(&self.trips);
+        let of_path = ways.filter(|(p, _)| p.target == path.target);
+        of_path.flat_map(|(p, trip)| {
+            let is_known =
+                |r: &Requests| r.is_known() && !(r.is_large() && self.f.links.is_empty());
+            let known = p.kinds.iter().filter(move |(_, r)| is_known(r));
+            known.map(move |(opc, r)| (*opc, r, r.rtt_s.min(trip + r.send_s)))
+        })
     }
 
     fn is_far(&self) -> bool {

@@ -12,6 +12,7 @@ use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
 use super::paging::Paging;
 use super::queue::Queued;
+use super::requests::Requests;
 use super::sharing::{
     Asked, Contended, LockWaits, OneDirectory, Shared, asked, contended, lock_waits, one_directory,
     shared,
@@ -82,6 +83,8 @@ pub struct Path {
     pub placed: (u64, f64),
     /// Seconds by segment, all RPCs together.
     pub seconds: BTreeMap<Segment, f64>,
+    /// RPCs by opcode.
+    pub kinds: BTreeMap<u32, Requests>,
     /// Seconds of operations by segment, where clients are told apart.
     pub op_seconds: BTreeMap<Segment, f64>,
     /// Least time on the way there and back, seconds; infinite where no server has said when it had a request and sent the reply.
@@ -130,12 +133,6 @@ impl Path {
     pub fn sized_share(&self) -> f64 {
         let all = self.seconds.get(&Segment::Storage).copied();
         self.storage_all_s() / all.unwrap_or(0.0).max(1e-12)
-    }
-
-    /// Seconds by which requests and replies, in the mean, were sent late because of the way: no more than the least, since the rest is
-    /// the wait for a processor.
-    pub fn held_s(&self) -> f64 {
-        (self.mean_s(Segment::Send) + self.mean_s(Segment::ReplyOut)).min(self.send_s)
     }
 
     /// Mean seconds of an RPC on the way, with its data.
@@ -467,17 +464,10 @@ pub(super) fn paths(
         }
         let queued = in_segment(Segment::ClientQueue);
         let served = seconds(r.rpc.span.1 - r.rpc.span.0 - queued);
-        if p.rpcs == 0 {
-            (p.rtt_s, p.send_s) = (f64::INFINITY, f64::INFINITY);
-        }
         if p.peer.is_empty() && r.rpc.peer != 0 {
             p.peer = Nid(r.rpc.peer).to_string();
         }
-        if in_segment(Segment::Remote) == 0 {
-            p.rtt_s = p.rtt_s.min(rtt(r));
-        }
-        let late = seconds(sent_late_ns(&r.rpc) + r.reply_late_ns);
-        p.send_s = p.send_s.min(late.min(rtt(r)));
+        p.kinds.entry(r.rpc.opc).or_default().take(r);
         let own = r.rpc.waits.iter().filter(|w| w.0 == Wait::Credit);
         p.own_credit_s += seconds(own.map(|(_, from, to)| to - from).sum());
         p.rpcs += 1;
@@ -532,6 +522,9 @@ pub(super) fn paths(
         .into_iter()
         .map(|((group, target), (mut p, halves, slotted, limits))| {
             p.target = j.names[target].clone();
+            let least =
+                |of: fn(&Requests) -> f64| p.kinds.values().map(of).fold(f64::INFINITY, f64::min);
+            (p.rtt_s, p.send_s) = (least(|r| r.rtt_s), least(|r| r.send_s));
             p.places = limits.into_values().sum();
             p.in_flight = slotted.0 as f64 / slotted.1.max(1) as f64;
             let mean = |(s, n): (f64, u64)| s / n.max(1) as f64;
@@ -555,13 +548,6 @@ pub(super) fn waited<'a>(j: &Joined, ops: impl Iterator<Item = &'a JoinedOp>) ->
 
 /// The way there and back, without the time that routers and the server take. A delay that LNet makes is where it sends.
 const WAY: [Segment; 3] = [Segment::Send, Segment::Network, Segment::ReplyOut];
-
-/// How long after its client wanted to send it a request was sent. Only the client's clock counts: where one direction takes longer,
-/// matching the clocks of both ends shares that out to both directions, and half of it would be missing here. Of a reply it is the
-/// server's clock that counts, for the same reason.
-fn sent_late_ns(r: &coral_stopwatch::Rpc) -> i64 {
-    (r.sent.min(r.reply) - r.sending).max(0)
-}
 
 /// Seconds of an RPC on the way.
 pub(super) fn rtt(r: &JoinedRpc) -> f64 {

@@ -27,22 +27,19 @@ fn of_processors(f: &Facts) -> f64 {
         Segment::NotPlaced,
     ];
     let all: f64 = all.iter().map(|s| f.share(*s, None)).sum();
-    // Where even the quickest is sent late, that is the way, not a processor.
+    // Where even the quickest of a kind is sent late, that is the way, not a processor.
     let views = f.views();
-    let ways = views.iter().flat_map(|v| v.paths);
-    let delayed = ways.map(|p| p.send_s * p.rpcs as f64);
-    let sending = f.share(Segment::Send, None) + f.share(Segment::ReplyOut, None);
-    all - sending.min(delayed.sum::<f64>() / f.op_s().max(1e-12))
+    let held = views.iter().flat_map(|v| v.paths.iter().map(|p| v.held(p)));
+    all - held.sum::<f64>()
 }
 
 /// Time on the way beyond the least: whoever has to read a message from the socket waits for a processor first. Where a link is
 /// slow, it is that which takes the time.
 fn unread(f: &Facts, slow_links: &[String]) -> f64 {
-    let beyond = |p: &Path| (p.mean_s(Segment::Network) - p.rtt_s).max(0.0) * p.rpcs as f64;
     let views = f.views();
     let ways = views.iter().flat_map(|v| v.paths);
     let paths = ways.filter(|p| !slow_links.contains(&p.target));
-    let all = paths.map(beyond).sum::<f64>() / f.op_s().max(1e-12);
+    let all = paths.map(Path::beyond_least_s).sum::<f64>() / f.op_s().max(1e-12);
     // RPCs in the background hold up no operation.
     all.min(f.share(Segment::Network, None))
 }

@@ -121,6 +121,11 @@ pub struct Cause {
 }
 
 impl Cause {
+    /// Its targets, where it is of targets.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &str> {
+        self.subject.split(", ")
+    }
+
     /// More of it at once takes as long, so that the rate rises; all else makes operations shorter.
     pub(super) fn raises_the_rate(&self) -> bool {
         self.kind == CauseKind::FixedConcurrency
@@ -134,14 +139,14 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     let (full, behind) = saturated(f).unzip();
     let behind = behind.unwrap_or_default();
     let storage: Vec<SlowStorage> = f.paths.iter().filter_map(|p| slow_storage(f, p)).collect();
-    let links = slow_links(f).into_iter();
-    out.extend(links.filter(|c| !behind.contains(&c.subject)));
-    let is_behind = |c: &Cause| c.subject.split(", ").all(|s| behind.iter().any(|b| b == s));
+    out.extend(slow_links(f, &behind));
+    let is_behind = |c: &Cause| c.targets().all(|s| behind.iter().any(|b| b == s));
     let is_far = |c: &Cause| [FAR, PROGRAMS].contains(&c.subject.as_str());
     let is_queue = |c: &Cause| full.is_some() && (is_far(c) || is_behind(c));
     out.extend(window(f).or_else(|| far_window(f)).filter(|c| !is_queue(c)));
     let links = out.iter().filter(|c| c.kind == CauseKind::SlowLink);
-    let links: Vec<String> = links.map(|c| c.subject.clone()).collect();
+    let links = links.flat_map(Cause::targets);
+    let links: Vec<String> = links.map(str::to_owned).collect();
     let no_way: Vec<String> = links.iter().cloned().chain(behind).collect();
     let hosts = hosts(f, &no_way, &storage);
     if full.is_none() {
@@ -171,7 +176,7 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
 /// A message has its credit for as long as a slow way holds it up, or whoever has to read it has no processor: credits that are waited for
 /// then are no cause by themselves. `links` are the targets to which the way is slow.
 fn is_held_elsewhere(credits: &Cause, links: &[String], hosts: &[Cause]) -> bool {
-    let mut targets = credits.subject.split(", ");
+    let mut targets = credits.targets();
     targets.any(|t| links.iter().any(|l| l == t))
         || hosts.iter().any(|c| c.kind == CauseKind::BusyCore)
 }
@@ -346,7 +351,7 @@ pub(super) fn slots_hold(f: &Facts, c: &Cause) -> bool {
         ];
         way.iter().map(|s| f.share(*s, at)).sum()
     };
-    let at_its: f64 = c.subject.split(", ").map(|t| on_way(Some(t))).sum();
+    let at_its: f64 = c.targets().map(|t| on_way(Some(t))).sum();
     c.kind == CauseKind::Window && (c.subject == FAR || 2.0 * at_its >= on_way(None))
 }
 

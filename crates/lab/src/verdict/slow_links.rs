@@ -7,6 +7,7 @@ use super::facts::{Facts, Path};
 use super::rules::{
     Cause, CauseKind, MORE_LEAST_S, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, mean_bytes, ms, peers,
 };
+use super::slow_kinds::{held_up, slow_kinds};
 
 /// Two times are one where the less is so large a part of the other.
 const NEARLY: f64 = 0.9;
@@ -24,14 +25,13 @@ fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64)) -> Option<SlowWay<'a>>
     let share = v.on_way(p) + v.queued_for(p, p.way_s() * p.rpcs as f64);
     // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
     let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
-    let others = v.paths.iter().zip(&v.there);
-    let others = others.filter(|(o, _)| o.target != p.target);
+    let others = v.ways().filter(|(o, _)| o.target != p.target);
     let nearest = others.min_by(|(_, a), (_, b)| a.total_cmp(b));
     let more_least = match nearest.is_some_and(|(o, _)| alike(o)) {
         true => MORE_LEAST_S,
         false => RTT_NEAR_S,
     };
-    let nearest = nearest.map_or(f64::INFINITY, |(_, there)| *there);
+    let nearest = nearest.map_or(f64::INFINITY, |(_, there)| there);
     let known = nearest.is_finite() && own_way.is_finite();
     let far = known && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
     let (way, peers) = (p.way_s(), peers(v.paths, p, alike, Path::way_s));
@@ -60,19 +60,22 @@ fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64)) -> Option<SlowWay<'a>>
     })
 }
 
-/// Targets to which the way is slow from all clients that use it, or from some.
-pub(super) fn slow_links(f: &Facts) -> Vec<Cause> {
+/// Targets to which the way is slow from all clients that use it, or from some: for all requests, or for some kinds of them. `behind` are
+/// those before which a queue stands.
+pub(super) fn slow_links(f: &Facts, behind: &[String]) -> Vec<Cause> {
     let views = f.views();
     // Of a target to which nobody sent enough it is not known how far it is.
     let known = f.paths.iter().filter(|p| p.rpcs >= ENOUGH_OF_PATH);
+    let known = known.filter(|p| !behind.contains(&p.target));
     let known: BTreeSet<&str> = known.map(|p| p.target.as_str()).collect();
     let mut all: BTreeMap<&str, Vec<SlowWay<'_>>> = BTreeMap::new();
+    let mut of_kinds = vec![];
     for v in &views {
-        let ways = v.paths.iter().zip(v.there.iter().copied());
-        for way in ways.filter(|(p, _)| known.contains(p.target.as_str())) {
-            all.entry(&way.0.target)
-                .or_default()
-                .extend(slow_way(v, way));
+        for way in v.ways().filter(|(p, _)| known.contains(p.target.as_str())) {
+            match slow_way(v, way) {
+                Some(slow) => all.entry(&way.0.target).or_default().push(slow),
+                None => of_kinds.extend(slow_kinds(v, way)),
+            }
         }
     }
     let cause = |(target, ways): (&str, Vec<SlowWay>)| {
@@ -93,5 +96,6 @@ pub(super) fn slow_links(f: &Facts) -> Vec<Cause> {
             change: format!("measure the way to {target} alone with `lst`"),
         })
     };
-    all.into_iter().filter_map(cause).collect()
+    let links = all.into_iter().filter_map(cause);
+    links.chain(held_up(&of_kinds)).collect()
 }

@@ -17,6 +17,7 @@ use super::lock_waits::GIVE_BACK;
 use super::rules::{Cause, CauseKind, FAR, ms};
 use super::seen::Seen;
 use super::slots::IN_FLIGHT;
+use super::slow_kinds::DELAY_RULES;
 use crate::attribution::Segment;
 
 /// Operations in a window below which nothing is said.
@@ -65,6 +66,8 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
             let value = advised_slots(&cause.change).unwrap_or_default();
             Trial::Parameter(IN_FLIGHT.to_owned(), value.to_owned())
         }
+        // The trial's own requests may be of other kinds.
+        CauseKind::SlowLink if cause.change.contains(DELAY_RULES) => Trial::LookAgain,
         CauseKind::Window | CauseKind::SlowStorage | CauseKind::SlowLink => Trial::Probe,
         CauseKind::RouterBuffers => {
             let more = cause.change.split_whitespace().find_map(|w| w.parse().ok());
@@ -458,7 +461,13 @@ pub fn threads(busiest: &[(String, f64)], waited: f64) -> Outcome {
 
 /// The same cause is looked for in a second verdict, with nothing changed.
 pub fn again(second: &Verdict, first: &Cause) -> Outcome {
-    let same = (second.causes.iter()).find(|c| c.kind == first.kind && c.subject == first.subject);
+    // Some requests of a kind may be too few in one of both times for one of the targets.
+    let both_have = |c: &Cause| first.targets().any(|t| c.targets().any(|other| other == t));
+    let is_same = |c: &Cause| match c.kind == first.kind {
+        true if c.kind == CauseKind::SlowLink => both_have(c),
+        is_kind => is_kind && c.subject == first.subject,
+    };
+    let same = second.causes.iter().find(|c| is_same(c));
     let text = |when: &str, c: Option<&Cause>| match c {
         None => format!("{when}: not named"),
         Some(c) => format!(

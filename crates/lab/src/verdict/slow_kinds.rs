@@ -1,0 +1,265 @@
+//! Requests of some kinds that are held up on the way to a target, while others to it are not: a rule of LNet for one portal does that.
+
+use std::collections::BTreeSet;
+
+use coral_wire::opc;
+
+use super::clients::{View, who};
+use super::facts::Path;
+use super::rules::{Cause, CauseKind, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, ms};
+
+/// What tells of rules that hold back some kinds of messages.
+pub(super) const DELAY_RULES: &str = "lctl net_delay_list";
+
+/// Kinds of requests of a client that are slow on the way to a target.
+pub(super) struct SlowKinds<'a> {
+    target: &'a str,
+    opcs: Vec<u32>,
+    /// Seconds on the way of one, in the mean, and the least there and back of one of the kinds.
+    way_s: f64,
+    least_s: f64,
+    /// Least of all requests to the target.
+    others_s: f64,
+    /// Share of all operations' time.
+    share: f64,
+    /// NIDs of the clients; none: it is all of them.
+    from: &'a [String],
+}
+
+/// Those of a path, of which the quickest request takes so long there and back.
+pub(super) fn slow_kinds<'a>(
+    v: &'a View<'a>,
+    (p, there): (&'a Path, f64),
+) -> Option<SlowKinds<'a>> {
+    let is_slow = |s: f64| s.is_finite() && s > TIMES_PEERS * there && s - there > RTT_NEAR_S;
+    let slow: Vec<_> = v.kinds(p).filter(|(.., least)| is_slow(*least)).collect();
+    let way: f64 = slow.iter().map(|(_, r, _)| p.way_of(r)).sum();
+    let count: u64 = slow.iter().map(|(_, r, _)| r.count).sum();
+    let on_way = v.on_way(p) * way / p.way_all_s().max(1e-12);
+    (!slow.is_empty()).then(|| SlowKinds {
+        target: &p.target,
+        opcs: slow.iter().map(|(opc, ..)| *opc).collect(),
+        way_s: way / count.max(1) as f64,
+        least_s: slow.iter().map(|(.., s)| *s).fold(f64::INFINITY, f64::min),
+        others_s: there,
+        share: on_way + v.queued_for(p, way),
+        from: v.nids,
+    })
+}
+
+/// All of them as one cause: what holds up such requests does so to each of these targets.
+pub(super) fn held_up(all: &[SlowKinds]) -> Option<Cause> {
+    let share = all.iter().map(|k| k.share).sum::<f64>();
+    let worst = all.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+    let alike = all.iter().filter(|k| k.share >= worst.share / TIMES_PEERS);
+    let targets: BTreeSet<&str> = alike.map(|k| k.target).collect();
+    let targets: Vec<&str> = targets.into_iter().collect();
+    let kinds: Vec<&str> = (worst.opcs.iter())
+        .map(|o| opc::name(*o).unwrap_or("an RPC"))
+        .collect();
+    let from: BTreeSet<&String> = all.iter().flat_map(|k| k.from).collect();
+    (share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::SlowLink,
+        subject: targets.join(", "),
+        fid: None,
+        share: share.min(1.0),
+        figure: format!(
+            "{}: {} on the way each, {} at least there and back; other requests to {}{} take {} at least{}",
+            kinds.join(", "),
+            ms(worst.way_s),
+            ms(worst.least_s),
+            worst.target,
+            if targets.len() > 1 { ", for one," } else { "" },
+            ms(worst.others_s),
+            match who(from) {
+                Some(who) => format!("; from {who}"),
+                None => String::new(),
+            }
+        ),
+        ceiling: None,
+        change: format!(
+            "see what holds up these requests and no others: `{DELAY_RULES}` at both ends tells of LNet's rules for some kinds of messages or portals"
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::facts::{Facts, Host, OpKind};
+    use super::super::links::Link;
+    use super::super::requests::Requests;
+    use super::super::rules::causes;
+    use super::super::trial::{Trial, trial};
+    use super::super::{Verdict, explain};
+    use super::*;
+    use crate::attribution::Segment;
+
+    /// Requests of a kind, each of which is sent so late at least and takes so long in the mean until it is sent.
+    fn kind(opc: u32, count: u64, least_s: f64, mean_s: f64) -> (u32, Requests) {
+        let requests = Requests {
+            count,
+            bytes: 0,
+            rtt_s: least_s + 0.000_1,
+            send_s: least_s,
+            seconds: [
+                (Segment::Send, mean_s * count as f64),
+                (Segment::Network, 0.000_2 * count as f64),
+            ]
+            .into(),
+        };
+        (opc, requests)
+    }
+
+    fn path(target: &str, kinds: Vec<(u32, Requests)>) -> Path {
+        let mut seconds: BTreeMap<Segment, f64> = BTreeMap::new();
+        for (s, v) in kinds.iter().flat_map(|(_, r)| &r.seconds) {
+            *seconds.entry(*s).or_default() += v;
+        }
+        let least = |of: fn(&Requests) -> f64| {
+            let all = kinds.iter().map(|(_, r)| of(r));
+            all.fold(f64::INFINITY, f64::min)
+        };
+        Path {
+            target: target.into(),
+            rpcs: kinds.iter().map(|(_, r)| r.count).sum(),
+            service_s: seconds.values().sum(),
+            rtt_s: least(|r| r.rtt_s),
+            send_s: least(|r| r.send_s),
+            seconds,
+            kinds: kinds.into_iter().collect(),
+            ..Path::default()
+        }
+    }
+
+    /// Operations that wait for these requests alone, on a machine without room.
+    fn full(paths: Vec<Path>) -> Facts {
+        let of = |p: &Path| {
+            let of = p.seconds.iter();
+            of.map(|(s, v)| ((*s, p.target.clone()), *v))
+                .collect::<Vec<_>>()
+        };
+        let seconds = paths.iter().map(|p| p.service_s).sum();
+        Facts {
+            window_s: 1.0,
+            under_way: seconds,
+            ops: vec![OpKind {
+                op: "FSYNC".into(),
+                count: 100,
+                seconds,
+            }],
+            seconds: paths.iter().flat_map(of).collect(),
+            paths,
+            hosts: vec![Host {
+                name: "this machine".into(),
+                busiest_core: 1.0,
+                cores: 1.0,
+                core_count: 2,
+                cpu_wait: 1.5,
+                ours: 0.6,
+                others: 1.4,
+                ..Host::default()
+            }],
+            ..Facts::default()
+        }
+    }
+
+    /// What is written to an OST is held back for so long, and the syncs that follow are not.
+    fn held(target: &str, least_s: f64, mean_s: f64) -> Path {
+        let sync = kind(opc::OST_SYNC, 100, 0.000_05, 0.000_1);
+        path(
+            target,
+            vec![kind(opc::OST_WRITE, 100, least_s, mean_s), sync],
+        )
+    }
+
+    fn mdt() -> Path {
+        path(
+            "fs-MDT0000",
+            vec![kind(opc::MDS_REINT, 100, 0.000_05, 0.000_1)],
+        )
+    }
+
+    #[test]
+    fn what_is_held_back_of_one_kind_is_no_wait_for_a_processor() {
+        let v = explain(&full(vec![held("fs-OST0000", 0.02, 0.021), mdt()]));
+        let kinds: Vec<_> = v.causes.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::SlowLink], "{v}");
+        let c = &v.causes[0];
+        assert_eq!(c.subject, "fs-OST0000");
+        assert!(c.share > 0.9, "{c:?}");
+        let told = "OST_WRITE: 20.20 ms on the way each, 20.10 ms at least there and back; other requests to fs-OST0000 take 150.0 us at least";
+        assert_eq!(c.figure, told);
+        assert_eq!(trial(&v), Some(Trial::LookAgain));
+    }
+
+    #[test]
+    fn where_some_are_sent_at_once_a_kind_waits_for_a_processor() {
+        let v = explain(&full(vec![held("fs-OST0000", 0.000_1, 0.021), mdt()]));
+        let kinds: Vec<_> = v.causes.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::BusyCore], "{v}");
+    }
+
+    /// Of few requests even the quickest may have waited.
+    #[test]
+    fn of_a_few_of_a_kind_nothing_is_known() {
+        let few = path(
+            "fs-OST0000",
+            vec![
+                kind(opc::OST_WRITE, 9, 0.02, 0.021),
+                kind(opc::OST_SYNC, 100, 0.000_05, 0.000_1),
+            ],
+        );
+        let v = explain(&full(vec![few, mdt()]));
+        let kinds: Vec<_> = v.causes.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::BusyCore], "{v}");
+    }
+
+    /// Each writes 1 MiB, which stands in a queue if there is one.
+    #[test]
+    fn what_holds_up_data_is_told_where_tcp_knows_of_no_queue() {
+        let mut ost = held("fs-OST0000", 0.02, 0.021);
+        ost.peer = "s@tcp".into();
+        for r in ost.kinds.values_mut() {
+            r.bytes = r.count << 20;
+        }
+        let mut f = full(vec![ost, mdt()]);
+        assert!(explain(&f).causes.is_empty());
+        f.links = vec![Link {
+            from: "c@tcp".into(),
+            to: "s@tcp".into(),
+            least_rtt_s: 0.000_1,
+            ..Link::default()
+        }];
+        assert_eq!(explain(&f).causes[0].kind, CauseKind::SlowLink);
+    }
+
+    /// A tenth of the time is of each target.
+    #[test]
+    fn what_holds_up_a_kind_on_the_way_to_many_targets_is_one_cause() {
+        let of = |i: u32| held(&format!("fs-OST{i:04x}"), 0.02, 0.021);
+        let all = causes(&full((0..10).map(of).chain([mdt()]).collect()));
+        let link = &all[0];
+        assert_eq!(link.kind, CauseKind::SlowLink);
+        assert_eq!(link.targets().count(), 10, "{link:?}");
+        assert!(link.share > 0.9, "{link:?}");
+        assert!(
+            link.figure.contains(", for one, take 150.0 us at least"),
+            "{link:?}"
+        );
+    }
+
+    /// The second look has too few requests to one of the targets.
+    #[test]
+    fn it_is_the_same_cause_where_one_target_has_it_still() {
+        let of = |all: &[&str]| -> Verdict {
+            let paths = all.iter().map(|t| held(t, 0.02, 0.021));
+            explain(&full(paths.chain([mdt()]).collect()))
+        };
+        let first = of(&["fs-OST0000", "fs-OST0001"]);
+        let is = |v: &Verdict| super::super::again(v, &first.causes[0]).was;
+        assert_eq!(is(&of(&["fs-OST0001"])), super::super::Was::First);
+        assert_eq!(is(&of(&["fs-OST0002"])), super::super::Was::Second);
+    }
+}
