@@ -5,7 +5,7 @@ use crate::control::{self, Ask};
 use crate::lnetctl::find;
 use coral_lab::collect::{answer, of_machine};
 use coral_lab::experiment::{
-    self, Outcome, Owner, Place, Plan, RunDir, Settings, Spec, load, loopback_up, nearest,
+    self, BegunBy, Outcome, Place, Plan, RunDir, Settings, Spec, load, loopback_up, nearest,
     needs_namespace, place_of_before,
 };
 use coral_lab::report;
@@ -167,16 +167,16 @@ fn settings(place: Place) -> Result<Settings, String> {
         tcp: Arc::new(crate::trace::tcp),
         command_line: std::env::args().collect(),
         stop,
-        owner: owner(),
+        begun_by: begun_by(),
         say: Arc::new(|line| eprintln!("{line}")),
     })
 }
 
 /// The command that a user began, also where this process is the one that it has inside namespaces.
-fn owner() -> Option<Owner> {
+fn begun_by() -> Option<BegunBy> {
     match std::env::var(INSIDE) {
         Ok(outside) => outside.parse().ok(),
-        Err(_) => Owner::this(),
+        Err(_) => BegunBy::this(),
     }
 }
 
@@ -208,7 +208,10 @@ fn enter_namespace(spec: &Spec, settings: &Settings) -> Result<(), String> {
         .args(["sh", "-c", "\"$@\"; exit $?", "coral-lab"])
         .arg(&settings.coral)
         .args(std::env::args_os().skip(1))
-        .env(INSIDE, owner().map(|o| o.to_string()).unwrap_or_default())
+        .env(
+            INSIDE,
+            begun_by().map(|b| b.to_string()).unwrap_or_default(),
+        )
         .stdin(Stdio::piped());
     let failed = |e| format!("unshare(1), for namespaces of the file systems' own: {e}");
     let mut inside = c.spawn().map_err(failed)?;

@@ -17,7 +17,7 @@ fn settings() -> Settings {
         tcp: Arc::new(|_| Err("nobody is asked".into())),
         command_line: vec!["test".into()],
         stop: Arc::new(AtomicBool::new(false)),
-        owner: None,
+        begun_by: None,
         say: Arc::new(|_| ()),
     }
 }

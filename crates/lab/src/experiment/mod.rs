@@ -7,6 +7,7 @@
 //! Invariants: a plan is a function of the file and its seed; a record is on disk before the next step begins; nothing that was
 //! measured is changed or dropped afterwards. A run that ended early is the same directory with fewer records.
 
+mod begun_by;
 mod check;
 pub mod environment;
 mod hosts;
@@ -14,7 +15,6 @@ mod measures;
 mod nearest;
 mod needs;
 mod numbers;
-mod owner;
 pub mod parse;
 mod plan;
 mod process;
@@ -31,10 +31,10 @@ mod template;
 mod value;
 mod words;
 
+pub use begun_by::BegunBy;
 pub use hosts::Host;
 pub(crate) use measures::is_unit;
 pub use nearest::nearest;
-pub use owner::Owner;
 pub use plan::{Plan, Point, Step, StepKind};
 pub(crate) use process::find_program;
 pub use process::{Ended, Moment, Role, run_together};

@@ -1,8 +1,8 @@
 //! Running a plan: one step after the other, each on disk before the next begins.
 
+use super::begun_by::BegunBy;
 use super::environment::{differences, environment};
 use super::needs::check_needs;
-use super::owner::Owner;
 use super::plan::{Plan, Step, StepKind};
 use super::process::output_unless;
 use super::step::{Runner, Stop, rig_dir};
@@ -57,7 +57,7 @@ pub struct Settings {
     /// Set to end the run: what runs then is killed, and the run is incomplete.
     pub stop: Arc<AtomicBool>,
     /// The command whose run it is.
-    pub owner: Option<Owner>,
+    pub begun_by: Option<BegunBy>,
     /// Takes a line about each step.
     pub say: Arc<dyn Fn(&str) + Send + Sync>,
 }
@@ -237,8 +237,8 @@ pub fn presence(dir: &Path) -> Presence {
     if !matches!(looked, Ok(Err(Errno::WOULDBLOCK))) {
         return Presence::Absent;
     }
-    let owner = std::fs::read_to_string(file).unwrap_or_default();
-    match owner.parse::<Owner>().is_ok_and(|o| o.is_gone()) {
+    let begun_by = std::fs::read_to_string(file).unwrap_or_default();
+    match begun_by.parse::<BegunBy>().is_ok_and(|b| b.is_gone()) {
         true => Presence::Ending,
         false => Presence::Running,
     }
@@ -265,10 +265,10 @@ fn alone(dir: &Path, settings: &Settings) -> Result<File, String> {
         }
         clock::pause(ENDING / 100);
     }
-    let owner = settings.owner.map(|o| o.to_string()).unwrap_or_default();
+    let begun_by = settings.begun_by.map(|b| b.to_string()).unwrap_or_default();
     let said = lock
         .set_len(0)
-        .and_then(|()| lock.write_all(owner.as_bytes()));
+        .and_then(|()| lock.write_all(begun_by.as_bytes()));
     // A full disk has no room for it: the run says so where its results go.
     said.or_else(|e| match e.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Ok(()),

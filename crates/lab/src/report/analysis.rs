@@ -331,7 +331,7 @@ pub fn state(dir: &Path) -> Result<String, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Owner;
+    use crate::experiment::BegunBy;
 
     #[test]
     fn why_a_run_is_incomplete_is_told_by_how_it_ended() {
@@ -348,17 +348,17 @@ mod tests {
         let file = dir.join("lock");
         let lock = std::fs::File::create(&file).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        let own = Owner::this().unwrap().to_string();
+        let own = BegunBy::this().unwrap().to_string();
         let (before, start) = own.rsplit_once(' ').unwrap();
         let gone = format!("{before} {}", start.parse::<u64>().unwrap() + 1);
-        for (owner, says) in [
+        for (begun_by, says) in [
             (own.as_str(), "x, running, begun "),
             (gone.as_str(), "x, ending, begun "),
             ("", "x, running, begun "),
         ] {
-            std::fs::write(&file, owner).unwrap();
+            std::fs::write(&file, begun_by).unwrap();
             let said = state(&dir).unwrap();
-            assert!(said.starts_with(says), "{owner}: {said}");
+            assert!(said.starts_with(says), "{begun_by}: {said}");
         }
         drop(lock);
         let said = state(&dir).unwrap();
