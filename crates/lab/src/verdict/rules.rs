@@ -126,6 +126,15 @@ impl Cause {
         self.subject.split(", ")
     }
 
+    /// Whether another verdict means the same. Of links that are slow together, one may have too few requests to be told there.
+    pub(super) fn is_same(&self, other: &Cause) -> bool {
+        let both_have = || self.targets().any(|t| other.targets().any(|o| o == t));
+        match self.kind == other.kind {
+            true if self.kind == CauseKind::SlowLink => both_have(),
+            is_kind => is_kind && self.subject == other.subject,
+        }
+    }
+
     /// More of it at once takes as long, so that the rate rises; all else makes operations shorter.
     pub(super) fn raises_the_rate(&self) -> bool {
         self.kind == CauseKind::FixedConcurrency

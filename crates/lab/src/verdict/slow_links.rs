@@ -17,6 +17,8 @@ struct SlowWay<'a> {
     /// Share of all operations' time.
     share: f64,
     figure: String,
+    /// The quickest request tells it, and not the mean of all.
+    is_far: bool,
     /// NIDs of the clients; none: it is all of them.
     from: &'a [String],
 }
@@ -56,6 +58,7 @@ fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64)) -> Option<SlowWay<'a>>
                 _ => format!("the nearest server {}", ms(nearest)),
             }
         ),
+        is_far: far,
         from: v.nids,
     })
 }
@@ -78,24 +81,132 @@ pub(super) fn slow_links(f: &Facts, behind: &[String]) -> Vec<Cause> {
             }
         }
     }
-    let cause = |(target, ways): (&str, Vec<SlowWay>)| {
-        let share = ways.iter().map(|w| w.share).sum::<f64>();
+    let links: Vec<SlowLink> = all
+        .into_iter()
+        .map(|(target, ways)| SlowLink { target, ways })
+        .collect();
+    let own = links.iter().filter_map(|l| l.cause(&views));
+    own.chain(many(&links)).chain(held_up(&of_kinds)).collect()
+}
+
+/// A target, with the clients from which the way to it is slow.
+struct SlowLink<'a> {
+    target: &'a str,
+    ways: Vec<SlowWay<'a>>,
+}
+
+impl SlowLink<'_> {
+    fn share(&self) -> f64 {
+        self.ways.iter().map(|w| w.share).sum()
+    }
+
+    fn worst(&self) -> Option<&SlowWay<'_>> {
+        (self.ways.iter()).max_by(|a, b| a.share.total_cmp(&b.share))
+    }
+
+    /// It alone accounts for so much that it is told.
+    fn cause(&self, views: &[View]) -> Option<Cause> {
+        let (share, target) = (self.share(), self.target);
         let users = views.iter().flat_map(|v| v.paths);
         let users = users.filter(|p| p.target == target && p.rpcs > 0).count();
-        let worst = (ways.iter()).max_by(|a, b| a.share.total_cmp(&b.share))?;
+        let worst = self.worst()?;
         (share >= SHARE_LEAST).then(|| Cause {
             kind: CauseKind::SlowLink,
             subject: target.to_owned(),
             fid: None,
             share,
-            figure: match who(ways.iter().flat_map(|w| w.from)) {
-                Some(from) if ways.len() < users => format!("{}; from {from}", worst.figure),
+            figure: match who(self.ways.iter().flat_map(|w| w.from)) {
+                Some(from) if self.ways.len() < users => format!("{}; from {from}", worst.figure),
                 _ => worst.figure.clone(),
             },
             ceiling: None,
             change: format!("measure the way to {target} alone with `lst`"),
         })
-    };
-    let links = all.into_iter().filter_map(cause);
-    links.chain(held_up(&of_kinds)).collect()
+    }
+}
+
+/// Targets that are all far, while a server is near, each of which has too little of the time to be told alone.
+fn many(links: &[SlowLink]) -> Option<Cause> {
+    let is_far = |l: &&SlowLink| l.share() < SHARE_LEAST && l.ways.iter().all(|w| w.is_far);
+    let far: Vec<&SlowLink> = links.iter().filter(is_far).collect();
+    let most = far.iter().max_by(|a, b| a.share().total_cmp(&b.share()))?;
+    let alike = far
+        .iter()
+        .filter(|l| l.share() >= most.share() / TIMES_PEERS);
+    let alike: Vec<&&SlowLink> = alike.collect();
+    let share = alike.iter().map(|l| l.share()).sum::<f64>();
+    let worst = most.worst()?;
+    let from: BTreeSet<&String> = (alike.iter())
+        .flat_map(|l| l.ways.iter().flat_map(|w| w.from))
+        .collect();
+    let targets: Vec<&str> = alike.iter().map(|l| l.target).collect();
+    (share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::SlowLink,
+        subject: targets.join(", "),
+        fid: None,
+        share: share.min(1.0),
+        figure: format!(
+            "{}; that is {}, for one{}",
+            worst.figure,
+            most.target,
+            match who(from) {
+                Some(who) => format!("; from {who}"),
+                None => String::new(),
+            }
+        ),
+        ceiling: None,
+        change: "measure the way to one of them alone with `lst`".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::OpKind;
+    use super::super::rules::causes;
+    use super::*;
+    use crate::attribution::Segment;
+
+    /// A near MDT, and so many OSTs that are 20 ms away, which share the time.
+    fn far_osts(count: u32) -> Vec<Cause> {
+        let path = |target: String, way_s: f64| Path {
+            target,
+            rpcs: 100,
+            service_s: 100.0 * way_s,
+            seconds: [(Segment::Network, 100.0 * way_s)].into(),
+            rtt_s: way_s,
+            ..Path::default()
+        };
+        let osts = (0..count).map(|i| path(format!("fs-OST{i:04x}"), 0.02));
+        let paths: Vec<Path> = osts.chain([path("fs-MDT0000".into(), 0.000_1)]).collect();
+        let f = Facts {
+            window_s: 1.0,
+            ops: vec![OpKind {
+                op: "READ".into(),
+                count: 100,
+                seconds: paths.iter().map(|p| p.service_s).sum(),
+            }],
+            seconds: (paths.iter())
+                .map(|p| ((Segment::Network, p.target.clone()), p.service_s))
+                .collect(),
+            paths,
+            ..Facts::default()
+        };
+        causes(&f)
+    }
+
+    #[test]
+    fn far_targets_are_told_together_where_none_has_much_of_the_time() {
+        let four = far_osts(4);
+        assert_eq!(four.len(), 4, "{four:?}");
+        let eight = far_osts(8);
+        let named: Vec<_> = eight
+            .iter()
+            .map(|c| (c.kind, c.targets().count()))
+            .collect();
+        assert_eq!(named, [(CauseKind::SlowLink, 8)], "{eight:?}");
+        assert!(eight[0].share > 0.99, "{eight:?}");
+        let told = "20.00 ms on the way an RPC, 20.00 ms at least there and back; the nearest server 100.0 us; that is fs-OST000";
+        assert!(eight[0].figure.starts_with(told), "{eight:?}");
+        assert!(eight[0].is_same(&four[1]) && !four[0].is_same(&four[1]));
+    }
 }

@@ -90,8 +90,7 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
 /// What is said where the verdict on the last `seconds`, more than the trial looks at, names another cause first.
 pub fn elsewhen(longer: &Verdict, seconds: f64, v: &Verdict) -> Option<String> {
     let (other, tried) = (longer.causes.first()?, v.causes.first()?);
-    let same = (other.kind, &other.subject) == (tried.kind, &tried.subject);
-    (!same).then(|| {
+    (!other.is_same(tried)).then(|| {
         format!(
             "of the last {seconds:.1} s it is {} ({}) with {:.0}% of the time: the load is not the same all the time, and what is tried is the first cause of the shorter time",
             other.kind.name(),
@@ -352,9 +351,7 @@ pub fn alone(found: &Verdict, facts: &Facts, v: &Verdict) -> Outcome {
         })
         .collect();
     figures.sort();
-    let is = |c: &Cause, i: usize| {
-        (v.causes.get(i)).is_some_and(|o| o.kind == c.kind && o.subject == c.subject)
-    };
+    let is = |c: &Cause, i: usize| v.causes.get(i).is_some_and(|o| o.is_same(c));
     let has = |i: usize| found.causes.iter().any(|c| is(c, i));
     if facts.count() < LEAST_COUNT {
         let why = format!("it made {} operations only", facts.count());
@@ -461,13 +458,7 @@ pub fn threads(busiest: &[(String, f64)], waited: f64) -> Outcome {
 
 /// The same cause is looked for in a second verdict, with nothing changed.
 pub fn again(second: &Verdict, first: &Cause) -> Outcome {
-    // Some requests of a kind may be too few in one of both times for one of the targets.
-    let both_have = |c: &Cause| first.targets().any(|t| c.targets().any(|other| other == t));
-    let is_same = |c: &Cause| match c.kind == first.kind {
-        true if c.kind == CauseKind::SlowLink => both_have(c),
-        is_kind => is_kind && c.subject == first.subject,
-    };
-    let same = second.causes.iter().find(|c| is_same(c));
+    let same = second.causes.iter().find(|c| first.is_same(c));
     let text = |when: &str, c: Option<&Cause>| match c {
         None => format!("{when}: not named"),
         Some(c) => format!(
