@@ -411,6 +411,39 @@ mod tests {
         assert_eq!(kinds, [CauseKind::LockWait, CauseKind::BusyCore]);
     }
 
+    /// Two mounts use one file in turns, on a machine that other programs fill: a quarter of the time is a wait for its lock, and too few
+    /// are given back for clients that take it from each other all the time.
+    #[test]
+    fn a_wait_for_locks_is_told_beside_what_has_more_of_the_time() {
+        let mut f = waits(&[("a@tcp", 5, 0.000_1), ("b@tcp", 5, 0.000_1)]);
+        f.contended[0].clients = 2;
+        f.callbacks = (10, 2);
+        f.lock_waits.clients = vec!["a@tcp".into(), "b@tcp".into()];
+        let at = |s: Segment| (s, "fs-MDT0000".to_owned());
+        f.seconds = [
+            (at(Segment::LockWait), 0.27),
+            (at(Segment::ServerCpu), 0.3),
+            (at(Segment::ClientCpu), 0.3),
+        ]
+        .into();
+        f.hosts = vec![Host {
+            name: "here".into(),
+            busiest_core: 1.0,
+            cores: 1.0,
+            cpu_wait: 1.5,
+            others: 1.2,
+            ..Host::default()
+        }];
+        let v = super::super::explain(&f);
+        let kinds: Vec<_> = v.causes.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::BusyCore, CauseKind::LockWait]);
+        assert!((v.causes[1].share - 0.27).abs() < 1e-9, "{v}");
+        assert!(v.next.contains("it is lock wait (fs-MDT0000)"), "{v}");
+        f.seconds.insert(at(Segment::LockWait), 0.19);
+        let few = super::super::explain(&f).causes;
+        assert!(few.iter().all(|c| c.kind != CauseKind::LockWait), "{few:?}");
+    }
+
     #[test]
     fn clients_that_take_locks_from_each_other_are_told_as_such() {
         let mut f = waits(&[("a@tcp", 90, 0.02), ("b@tcp", 90, 0.02)]);
