@@ -712,6 +712,66 @@ fn figures_of_two_units_are_not_added_up() {
     assert!(why.contains(said), "{why}");
 }
 
+/// A figure that is to show MiB/s, of programs that print seconds, a number without a unit, and a rate.
+#[test]
+fn what_a_figure_shows_is_told_in_the_unit_of_its_data() {
+    let tmp = tempfile::tempdir().unwrap();
+    let text = r#"
+name = 'units'
+[parameters]
+size = ['4k', '1m']
+[[roles]]
+name = 'w'
+command = ['sh', '-c', 'echo "{{\"took[s]\": 2.5, \"n\": 7, \"rate[MiB/s]\": 100, \"made[1/s]\": 40}}"']
+parser = 'json'
+[[figures]]
+title = 'Mixed'
+kind = 'lines'
+x = 'size'
+y = ['w/took', 'w/n', 'w/rate']
+unit = 'MiB/s'
+[[figures]]
+title = 'Counted'
+kind = 'bars'
+x = 'size'
+y = ['w/made']
+unit = 'files/s'
+[[figures]]
+title = 'Unsaid'
+kind = 'bars'
+x = 'size'
+y = ['w/took']
+"#;
+    let dir = tmp.path().join("run");
+    run(&dir, &plan(text), &settings()).unwrap();
+    let html = report::of(&dir).unwrap().html;
+    let repeats = "over 3 repeats, lowest is";
+    for told in [
+        format!(
+            "highest is w/took at size=1m with a mean of 2.500 s {repeats} w/took at size=4k with 2.500 s."
+        ),
+        format!(
+            "highest is w/n at size=1m with a mean of 7.000 {repeats} w/n at size=4k with 7.000."
+        ),
+        format!(
+            "highest is w/rate at size=1m with a mean of 100.0 MiB/s {repeats} w/rate at size=4k with 100.0 MiB/s."
+        ),
+        format!(
+            "Counted: highest is w/made at size=1m with a mean of 40.00 files/s {repeats} w/made at size=4k with 40.00 files/s."
+        ),
+        format!(
+            "Unsaid: highest is w/took at size=1m with a mean of 2.500 s {repeats} w/took at size=4k with 2.500 s."
+        ),
+        "the figure &#39;Mixed&#39;: &#39;w/took&#39; is in s, where the experiment says MiB/s"
+            .to_owned(),
+        "the figure &#39;Mixed&#39;: &#39;w/n&#39; has no unit, where the experiment says MiB/s"
+            .to_owned(),
+    ] {
+        assert!(html.contains(&told), "{told}: {html}");
+    }
+    assert!(!html.contains("2.500 MiB/s"), "{html}");
+}
+
 /// What the record of a load generator says of ranks that stood still is beside its figures.
 #[test]
 fn ranks_that_stood_still_are_in_the_report() {

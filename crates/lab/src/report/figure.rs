@@ -4,7 +4,7 @@ use super::analysis::Analysis;
 use super::chart::{Chart, Line, Mark, Shade, XAxis};
 use super::{escape, short};
 use crate::collect::{Bin, Samples, Series};
-use crate::experiment::{Figure, FigureKind, Point, RunDir, applies};
+use crate::experiment::{Figure, FigureKind, Point, RunDir, applies, is_unit};
 use crate::stats::{phases, slowest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -77,9 +77,48 @@ fn size(text: &str) -> Option<f64> {
     Some(n * 1024f64.powi(power))
 }
 
+/// What the figure calls the unit of its data, where it may call it so: else the data's own, as nothing is converted but by `scale`.
+fn unit_of<'a>(f: &'a Figure, of_data: &'a str) -> &'a str {
+    let is_scaled = f.kind == FigureKind::Time && f.scale != 1.0;
+    match is_scaled || (!f.unit.is_empty() && is_unit(of_data, &f.unit)) {
+        true => &f.unit,
+        false => of_data,
+    }
+}
+
+/// Whether a number is a mere number, as of a program that prints no unit.
+pub(super) fn has_no_unit(unit: &str) -> bool {
+    ["", "1"].contains(&unit)
+}
+
+/// A number with its unit, if it has one.
+fn with_unit(v: f64, unit: &str) -> String {
+    match has_no_unit(unit) {
+        true => short(v),
+        false => format!("{} {unit}", short(v)),
+    }
+}
+
+/// Units that a y axis has, each once.
+fn y_label<'a>(units: impl Iterator<Item = &'a str>) -> String {
+    let mut all: Vec<&str> = vec![];
+    for unit in units.filter(|u| !has_no_unit(u)) {
+        if !all.contains(&unit) {
+            all.push(unit);
+        }
+    }
+    all.join(", ")
+}
+
+/// A line of a figure over a parameter, with the unit of its marks.
+struct Measured {
+    line: Line,
+    unit: String,
+}
+
 /// The lines of a figure over a parameter: one for each measure and each combination of the series' parameters.
-fn lines(a: &Analysis, f: &Figure, words: &[String], numbers: bool) -> Vec<Line> {
-    let mut out: Vec<Line> = vec![];
+fn lines(a: &Analysis, f: &Figure, words: &[String], numbers: bool) -> Vec<Measured> {
+    let mut out: Vec<Measured> = vec![];
     let drawn: Vec<&Point> = points(a, f).collect();
     let series = series(f, &drawn);
     for y in &f.y {
@@ -104,17 +143,22 @@ fn lines(a: &Analysis, f: &Figure, words: &[String], numbers: bool) -> Vec<Line>
                 range: Some((s.min, s.max)),
                 raw: s.values.clone(),
             };
-            match out.iter_mut().find(|l| l.name == name) {
-                Some(l) => l.marks.push(mark),
-                None => out.push(Line {
-                    name,
-                    marks: vec![mark],
+            let unit = unit_of(f, &row.unit);
+            let same = |m: &&mut Measured| m.line.name == name && m.unit == unit;
+            match out.iter_mut().find(same) {
+                Some(m) => m.line.marks.push(mark),
+                None => out.push(Measured {
+                    unit: unit.to_owned(),
+                    line: Line {
+                        name,
+                        marks: vec![mark],
+                    },
                 }),
             }
         }
     }
-    for l in &mut out {
-        l.marks.sort_by(|a, b| a.x.total_cmp(&b.x));
+    for m in &mut out {
+        m.line.marks.sort_by(|a, b| a.x.total_cmp(&b.x));
     }
     out
 }
@@ -139,9 +183,9 @@ fn over_parameter(a: &Analysis, f: &Figure, id: &str) -> String {
     let chart = Chart {
         finding: finding(f, &lines, &words),
         x_label: f.x.clone(),
-        y_label: f.unit.clone(),
+        y_label: y_label(lines.iter().map(|m| m.unit.as_str())),
         x,
-        lines,
+        lines: lines.into_iter().map(|m| m.line).collect(),
         shades: vec![],
         ceiling: f.ceiling.map(|c| (c, f.ceiling_label.clone())),
         size: WIDE,
@@ -150,17 +194,31 @@ fn over_parameter(a: &Analysis, f: &Figure, id: &str) -> String {
     wrap(&f.title, &chart.svg(id), &chart.finding, &table)
 }
 
-/// What a chart shows, in a sentence.
-fn finding(f: &Figure, lines: &[Line], words: &[String]) -> String {
+/// What a chart shows: a sentence for each unit, as numbers of two units are not compared.
+fn finding(f: &Figure, lines: &[Measured], words: &[String]) -> String {
+    let mut of: Vec<(&str, Vec<&Line>)> = vec![];
+    for m in lines {
+        match of.iter_mut().find(|(unit, _)| *unit == m.unit) {
+            Some((_, lines)) => lines.push(&m.line),
+            None => of.push((&m.unit, vec![&m.line])),
+        }
+    }
+    let told = |(unit, lines): &(&str, Vec<&Line>)| extremes(f, unit, lines, words);
+    let told: Vec<String> = of.iter().filter_map(told).collect();
+    match told.is_empty() {
+        true => format!("{}: nothing was measured.", f.title),
+        false => format!("{}: {}", f.title, told.join(" ")),
+    }
+}
+
+/// The highest and the lowest of lines of one unit, and who stands apart; None: there is no mark.
+fn extremes(f: &Figure, unit: &str, lines: &[&Line], words: &[String]) -> Option<String> {
     let marks = || {
-        lines
-            .iter()
-            .flat_map(|l| l.marks.iter().map(move |m| (l, m)))
+        let of = lines.iter().copied();
+        of.flat_map(|l: &Line| l.marks.iter().map(move |m| (&l.name, m)))
     };
-    let by = |a: &(&Line, &Mark), b: &(&Line, &Mark)| a.1.y.total_cmp(&b.1.y);
-    let (Some(high), Some(low)) = (marks().max_by(by), marks().min_by(by)) else {
-        return format!("{}: nothing was measured.", f.title);
-    };
+    let by = |a: &(&String, &Mark), b: &(&String, &Mark)| a.1.y.total_cmp(&b.1.y);
+    let (high, low) = (marks().max_by(by)?, marks().min_by(by)?);
     let at = |m: &Mark| {
         let word = words.iter().enumerate().find(|(i, w)| {
             if f.log_x && f.kind == FigureKind::Lines {
@@ -172,30 +230,21 @@ fn finding(f: &Figure, lines: &[Line], words: &[String]) -> String {
         format!("{}={}", f.x, word.map_or("", |(_, w)| w.as_str()))
     };
     let mut out = format!(
-        "{}: highest is {} at {} with a mean of {} {} over {} repeats, lowest is {} at {} with {}.",
-        f.title,
-        high.0.name,
+        "highest is {} at {} with a mean of {} over {} repeats, lowest is {} at {} with {}.",
+        high.0,
         at(high.1),
-        short(high.1.y),
-        f.unit,
+        with_unit(high.1.y, unit),
         high.1.raw.len(),
-        low.0.name,
+        low.0,
         at(low.1),
-        short(low.1.y)
+        with_unit(low.1.y, unit)
     );
-    let means: Vec<(String, f64)> = lines
-        .iter()
-        .map(|l| {
-            (
-                l.name.clone(),
-                l.marks.iter().map(|m| m.y).sum::<f64>() / l.marks.len().max(1) as f64,
-            )
-        })
-        .collect();
+    let mean = |l: &&Line| l.marks.iter().map(|m| m.y).sum::<f64>() / l.marks.len().max(1) as f64;
+    let means: Vec<(String, f64)> = lines.iter().map(|l| (l.name.clone(), mean(l))).collect();
     if let Some(s) = slowest(&means).filter(|s| s.apart && means.len() > 3) {
         let _ = write!(out, " {} stands apart below the others.", s.name);
     }
-    out
+    Some(out)
 }
 
 fn parameter_table(a: &Analysis, f: &Figure) -> String {
@@ -238,7 +287,8 @@ fn over_time(a: &Analysis, f: &Figure, id: &str) -> String {
         "<table><thead><tr><th>point</th><th>series</th><th>mean, all</th><th>mean, steady</th><th>largest</th><th>ramp, s</th><th>steady, s</th><th>tail, s</th></tr></thead><tbody>\n",
     );
     let (mut drawn, mut left) = (0, 0);
-    let mut highest: Option<(String, f64)> = None;
+    // Of each unit.
+    let mut highest: Vec<(String, String, f64)> = vec![];
     let with: Vec<(&Point, Samples)> = points(a, f)
         .filter_map(|p| Some((p, samples(a, p)?)))
         .collect();
@@ -257,8 +307,12 @@ fn over_time(a: &Analysis, f: &Figure, id: &str) -> String {
         let chart = panel(f, &chosen);
         for (name, series) in &chosen {
             let most = series.max().unwrap_or(0.0) * f.scale;
-            if highest.as_ref().is_none_or(|(_, h)| most > *h) {
-                highest = Some((format!("{name} at {}", p.label), most));
+            let unit = unit_of(f, &series.unit);
+            let what = format!("{name} at {}", p.label);
+            match highest.iter_mut().find(|(of, ..)| of == unit) {
+                Some((_, at, value)) if most > *value => (*at, *value) = (what, most),
+                Some(_) => {}
+                None => highest.push((unit.to_owned(), what, most)),
             }
             table += &time_row(p, f, name, series);
         }
@@ -277,17 +331,14 @@ fn over_time(a: &Analysis, f: &Figure, id: &str) -> String {
     if left > 0 {
         let _ = write!(panels, "<p>{left} more are in the run directory.</p>");
     }
-    let finding = highest.map_or_else(
-        || format!("{}: nothing was sampled.", f.title),
-        |(what, v)| {
-            format!(
-                "{}: the largest value is {} {} of {what}.",
-                f.title,
-                short(v),
-                f.unit
-            )
-        },
-    );
+    let told = |(unit, what, v): &(String, String, f64)| {
+        format!("the largest value is {} of {what}", with_unit(*v, unit))
+    };
+    let told: Vec<String> = highest.iter().map(told).collect();
+    let finding = match told.is_empty() {
+        true => format!("{}: nothing was sampled.", f.title),
+        false => format!("{}: {}.", f.title, told.join("; ")),
+    };
     wrap(
         &f.title,
         &format!("<div class=\"panels\">{panels}</div>"),
@@ -349,17 +400,14 @@ fn panel(f: &Figure, chosen: &[(&String, &Series)]) -> Chart {
     let means: Vec<String> = chosen
         .iter()
         .map(|(n, s)| {
-            format!(
-                "{n} has a mean of {} {}",
-                short(s.mean().unwrap_or(0.0) * f.scale),
-                f.unit
-            )
+            let mean = s.mean().unwrap_or(0.0) * f.scale;
+            format!("{n} has a mean of {}", with_unit(mean, unit_of(f, &s.unit)))
         })
         .collect();
     Chart {
         finding: format!("{}.", means.join(", ")),
         x_label: "seconds".into(),
-        y_label: f.unit.clone(),
+        y_label: y_label(chosen.iter().map(|(_, s)| unit_of(f, &s.unit))),
         x: XAxis::Numbers,
         lines,
         shades,
@@ -436,6 +484,27 @@ mod tests {
         assert_eq!(super::cut(&all), Some([0.0, 0.0, 10.0, 10.0]));
         let mean = all.mean_within(0.0..10.0).unwrap();
         assert!((mean - 175.0 / 9.1).abs() < 1e-9, "{mean}");
+    }
+
+    /// Series in seconds, where the experiment says something else: a factor converts, a name does not.
+    #[test]
+    fn a_series_is_told_in_its_own_unit_unless_it_is_scaled() {
+        let told = |unit: &str, scale: &str| {
+            let text = format!(
+                "name = 'x'\n[[roles]]\nname = 'r'\ncommand = ['true']\n[[figures]]\ntitle = 't'\nkind = 'time'\ny = ['a/b']\nunit = '{unit}'\n{scale}"
+            );
+            let spec = load(&text, None).unwrap();
+            let mut s = Series::new("s", 1000);
+            s.add_part(0, 2.0, 1.0);
+            let chart = super::panel(&spec.figures[0], &[(&"a/b".to_owned(), &s)]);
+            (chart.finding, chart.y_label)
+        };
+        let is = |text: &str, label: &str| (text.to_owned(), label.to_owned());
+        let own = is("a/b has a mean of 2.000 s.", "s");
+        assert_eq!(told("MiB/s", ""), own);
+        assert_eq!(told("", ""), own);
+        let ms = is("a/b has a mean of 2000 ms.", "ms");
+        assert_eq!(told("ms", "scale = 1000.0"), ms);
     }
 
     #[test]

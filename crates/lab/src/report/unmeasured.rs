@@ -92,8 +92,12 @@ fn other_units(a: &Analysis, f: &Figure, points: &[&Point]) -> Vec<String> {
     let one = |y: &String| {
         let unit = units.get(y.as_str())?;
         (!f.unit.is_empty() && !is_unit(unit, &f.unit)).then(|| {
+            let is = match figure::has_no_unit(unit) {
+                true => "has no unit",
+                false => &format!("is in {unit}"),
+            };
             format!(
-                "the figure '{}': '{y}' is in {unit}, not in {}",
+                "the figure '{}': '{y}' {is}, where the experiment says {}",
                 f.title, f.unit
             )
         })
