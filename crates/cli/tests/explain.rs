@@ -156,7 +156,7 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
         two.param(&format!("{}=1", both[0]));
         let mut trial = two
             .explain(&[])
-            .args(["--try", "--for", "1"])
+            .args(["--try", "--for", "3"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -360,10 +360,10 @@ fn a_trial_whose_operations_do_not_end_ends_and_leaves_nothing() {
             assert!(said(
                 "coral: the trial's own operations did not end within "
             ));
-            // The kernel does not let go of who waits for a directory.
+            // The kernel does not let go of who waits for a directory: the command ends all the same.
+            let ended = trial.wait().unwrap();
             signal(two.servers[0].pid(), "CONT");
             let mut out = String::new();
-            let ended = trial.wait().unwrap();
             trial.stdout.unwrap().read_to_string(&mut out).unwrap();
             assert_eq!(ended.code(), Some(1), "{out}");
             let told = "it does not tell whether it is fixed concurrency (the programs): ";

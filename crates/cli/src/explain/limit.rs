@@ -1,5 +1,6 @@
 //! How long a trial's own operations may take: they stand in the queue that they are to explain.
 
+use super::apart::give_up;
 use std::process::exit;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -14,8 +15,8 @@ pub(super) fn seconds(window_s: f64, targets: usize) -> f64 {
 }
 
 /// Ends this process if it is not dropped in time: an operation that waits in the kernel cannot be given up otherwise. Where it waits for a
-/// directory in which another one works, the kernel lets go of it when that has ended. What was changed is put back by the process that
-/// does so.
+/// directory in which another one works, the kernel lets go of it when that has ended; the command does not wait for that. What was
+/// changed is put back by the process that does so.
 pub(super) struct Limit(#[expect(dead_code, reason = "dropping it is what it is for")] Sender<()>);
 
 impl Limit {
@@ -32,6 +33,7 @@ impl Limit {
                 // Nobody is left to hear of it.
                 let _ = crate::trace::print(&told);
                 eprintln!("coral: {why}");
+                give_up();
                 exit(1);
             }
         });

@@ -1,5 +1,6 @@
 //! `coral explain`: what limits operations. With `--try` it makes the trial that tells the first two causes apart.
 
+mod apart;
 mod guard;
 mod limit;
 mod part;
@@ -60,7 +61,7 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
         None => {
             are_each_one(&e.places)?;
             match e.trial {
-                true => trial::run(e).map(|()| ExitCode::SUCCESS),
+                true => apart::run(|| trial::run(e)),
                 false => of_processes(e),
             }
         }
