@@ -162,6 +162,15 @@ fn a_trial_says_what_it_changes_and_puts_it_back() {
             .spawn()
             .unwrap();
         until("the change is made", || are("8"));
+        // One at a time.
+        for places in [&[][..], &[&*place.path("mds")][..]] {
+            let (code, said) = fails(two.explain(places).args(["--try", "--for", "1"]));
+            assert_eq!(code, 1);
+            assert!(said.starts_with("coral: process "), "{said}");
+            let told = ") makes a trial of the same processes, and two would disturb each other: wait for its end, or end it\n";
+            assert!(said.contains(" explain ") && said.ends_with(told), "{said}");
+        }
+        assert!(are("8"), "it goes on");
         trial.kill().unwrap();
         trial.wait().unwrap();
         until("it is put back", || are("1"));

@@ -1,5 +1,6 @@
 //! `coral explain`: what limits operations. With `--try` it makes the trial that tells the first two causes apart.
 
+mod alone;
 mod apart;
 mod guard;
 mod limit;

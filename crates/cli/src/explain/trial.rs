@@ -1,6 +1,7 @@
 //! Makes the trial that tells the first cause from the second: says what it changes, changes it, watches, puts it back, and says
 //! which of the two it was.
 
+use super::alone::Alone;
 use super::guard::{Guard, Undo, buffers};
 use super::limit::{self, Limit};
 use super::probe::{Probe, path_of};
@@ -47,6 +48,7 @@ struct Maker<'a> {
 /// Entry of `coral explain --try`.
 pub(super) fn run(e: &Explain) -> Result<(), String> {
     let find::Named { sockets, .. } = find::named(&e.places, HOW)?;
+    let _alone = Alone::on(&sockets)?;
     let Looked {
         seen,
         whole,
