@@ -440,7 +440,9 @@ mod tests {
             let (recent, seconds, ago) = seen.recent(1.0);
             let (share, count) = untold(&recent);
             assert_eq!((share, seconds), (0.0, 1.0), "{client}, {server}");
-            assert!((99..=101).contains(&count) && ago < 0.35, "{count}, {ago}");
+            assert!((99..=101).contains(&count) && ago < 0.015, "{count}, {ago}");
+            let (_, _, ago) = seen.until_now(1.0);
+            assert!(ago < 0.015, "{ago}");
         }
     }
 

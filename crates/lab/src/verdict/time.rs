@@ -108,7 +108,7 @@ impl Seen {
         let (last, seconds) = last.after_a_pause(seen.now(), seconds);
         let ops = last.dumps.iter().flat_map(|d| &d.ops);
         let ended = ops.map(|o| o.span.1).max();
-        let ago = ended.map_or(seconds, |at| (seen.now() - at) as f64 / 1e9);
+        let ago = ended.map_or(seconds, |at| seen.since(at));
         (last, seconds, ago)
     }
 
@@ -233,7 +233,15 @@ impl Seen {
             true => (recent, seconds),
             false => recent.after_a_pause(ended, seconds),
         };
-        (recent, seconds, (seen.now() - ended) as f64 / 1e9)
+        (recent, seconds, seen.since(ended))
+    }
+
+    /// Seconds from this moment to the last one of which it is known which operations had ended: when the last client of the load told, or
+    /// before that the first of those that tell what became of an RPC. On a busy machine others tell much later, and the load goes on.
+    fn since(&self, at: i64) -> f64 {
+        let clients = self.dumps.iter().filter(|d| !d.ops.is_empty());
+        let known = clients.map(|d| d.now).max().unwrap_or_else(|| self.now());
+        (known.min(self.until()) - at).max(0) as f64 / 1e9
     }
 
     /// The same with the clocks of all dumps set to one.
