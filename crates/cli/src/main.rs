@@ -117,16 +117,7 @@ fn main() -> ExitCode {
         // What these make is their user's alone: tables of targets, sockets, logs.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
-    // a check tells itself what is wrong with a store, file by file
-    start_log(match cli.command {
-        Command::Check(_) => "info,fjall=off,lsm_tree=off,sfa=off",
-        // a load generator tells itself why it has failed
-        Command::Ior { .. }
-        | Command::Mdtest { .. }
-        | Command::Mib { .. }
-        | Command::Mdsrate { .. } => LOGGED_OF_GENERATORS,
-        _ => LOGGED,
-    });
+    start_log(logged(&cli.command));
     if let Err(e) = descriptors::raise_limit() {
         tracing::warn!(error = %e, "the limit of open files stays as it is");
     }
@@ -176,8 +167,19 @@ fn generate(name: &str, words: Vec<OsString>) -> ExitCode {
 /// What is logged where nobody says anything else.
 pub(crate) const LOGGED: &str = "info,fjall=warn,lsm_tree=warn";
 
-/// The same of a load generator, which mounts through the library: each attempt to reach a server would be a line before its one error.
-const LOGGED_OF_GENERATORS: &str = "warn";
+/// What is logged of a command where nobody says anything else.
+fn logged(command: &Command) -> &'static str {
+    match command {
+        // a check tells itself what is wrong with a store, file by file
+        Command::Check(_) => "info,fjall=off,lsm_tree=off,sfa=off",
+        // A load generator tells itself why it has failed: each attempt to reach a server would be a line before its one error.
+        Command::Ior { .. }
+        | Command::Mdtest { .. }
+        | Command::Mib { .. }
+        | Command::Mdsrate { .. } => "warn",
+        _ => LOGGED,
+    }
+}
 
 /// Logs go to standard error; `CORAL_LOG` sets what is shown (as in `CORAL_LOG=coral_ptlrpc=debug`), and `otherwise` without it.
 pub(crate) fn start_log(otherwise: &str) {
