@@ -8,7 +8,7 @@ use coral_fuse::abi::op as opcode;
 use coral_lab::attribution::{Filter, perfetto, text};
 use coral_lab::experiment::nearest;
 use coral_lab::verdict::{Answers, Granted, Seen, Tcp};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -93,7 +93,14 @@ pub(crate) fn left_out(silent: &[String]) -> ExitCode {
     }
 }
 
-/// Asks all processes. Those that do not answer are left out, unless nobody does.
+/// What a process tells: its stopwatch, and what it has counted.
+fn told_by(socket: &Path) -> Result<(Value, Value), String> {
+    let ask = |act| find::ask(socket, &json!({ "lnet": LnetAsk { node: None, act } }));
+    Ok((ask(Act::Stopwatch)?, ask(Act::Metrics { json: true })?))
+}
+
+/// Asks all processes, at once: what went on after the first had told is known by a part of them only. Those that do not answer are left
+/// out, unless nobody does.
 pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Told, String> {
     let named = find::named(places, HOW)?;
     let mut told = Told {
@@ -101,10 +108,17 @@ pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Told, String> {
         ..Told::default()
     };
     let mut answers = 0;
-    for socket in named.sockets {
-        let ask = |act| find::ask(&socket, &json!({ "lnet": LnetAsk { node: None, act } }));
-        let answered = ask(Act::Stopwatch)
-            .and_then(|stopwatch| Ok((stopwatch, ask(Act::Metrics { json: true })?)));
+    let all: Vec<_> = std::thread::scope(|s| {
+        let asked: Vec<_> = (named.sockets.iter())
+            .map(|socket| (socket, s.spawn(|| told_by(socket))))
+            .collect();
+        let failed = |socket: &PathBuf| Err(format!("'{}' could not be asked", socket.display()));
+        let ended = asked.into_iter();
+        ended
+            .map(|(socket, t)| t.join().unwrap_or_else(|_| failed(socket)))
+            .collect()
+    });
+    for answered in all {
         match answered {
             Ok((stopwatch, counted)) => {
                 answers += 1;
