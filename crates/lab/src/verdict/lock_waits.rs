@@ -126,13 +126,17 @@ fn asked_enough(f: &Facts, asked: &[&Asked]) -> Option<String> {
 fn gave_back(f: &Facts, holders: &[&Asked]) -> Option<Told> {
     let who = asked_enough(f, holders)?;
     let figure = format!(
-        "{}; {who} had them, and was asked for {}{}",
+        "{}; {who} had them, and {} asked for {}{}",
         waited(f, "for locks "),
+        was(holders),
         times(holders),
         far(holders)
     );
     let change = format!(
-        "use the files where they were made, or let {who} give its locks back before: `{GIVE_BACK}` on its mount"
+        "use the files where they were made, or let {who} give {} locks back before: `{GIVE_BACK}` on {} mount{}",
+        its(holders),
+        its(holders),
+        if holders.len() == 1 { "" } else { "s" }
     );
     Some((who, figure, change))
 }
@@ -141,13 +145,19 @@ fn gave_back(f: &Facts, holders: &[&Asked]) -> Option<Told> {
 fn told_sizes(f: &Facts, writers: &[&Asked]) -> Option<Told> {
     let who = asked_enough(f, writers)?;
     let figure = format!(
-        "{}, for sizes of files that others have locks to write: stat waits for these clients, and {who} was asked {} times{}",
+        "{}, for sizes of files that others have locks to write: stat waits for these clients, and {who} {} asked {} times{}",
         waited(f, ""),
+        was(writers),
         times(writers),
         far(writers)
     );
+    let (write, them, mounts) = match writers.len() {
+        1 => ("writes", "it", "its mount"),
+        _ => ("write", "them", "their mounts"),
+    };
     let change = format!(
-        "no stat of files while {who} writes them; afterwards let it give its locks back: `{GIVE_BACK}` on its mount"
+        "no stat of files while {who} {write} them; afterwards let {them} give {} locks back: `{GIVE_BACK}` on {mounts}",
+        its(writers)
     );
     Some((who, figure, change))
 }
@@ -155,8 +165,10 @@ fn told_sizes(f: &Facts, writers: &[&Asked]) -> Option<Told> {
 /// Nobody is known who had the locks, or had most of them.
 fn too_few(f: &Facts, locks: &[&Asked], sizes: &[&Asked]) -> Told {
     let names = |all: &[&Asked]| who(all.iter().map(|a| &a.client));
-    let locks = names(locks).map(|who| format!("{who} was asked for {} only", times(locks)));
-    let sizes = names(sizes).map(|who| format!("{who} was asked for {} sizes only", times(sizes)));
+    let asked = |all: &[&Asked], what: &str| {
+        names(all).map(|who| format!("{who} {} asked for {}{what} only", was(all), times(all)))
+    };
+    let (locks, sizes) = (asked(locks, ""), asked(sizes, " sizes"));
     let own = f.gave_back.first().map(|a| {
         let (client, times) = (&a.client, a.times);
         format!("nobody but {client} itself was asked for any, for {times}")
@@ -189,6 +201,14 @@ fn waited(f: &Facts, what: &str) -> String {
 fn others<'a>(f: &Facts, asked: &'a [Asked]) -> Vec<&'a Asked> {
     let is_other = |a: &&Asked| f.lock_waits.clients != [a.client.as_str()];
     asked.iter().filter(is_other).collect()
+}
+
+fn was(asked: &[&Asked]) -> &'static str {
+    if asked.len() == 1 { "was" } else { "were" }
+}
+
+fn its(asked: &[&Asked]) -> &'static str {
+    if asked.len() == 1 { "its" } else { "their" }
 }
 
 fn times(asked: &[&Asked]) -> u64 {
@@ -294,7 +314,7 @@ mod tests {
         assert!(unknown.figure.ends_with("was asked for 90"), "{unknown:?}");
         let two = first(&waits(&[("a@tcp", 90, 0.02), ("b@tcp", 9, 0.03)]));
         assert_eq!(two.subject, "2 clients, a@tcp for one");
-        assert!(two.figure.ends_with("was asked for 99; of the farthest of them the nearest server is 30.00 ms there and back"), "{two:?}");
+        assert!(two.figure.ends_with("were asked for 99; of the farthest of them the nearest server is 30.00 ms there and back"), "{two:?}");
     }
 
     #[test]
