@@ -3,7 +3,7 @@
 mod times;
 
 use crate::mount_options::{CACHE_MB, claimable};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use coral_lnet::Accept;
 use coral_wire::nid::Nid;
 use std::path::PathBuf;
@@ -18,6 +18,23 @@ use std::path::PathBuf;
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Reads a command line; ends the program with a message where it is none. A negative number is the value of the option before it,
+    /// which says what it takes.
+    pub(crate) fn read(args: impl IntoIterator<Item = std::ffi::OsString>) -> Cli {
+        let matches = with_negative_numbers(Cli::command()).get_matches_from(args);
+        Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let allow = |a: clap::Arg| match a.get_action().takes_values() {
+        true => a.allow_negative_numbers(true),
+        false => a,
+    };
+    (command.mut_args(allow)).mut_subcommands(with_negative_numbers)
 }
 
 #[derive(Debug, Subcommand)]
@@ -561,11 +578,21 @@ pub(crate) fn check_fsname(name: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        with_negative_numbers(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn a_negative_number_is_told_with_what_the_option_takes() {
+        let refused = |words: &[&str]| {
+            let command = with_negative_numbers(Cli::command());
+            command.try_get_matches_from(words).unwrap_err().to_string()
+        };
+        let said = refused(&["coral", "up", "d", "--osts", "-1"]);
+        assert!(said.contains("invalid value '-1' for '--osts"), "{said}");
+        assert!(!said.contains("-- -1"), "{said}");
     }
 
     #[test]

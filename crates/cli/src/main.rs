@@ -36,7 +36,6 @@ mod trace;
 mod up;
 
 use args::{Cli, Command};
-use clap::Parser;
 use client::MountedClient;
 use control::{Ask, Asked};
 use coral_lab::load;
@@ -86,7 +85,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    let cli = Cli::parse_from(args);
+    let cli = Cli::read(args);
     if let Command::Lst { args } = cli.command {
         return lst::main(args); // it says itself where its log goes
     }
