@@ -24,10 +24,11 @@ use coral_osd::{Batch, OsdError};
 use coral_wire::ost::ObdStatfs;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 pub use self::peers::OstTarget;
 
-use self::peers::{OspPeer, STATFS_INTERVAL, STATFS_RETRY, show_spaces};
+use self::peers::{OspPeer, STATFS_INTERVAL, STATFS_RETRY, STATFS_WAITING, show_spaces};
 use self::sync::ToldOwner;
 use self::todo::Todo;
 use super::handler::MdtOps;
@@ -175,6 +176,17 @@ impl Osp {
         }
     }
 
+    /// The pause until OSTs are asked for their space again: while objects wait to be destroyed it is a short one, since an OST that has
+    /// been filled meanwhile needs their space now.
+    fn soon(&self, pause: Duration) -> Duration {
+        let none = self.destroys.waiting.lock().rows().next().is_none();
+        if none {
+            pause
+        } else {
+            pause.min(STATFS_WAITING)
+        }
+    }
+
     /// A transaction of the MDT itself; returns its mark.
     pub fn commit_local(&self, batch: Batch) -> Result<u64, OsdError> {
         match self.target() {
@@ -201,16 +213,17 @@ impl Osp {
 
 /// The background task: ends with the MDT.
 async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>, mut durable: watch::Receiver<u64>) {
-    let mut next_statfs = tokio::time::Instant::now();
+    let mut asked: Option<Instant> = None;
+    let mut pause = STATFS_INTERVAL;
     loop {
         let Some(me) = osp.upgrade() else { return };
-        if tokio::time::Instant::now() >= next_statfs && me.count() > 0 {
-            let pause = if me.refresh().await {
+        if asked.is_none_or(|at| at + me.soon(pause) <= Instant::now()) && me.count() > 0 {
+            pause = if me.refresh().await {
                 STATFS_INTERVAL
             } else {
                 STATFS_RETRY
             };
-            next_statfs = tokio::time::Instant::now() + pause;
+            asked = Some(Instant::now());
         }
         loop {
             let Some(target) = me.target() else { return };
@@ -227,11 +240,12 @@ async fn run(osp: Weak<Osp>, ops: Weak<MdtOps>, mut durable: watch::Receiver<u64
                 }
             }
         }
+        let next = asked.unwrap_or_else(Instant::now) + me.soon(pause);
         tokio::select! {
             biased;
             () = me.wake.notified() => tokio::time::sleep(GATHER).await,
             Ok(()) = durable.changed() => (),
-            () = tokio::time::sleep_until(next_statfs), if me.count() > 0 => (),
+            () = tokio::time::sleep_until(next), if me.count() > 0 => (),
         }
         if ops.strong_count() == 0 {
             return;

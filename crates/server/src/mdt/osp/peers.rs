@@ -19,6 +19,9 @@ use crate::mdt::object_ids::{self, OstSpace};
 /// Seconds between statfs of all OSTs (`osp.*.maxage`).
 pub(super) const STATFS_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The same while objects wait to be destroyed.
+pub(super) const STATFS_WAITING: Duration = Duration::from_secs(1);
+
 /// The same while an OST has not answered yet.
 pub(super) const STATFS_RETRY: Duration = Duration::from_millis(200);
 
