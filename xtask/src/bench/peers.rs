@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Files per job.
-const FILES: u64 = 2_000;
+pub(super) const FILES: u64 = 2_000;
 /// Files of the tree that is unpacked.
 const TREE_FILES: u64 = 4_000;
 /// Size of a streamed file, MiB per job.

@@ -14,8 +14,8 @@ const RANDOM_MIB: u64 = 256;
 const REPEATS: usize = 3;
 /// Rounds after each of which the servers' memory is looked at.
 const ROUNDS: usize = 10;
-/// Of a round: files, and MiB of one large file.
-const FILES: u64 = 3000;
+/// Of a round: as many files as one process and four have in a round of [`super::peers`], and MiB of one large file.
+const FILES: u64 = 5 * super::peers::FILES;
 const LARGE_MIB: u64 = 256;
 
 /// `coral`: the program to measure; None: it is built. In namespaces of their own.

@@ -23,6 +23,9 @@ use crate::quota::Owner;
 /// Requests to one OST at a time.
 const IN_FLIGHT: usize = 16;
 
+/// Objects that one request destroys, of rows of their own. A row of more is a request by itself.
+const TOGETHER: u32 = 32;
+
 /// A background request gives up after this long and is tried again later.
 const REQUEST_LIMIT: Duration = Duration::from_secs(20);
 
@@ -242,19 +245,22 @@ async fn destroy_some(
     ost: u32,
     ids: Vec<u64>,
 ) -> Vec<(u64, Answered)> {
-    let mut gone = Vec::with_capacity(ids.len());
-    for part in ids.chunks(IN_FLIGHT) {
+    let count = |id: u64| {
+        let row = kv.get(table::DESTROY, &table::destroy_key(ost, id));
+        row.ok()
+            .flatten()
+            .map_or(1, |v| table::destroy_count_of(&v))
+    };
+    let ranges = ranges(ids.into_iter().map(|id| (id, count(id))));
+    let mut gone = Vec::new();
+    for part in ranges.chunks(IN_FLIGHT) {
         // Before it is asked: what a later start answers is at worst destroyed once more.
         let instance = import.granted().instance;
-        let tell = part.iter().map(|&id| {
-            let row = kv
-                .get(table::DESTROY, &table::destroy_key(ost, id))
-                .ok()
-                .flatten();
-            let count = row.map_or(1, |v| table::destroy_count_of(&v));
+        let tell = part.iter().map(|range| {
+            let count = range.objects;
             let valid = md::FLID | md::FLGROUP | if count > 1 { md::FLOBJCOUNT } else { 0 };
             let body = Obdo {
-                oi: OstId::group0(id),
+                oi: OstId::group0(range.rows[0]),
                 valid,
                 misc: if count > 1 { count } else { 0 },
                 ..Obdo::default()
@@ -267,19 +273,15 @@ async fn destroy_some(
             )
         });
         let answers = join_all(tell).await;
-        for (id, r) in part.iter().zip(&answers) {
+        for (range, r) in part.iter().zip(&answers) {
             // an OST that knows no such object has nothing to commit
             if let Some(r) = r
                 .as_ref()
                 .filter(|r| r.status == 0 || r.status == -Errno::ENOENT.0)
             {
-                gone.push((
-                    *id,
-                    Answered {
-                        instance,
-                        transno: r.transno,
-                    },
-                ));
+                let transno = r.transno;
+                let when = Answered { instance, transno };
+                gone.extend(range.rows.iter().map(|id| (*id, when)));
             }
         }
         if answers.iter().any(Option::is_none) {
@@ -289,10 +291,76 @@ async fn destroy_some(
     gone
 }
 
+/// Objects of one OST whose ids follow each other, which one request destroys.
+#[derive(Debug, PartialEq, Eq)]
+struct Together {
+    /// First ids of their rows, ascending.
+    rows: Vec<u64>,
+    objects: u32,
+}
+
+/// Puts rows together, {first id, objects} in ascending order, as far as a request takes them.
+fn ranges(rows: impl Iterator<Item = (u64, u32)>) -> Vec<Together> {
+    let mut all: Vec<Together> = Vec::new();
+    for (id, count) in rows {
+        let follows = |last: &&mut Together| {
+            let next = last.rows[0].checked_add(u64::from(last.objects));
+            next == Some(id) && last.objects.saturating_add(count) <= TOGETHER
+        };
+        match all.last_mut().filter(follows) {
+            Some(last) => {
+                last.rows.push(id);
+                last.objects += count;
+            }
+            None => all.push(Together {
+                rows: vec![id],
+                objects: count,
+            }),
+        }
+    }
+    all
+}
+
 /// The reply to a request; `None` if it found no answer.
 async fn call(import: &Arc<Import>, rq: Request) -> Option<Reply> {
     tokio::time::timeout(REQUEST_LIMIT, import.call(rq))
         .await
         .ok()
         .and_then(Result::ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_that_follow_each_other_go_with_one_request() {
+        let all = |rows: &[(u64, u32)]| {
+            let all = ranges(rows.iter().copied()).into_iter();
+            all.map(|t| (t.rows, t.objects)).collect::<Vec<_>>()
+        };
+        assert_eq!(all(&[]), []);
+        let rows = [
+            (3, 1),
+            (4, 1),
+            (6, 1),
+            (7, 20),
+            (27, 1),
+            (29, 4096),
+            (4125, 1),
+        ];
+        let want = [
+            (vec![3, 4], 2),
+            (vec![6, 7, 27], 22),
+            (vec![29], 4096),
+            (vec![4125], 1),
+        ];
+        assert_eq!(all(&rows), want);
+        let many: Vec<_> = (1..=2 * u64::from(TOGETHER) + 1)
+            .map(|id| (id, 1))
+            .collect();
+        let sizes: Vec<u32> = all(&many).iter().map(|(_, n)| *n).collect();
+        assert_eq!(sizes, [TOGETHER, TOGETHER, 1]);
+        assert_eq!(all(&[(u64::MAX, 1), (0, 1)]).len(), 2);
+    }
 }
