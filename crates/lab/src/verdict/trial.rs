@@ -251,6 +251,15 @@ impl Window {
     }
 }
 
+/// By which share of what it was a time fell, or rose.
+fn moved(fall: f64) -> String {
+    let percent = (100.0 * fall).round();
+    match percent < 0.0 {
+        true => format!("rose by {:.0}%", -percent),
+        false => format!("fell by {:.0}%", percent.abs()),
+    }
+}
+
 /// Before a change, with it, and after it was put back.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
@@ -289,8 +298,8 @@ impl Windows {
         let (fall, noise) = (1.0 - to / usual, (1.0 - back).abs() / usual);
         let share = first.share.min(1.0);
         figures.push(format!(
-            "the time of an operation fell by {:.0}%, up to {:.0}% were expected; by itself it moved by {:.0}%",
-            100.0 * fall,
+            "the time of an operation {}, a fall of up to {:.0}% was expected; by itself it moved by {:.0}%",
+            moved(fall),
             100.0 * share,
             100.0 * noise
         ));
@@ -319,8 +328,8 @@ impl Windows {
             self.after.count()
         ));
         figures.push(format!(
-            "the time of an operation fell by {:.0}%, up to {:.0}% were expected",
-            100.0 * fall,
+            "the time of an operation {}, a fall of up to {:.0}% was expected",
+            moved(fall),
             100.0 * share
         ));
         if fall >= ENOUGH * share {
@@ -603,6 +612,25 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("before: 300.0 operations/s"), "{text}");
+    }
+
+    #[test]
+    fn a_time_that_rose_did_not_fall() {
+        for (fall, told) in [
+            (0.33, "fell by 33%"),
+            (-0.33, "rose by 33%"),
+            (0.0, "fell by 0%"),
+            (-0.001, "fell by 0%"),
+        ] {
+            assert_eq!(moved(fall), told);
+        }
+        let c = cause(CauseKind::Window, "fs-OST0000", 0.8);
+        let slower = windows([0.010, 0.013, 0.010]).outcome(&c);
+        let rose = "the time of an operation rose by 30%, a fall of up to 80% was expected";
+        assert!(
+            slower.figures.iter().any(|f| f.starts_with(rose)),
+            "{slower:?}"
+        );
     }
 
     #[test]
