@@ -21,8 +21,8 @@ use crate::Nid;
 pub(crate) const KSM_LEN: usize = size_of::<KsockMsgHdr>();
 /// Both headers of an LNet message.
 pub(crate) const HEAD_LEN: usize = KSM_LEN + LNET_HDR_SIZE;
-/// Bytes read at once where a header is expected.
-pub(crate) const HEAD_BUF: usize = 4096;
+/// Bytes read at once where a header is expected: a message with 4 KiB of data comes with one read.
+pub(crate) const HEAD_BUF: usize = 8192;
 /// Payloads above this live in a pooled buffer of [`crate::LNET_MTU`] bytes.
 const POOLED_ABOVE: usize = 512 << 10;
 
