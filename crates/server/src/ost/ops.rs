@@ -286,12 +286,21 @@ impl Ost {
             return Err(Errno::EPROTO.into());
         }
         let mut oi = n.oa.oi;
-        for _ in 0..count {
+        let mut failed = None;
+        for left in (0..count).rev() {
             let (id, res) = object_of(&oi)?;
-            self.destroy_one(rq, id, res).await?;
-            oi = next_object(oi)?;
+            // one that cannot go keeps no other (`ofd_destroy_hdl`)
+            if let Err(e) = self.destroy_one(rq, id, res).await {
+                failed.get_or_insert(e);
+            }
+            if left > 0 {
+                oi = next_object(oi)?;
+            }
         }
-        self.committed(rq, &n.out(0))
+        match failed {
+            Some(e) => Err(e),
+            None => self.committed(rq, &n.out(0)),
+        }
     }
 
     async fn destroy_one(

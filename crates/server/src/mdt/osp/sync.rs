@@ -251,9 +251,11 @@ async fn destroy_some(
             .flatten()
             .map_or(1, |v| table::destroy_count_of(&v))
     };
-    let ranges = ranges(ids.into_iter().map(|id| (id, count(id))));
+    let mut ranges = ranges(ids.into_iter().map(|id| (id, count(id))));
     let mut gone = Vec::new();
-    for part in ranges.chunks(IN_FLIGHT) {
+    while !ranges.is_empty() {
+        let rest = ranges.split_off(IN_FLIGHT.min(ranges.len()));
+        let part = std::mem::replace(&mut ranges, rest);
         // Before it is asked: what a later start answers is at worst destroyed once more.
         let instance = import.granted().instance;
         let tell = part.iter().map(|range| {
@@ -273,18 +275,21 @@ async fn destroy_some(
             )
         });
         let answers = join_all(tell).await;
-        for (range, r) in part.iter().zip(&answers) {
-            // an OST that knows no such object has nothing to commit
-            if let Some(r) = r
-                .as_ref()
-                .filter(|r| r.status == 0 || r.status == -Errno::ENOENT.0)
-            {
-                let transno = r.transno;
-                let when = Answered { instance, transno };
-                gone.extend(range.rows.iter().map(|id| (*id, when)));
+        let silent = answers.iter().any(Option::is_none);
+        for (range, r) in part.into_iter().zip(answers) {
+            match r {
+                // an OST that knows no such object has nothing to commit
+                Some(r) if r.status == 0 || r.status == -Errno::ENOENT.0 => {
+                    let transno = r.transno;
+                    let when = Answered { instance, transno };
+                    gone.extend(range.rows.into_iter().map(|id| (id, when)));
+                }
+                // which of them cannot go is seen where each is asked for by itself
+                Some(_) => ranges.extend(range.apart(count)),
+                None => {}
             }
         }
-        if answers.iter().any(Option::is_none) {
+        if silent {
             break;
         }
     }
@@ -297,6 +302,18 @@ struct Together {
     /// First ids of their rows, ascending.
     rows: Vec<u64>,
     objects: u32,
+}
+
+impl Together {
+    /// Each of its rows by itself; none where it is one.
+    fn apart(self, count: impl Fn(u64) -> u32) -> impl Iterator<Item = Together> {
+        let several = self.rows.len() > 1;
+        let rows = self.rows.into_iter().filter(move |_| several);
+        rows.map(move |id| Together {
+            rows: vec![id],
+            objects: count(id),
+        })
+    }
 }
 
 /// Puts rows together, {first id, objects} in ascending order, as far as a request takes them.
@@ -362,5 +379,17 @@ mod tests {
         let sizes: Vec<u32> = all(&many).iter().map(|(_, n)| *n).collect();
         assert_eq!(sizes, [TOGETHER, TOGETHER, 1]);
         assert_eq!(all(&[(u64::MAX, 1), (0, 1)]).len(), 2);
+    }
+
+    #[test]
+    fn each_is_asked_for_by_itself_where_one_cannot_go() {
+        let of = |rows: Vec<u64>| Together { rows, objects: 0 };
+        let apart: Vec<Together> = of(vec![3, 4]).apart(|id| id as u32).collect();
+        let want = [(3, 3), (4, 4)].map(|(id, objects)| Together {
+            rows: vec![id],
+            objects,
+        });
+        assert_eq!(apart, want);
+        assert_eq!(of(vec![3]).apart(|_| 1).count(), 0, "it was by itself");
     }
 }
