@@ -270,7 +270,7 @@ impl View<'_> {
     /// Share of the operations' time by which requests to a target and their replies were sent late because of the way.
     pub fn held(&self, p: &Path) -> f64 {
         let sending = self.at(Segment::Send, p) + self.at(Segment::ReplyOut, p);
-        sending.min(p.held_all_s() / self.f.op_s().max(1e-12))
+        sending.min(p.held_waited_s() / self.f.op_s().max(1e-12))
     }
 
     /// The paths, each with the least time there and back.

@@ -375,11 +375,11 @@ impl Facts {
             left_out.iter().map(|o| (o.client, o.op.id)).collect();
         let counts =
             |r: &JoinedRpc| own.contains(&r.client) && !without.contains(&(r.client, r.rpc.op));
-        let stored = stored(j);
-        let together = paths(j, (from, to), &stored, |r| counts(r).then_some(0));
+        let known = Known::of(j, &ops);
+        let together = paths(j, (from, to), &known, |r| counts(r).then_some(0));
         f.paths = together.into_values().collect();
         f.clients = clients(j, &ops, &f.paths, |group| {
-            paths(j, (from, to), &stored, |r| {
+            paths(j, (from, to), &known, |r| {
                 counts(r).then(|| group(r.client)).flatten()
             })
         });
@@ -436,12 +436,33 @@ pub(super) fn waits_for_a_program(o: &JoinedOp) -> bool {
     o.op.op == PROGRAM_LOCK && 2 * o.in_segment(Segment::LockWait) > o.ns()
 }
 
+/// What is known of each RPC by others, in the order of [`Joined::rpcs`].
+pub(super) struct Known {
+    /// Bytes that it had to store or to read, where that is known.
+    stored: Vec<Option<u64>>,
+    /// Whether an operation waited for it: one in the background may be what a sync of its file waits for.
+    waited_for: Vec<bool>,
+}
+
+impl Known {
+    fn of(j: &Joined, ops: &[&JoinedOp]) -> Known {
+        let mut waited_for = vec![false; j.rpcs.len()];
+        for i in ops.iter().flat_map(|o| &o.rpcs) {
+            waited_for[*i] = true;
+        }
+        Known {
+            stored: stored(j),
+            waited_for,
+        }
+    }
+}
+
 /// What went on in the window, by group of clients and target; RPCs that ended before it, such as those of the mount, say nothing of the
 /// load. One that began before it and ended in it counts whole.
 pub(super) fn paths(
     j: &Joined,
     (from, to): (i64, i64),
-    stored: &[Option<u64>],
+    known: &Known,
     group: impl Fn(&JoinedRpc) -> Option<usize>,
 ) -> BTreeMap<(usize, usize), Path> {
     let half = from + (to - from) / 2;
@@ -467,7 +488,8 @@ pub(super) fn paths(
         if p.peer.is_empty() && r.rpc.peer != 0 {
             p.peer = Nid(r.rpc.peer).to_string();
         }
-        p.kinds.entry(r.rpc.opc).or_default().take(r);
+        let kind = p.kinds.entry(r.rpc.opc).or_default();
+        kind.take(r, known.waited_for[i]);
         let own = r.rpc.waits.iter().filter(|w| w.0 == Wait::Credit);
         p.own_credit_s += seconds(own.map(|(_, from, to)| to - from).sum());
         p.rpcs += 1;
@@ -502,7 +524,7 @@ pub(super) fn paths(
         }
         limits.insert(r.client, r.rpc.in_flight_max);
         let stored_s = seconds(in_segment(Segment::Storage));
-        match stored[i] {
+        match known.stored[i] {
             None if stored_s > 0.0 => {
                 p.unsized_syncs.0 += 1;
                 p.unsized_syncs.1 += stored_s;
@@ -559,6 +581,47 @@ pub(super) fn rtt(r: &JoinedRpc) -> f64 {
 mod tests {
     use super::*;
     use crate::attribution::rpc_of;
+
+    /// Two writes in the background, for one of which a sync of its file waits, and for the other nobody.
+    #[test]
+    fn what_is_in_the_background_counts_where_an_operation_waits_for_it() {
+        let write = |xid: u64| JoinedRpc {
+            rpc: rpc_of(opc::OST_WRITE, xid, (0, 100)),
+            is_served: true,
+            service: String::new(),
+            target: 1,
+            client: 0,
+            reply_late_ns: 0,
+            parts: vec![Part {
+                segment: Segment::Network,
+                from: 0,
+                to: 100,
+                at: 1,
+            }],
+        };
+        let sync = JoinedOp {
+            op: coral_stopwatch::Op {
+                id: 1,
+                op: "FSYNC".into(),
+                fid: (1, 1, 0),
+                span: (0, 100),
+                run_ns: 0,
+                waits: vec![],
+            },
+            client: 0,
+            parts: write(1).parts,
+            rpcs: vec![0],
+        };
+        let f = Facts::of(&Joined {
+            names: vec!["client".into(), "fs-OST0000".into()],
+            ops: vec![sync],
+            rpcs: vec![write(1), write(2)],
+            ..Joined::default()
+        });
+        let writes = &f.paths[0].kinds[&opc::OST_WRITE];
+        assert_eq!((writes.all.count, writes.waited.count), (2, 1));
+        assert_eq!(f.paths[0].way_waited_s(), 1e-7);
+    }
 
     /// A request that was held back for 40 ms. By their bounds alone the clocks of both ends may be 20 ms apart.
     #[test]

@@ -53,7 +53,7 @@ pub use load::{Fid, Load};
 pub use machine::{Processors, Used, this_host};
 pub use paging::{Paging, PagingWatch};
 pub use queue::Queued;
-pub use requests::Requests;
+pub use requests::{Requests, Spent};
 pub use rules::{Cause, CauseKind};
 pub use seen::{Granted, Judged, Seen};
 pub use sharing::{Asked, Contended, LockWaits, OneDirectory, Shared};

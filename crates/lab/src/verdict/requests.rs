@@ -7,37 +7,64 @@ use super::clients::ENOUGH_OF_PATH;
 use super::facts::{Path, SMALL_BYTES, bytes, rtt, seconds};
 use crate::attribution::{JoinedRpc, Segment};
 
+/// How many requests, and where their time went.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// How many.
+    pub count: u64,
+    /// Seconds by segment, of all together.
+    pub seconds: BTreeMap<Segment, f64>,
+}
+
+impl Spent {
+    fn take(&mut self, r: &JoinedRpc) {
+        self.count += 1;
+        for part in &r.parts {
+            *self.seconds.entry(part.segment).or_default() += seconds(part.ns());
+        }
+    }
+
+    fn all_s(&self, s: Segment) -> f64 {
+        self.seconds.get(&s).copied().unwrap_or(0.0)
+    }
+
+    fn sending_s(&self) -> f64 {
+        self.all_s(Segment::Send) + self.all_s(Segment::ReplyOut)
+    }
+}
+
 /// Requests of one opcode to a target.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Requests {
-    /// How many.
-    pub count: u64,
+    /// All of them.
+    pub all: Spent,
+    /// Those that operations waited for: what goes on in the background holds up nobody, unless a sync of its file or a cache without
+    /// room waits for it.
+    pub waited: Spent,
     /// Bytes of files that they carried.
     pub bytes: u64,
     /// As [`Path::rtt_s`].
     pub rtt_s: f64,
     /// As [`Path::send_s`].
     pub send_s: f64,
-    /// Seconds by segment, of all together.
-    pub seconds: BTreeMap<Segment, f64>,
 }
 
 impl Requests {
     /// Whether its least times are believed: the least of few may have stood in a queue.
     pub fn is_known(&self) -> bool {
-        self.count >= ENOUGH_OF_PATH
+        self.all.count >= ENOUGH_OF_PATH
     }
 
     /// One more.
-    pub(super) fn take(&mut self, r: &JoinedRpc) {
-        if self.count == 0 {
+    pub(super) fn take(&mut self, r: &JoinedRpc, is_waited_for: bool) {
+        if self.all.count == 0 {
             (self.rtt_s, self.send_s) = (f64::INFINITY, f64::INFINITY);
         }
-        self.count += 1;
-        self.bytes += bytes(&r.rpc);
-        for part in &r.parts {
-            *self.seconds.entry(part.segment).or_default() += seconds(part.ns());
+        self.all.take(r);
+        if is_waited_for {
+            self.waited.take(r);
         }
+        self.bytes += bytes(&r.rpc);
         if !r.parts.iter().any(|p| p.segment == Segment::Remote) {
             self.rtt_s = self.rtt_s.min(rtt(r));
         }
@@ -47,15 +74,7 @@ impl Requests {
 
     /// Whether they carry so much in the mean that their bytes matter on the way.
     pub(super) fn is_large(&self) -> bool {
-        self.bytes > self.count * SMALL_BYTES
-    }
-
-    fn all_s(&self, s: Segment) -> f64 {
-        self.seconds.get(&s).copied().unwrap_or(0.0)
-    }
-
-    fn sending_s(&self) -> f64 {
-        self.all_s(Segment::Send) + self.all_s(Segment::ReplyOut)
+        self.bytes > self.all.count * SMALL_BYTES
     }
 }
 
@@ -68,60 +87,60 @@ impl Path {
         }
     }
 
-    /// All requests by kind; where they are not told apart, all together.
-    fn by_kind<T>(&self, of: impl Fn(&Requests) -> T) -> Vec<T> {
+    /// All requests by kind, summed up; where they are not told apart, all together.
+    fn by_kind(&self, of: impl Fn(&Requests) -> f64) -> f64 {
+        let together = || Spent {
+            count: self.rpcs,
+            seconds: self.seconds.clone(),
+        };
         match self.kinds.is_empty() {
-            true => vec![of(&Requests {
-                count: self.rpcs,
+            true => of(&Requests {
+                all: together(),
+                waited: together(),
                 bytes: self.data.bytes,
                 rtt_s: self.rtt_s,
                 send_s: self.send_s,
-                seconds: self.seconds.clone(),
-            })],
-            false => self.kinds.values().map(of).collect(),
+            }),
+            false => self.kinds.values().map(of).sum(),
         }
     }
 
-    /// Seconds by which requests of a kind and their replies were sent late because of the way, all together: no more than the least of
-    /// each, since the rest is the wait for a processor.
-    fn held_of(&self, r: &Requests) -> f64 {
-        r.sending_s().min(self.late_of(r))
-    }
-
-    fn late_of(&self, r: &Requests) -> f64 {
-        match r.count {
+    /// Seconds by which these requests of a kind and their replies were sent late because of the way, all together: no more than the
+    /// least of each, since the rest is the wait for a processor.
+    fn held_of(&self, r: &Requests, of: &Spent) -> f64 {
+        let late_s = match of.count {
             0 => 0.0,
             n => self.least_of(r).1 * n as f64,
-        }
+        };
+        of.sending_s().min(late_s)
     }
 
-    /// The same of all requests.
-    pub fn held_all_s(&self) -> f64 {
-        self.by_kind(|r| self.held_of(r)).into_iter().sum()
+    /// Seconds by which requests that operations waited for, and the replies to these, were sent late because of the way.
+    pub fn held_waited_s(&self) -> f64 {
+        self.by_kind(|r| self.held_of(r, &r.waited))
     }
 
     /// Seconds by which requests and replies, in the mean, were sent late because of the way.
     pub fn held_s(&self) -> f64 {
-        self.held_all_s() / self.rpcs.max(1) as f64
+        self.by_kind(|r| self.held_of(r, &r.all)) / self.rpcs.max(1) as f64
     }
 
-    /// Seconds of requests of a kind on the way, with their data, all together.
-    pub fn way_of(&self, r: &Requests) -> f64 {
-        self.held_of(r) + r.all_s(Segment::Network) + r.all_s(Segment::Bulk)
+    /// Seconds of these requests of a kind on the way, with their data, all together.
+    pub(super) fn way_of(&self, r: &Requests, of: &Spent) -> f64 {
+        self.held_of(r, of) + of.all_s(Segment::Network) + of.all_s(Segment::Bulk)
     }
 
-    /// Seconds on the way of all requests, with their data.
-    pub fn way_all_s(&self) -> f64 {
-        self.by_kind(|r| self.way_of(r)).into_iter().sum()
+    /// Seconds on the way of all requests that operations waited for, with their data.
+    pub fn way_waited_s(&self) -> f64 {
+        self.by_kind(|r| self.way_of(r, &r.waited))
     }
 
-    /// Seconds in the network beyond the least of each kind, all together.
+    /// Seconds in the network beyond the least of each kind, of all requests that operations waited for.
     pub fn beyond_least_s(&self) -> f64 {
-        let beyond = |r: &Requests| match r.count {
+        self.by_kind(|r| match r.waited.count {
             0 => 0.0,
-            n => (r.all_s(Segment::Network) - self.least_of(r).0 * n as f64).max(0.0),
-        };
-        self.by_kind(beyond).into_iter().sum()
+            n => (r.waited.all_s(Segment::Network) - self.least_of(r).0 * n as f64).max(0.0),
+        })
     }
 }
 

@@ -6,6 +6,7 @@ use coral_wire::opc;
 
 use super::clients::{View, who};
 use super::facts::Path;
+use super::requests::{Requests, Spent};
 use super::rules::{Cause, CauseKind, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, ms};
 
 /// What tells of rules that hold back some kinds of messages.
@@ -33,16 +34,20 @@ pub(super) fn slow_kinds<'a>(
 ) -> Option<SlowKinds<'a>> {
     let is_slow = |s: f64| s.is_finite() && s > TIMES_PEERS * there && s - there > RTT_NEAR_S;
     let slow: Vec<_> = v.kinds(p).filter(|(.., least)| is_slow(*least)).collect();
-    let way: f64 = slow.iter().map(|(_, r, _)| p.way_of(r)).sum();
-    let count: u64 = slow.iter().map(|(_, r, _)| r.count).sum();
-    let on_way = v.on_way(p) * way / p.way_all_s().max(1e-12);
+    let way = |of: fn(&Requests) -> &Spent| -> f64 {
+        slow.iter().map(|(_, r, _)| p.way_of(r, of(r))).sum()
+    };
+    let (all_s, waited_s) = (way(|r| &r.all), way(|r| &r.waited));
+    let count: u64 = slow.iter().map(|(_, r, _)| r.all.count).sum();
+    // Nothing waits for the others itself; but slots are waited for that they have.
+    let on_way = v.on_way(p) * waited_s / p.way_waited_s().max(1e-12);
     (!slow.is_empty()).then(|| SlowKinds {
         target: &p.target,
         opcs: slow.iter().map(|(opc, ..)| *opc).collect(),
-        way_s: way / count.max(1) as f64,
+        way_s: all_s / count.max(1) as f64,
         least_s: slow.iter().map(|(.., s)| *s).fold(f64::INFINITY, f64::min),
         others_s: there,
-        share: on_way + v.queued_for(p, way),
+        share: on_way + v.queued_for(p, all_s),
         from: v.nids,
     })
 }
@@ -89,7 +94,6 @@ mod tests {
 
     use super::super::facts::{Facts, Host, OpKind};
     use super::super::links::Link;
-    use super::super::requests::Requests;
     use super::super::rules::causes;
     use super::super::trial::{Trial, trial};
     use super::super::{Verdict, explain};
@@ -98,23 +102,27 @@ mod tests {
 
     /// Requests of a kind, each of which is sent so late at least and takes so long in the mean until it is sent.
     fn kind(opc: u32, count: u64, least_s: f64, mean_s: f64) -> (u32, Requests) {
-        let requests = Requests {
+        let all = Spent {
             count,
-            bytes: 0,
-            rtt_s: least_s + 0.000_1,
-            send_s: least_s,
             seconds: [
                 (Segment::Send, mean_s * count as f64),
                 (Segment::Network, 0.000_2 * count as f64),
             ]
             .into(),
         };
+        let requests = Requests {
+            waited: all.clone(),
+            all,
+            bytes: 0,
+            rtt_s: least_s + 0.000_1,
+            send_s: least_s,
+        };
         (opc, requests)
     }
 
     fn path(target: &str, kinds: Vec<(u32, Requests)>) -> Path {
         let mut seconds: BTreeMap<Segment, f64> = BTreeMap::new();
-        for (s, v) in kinds.iter().flat_map(|(_, r)| &r.seconds) {
+        for (s, v) in kinds.iter().flat_map(|(_, r)| &r.all.seconds) {
             *seconds.entry(*s).or_default() += v;
         }
         let least = |of: fn(&Requests) -> f64| {
@@ -123,7 +131,7 @@ mod tests {
         };
         Path {
             target: target.into(),
-            rpcs: kinds.iter().map(|(_, r)| r.count).sum(),
+            rpcs: kinds.iter().map(|(_, r)| r.all.count).sum(),
             service_s: seconds.values().sum(),
             rtt_s: least(|r| r.rtt_s),
             send_s: least(|r| r.send_s),
@@ -216,15 +224,19 @@ mod tests {
         assert_eq!(kinds, [CauseKind::BusyCore], "{v}");
     }
 
-    /// Each writes 1 MiB, which stands in a queue if there is one.
-    #[test]
-    fn what_holds_up_data_is_told_where_tcp_knows_of_no_queue() {
+    /// Each writes so much, which stands in a queue if there is one, and takes long on a slow line.
+    fn writing(bytes: u64) -> Facts {
         let mut ost = held("fs-OST0000", 0.02, 0.021);
         ost.peer = "s@tcp".into();
         for r in ost.kinds.values_mut() {
-            r.bytes = r.count << 20;
+            r.bytes = r.all.count * bytes;
         }
-        let mut f = full(vec![ost, mdt()]);
+        full(vec![ost, mdt()])
+    }
+
+    #[test]
+    fn what_holds_up_data_is_told_where_tcp_knows_of_no_queue() {
+        let mut f = writing(1 << 20);
         assert!(explain(&f).causes.is_empty());
         f.links = vec![Link {
             from: "c@tcp".into(),
@@ -233,6 +245,46 @@ mod tests {
             ..Link::default()
         }];
         assert_eq!(explain(&f).causes[0].kind, CauseKind::SlowLink);
+    }
+
+    /// Writes that are held back, and that no operation waits for; operations with other requests to the same OST, which take so long
+    /// in these segments.
+    fn behind(segments: [(Segment, f64); 2]) -> Facts {
+        let mut ost = held("fs-OST0000", 0.02, 0.021);
+        let writes = ost.kinds.get_mut(&opc::OST_WRITE).unwrap();
+        writes.waited = Spent::default();
+        let mut f = full(vec![ost, mdt()]);
+        let at = |(s, v): (Segment, f64)| ((s, "fs-OST0000".to_owned()), v);
+        f.seconds = segments.map(at).into();
+        let seconds = segments.iter().map(|(_, v)| v).sum();
+        (f.ops[0].seconds, f.under_way) = (seconds, seconds);
+        f
+    }
+
+    #[test]
+    fn what_no_operation_waits_for_is_no_slow_link() {
+        let mut f = behind([(Segment::Network, 0.2), (Segment::ServerCpu, 0.2)]);
+        f.hosts.clear();
+        let named = causes(&f);
+        assert!(named.is_empty(), "{named:?}");
+        // Slots that they have are waited for.
+        let queue = (Segment::ClientQueue, "fs-OST0000".to_owned());
+        f.seconds.insert(queue, 0.4);
+        (f.ops[0].seconds, f.under_way) = (0.8, 0.8);
+        let named = causes(&f);
+        let link = named.iter().find(|c| c.kind == CauseKind::SlowLink);
+        assert!(
+            link.is_some_and(|c| (0.4..0.5).contains(&c.share)),
+            "{named:?}"
+        );
+    }
+
+    #[test]
+    fn what_no_operation_waits_for_hides_no_busy_core() {
+        let named = causes(&behind([(Segment::Send, 0.3), (Segment::Network, 0.1)]));
+        let kinds: Vec<_> = named.iter().map(|c| c.kind).collect();
+        assert_eq!(kinds, [CauseKind::BusyCore], "{named:?}");
+        assert!(named[0].share > 0.7, "{named:?}");
     }
 
     /// A tenth of the time is of each target.
