@@ -13,6 +13,7 @@
 pub const STOPWATCHES: &str = "stopwatches.json";
 
 mod accused;
+mod alike;
 mod clients;
 mod credits;
 mod explain;

@@ -1,13 +1,14 @@
 //! Requests of some kinds that are held up on the way to a target, while others to it are not: a rule of LNet for one portal does that.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use coral_wire::opc;
 
-use super::clients::{View, who};
+use super::alike::{Alike, SlowTo};
+use super::clients::View;
 use super::facts::Path;
 use super::requests::{Requests, Spent};
-use super::rules::{Cause, CauseKind, RTT_NEAR_S, SHARE_LEAST, TIMES_PEERS, ms};
+use super::rules::{Cause, RTT_NEAR_S, TIMES_PEERS, ms};
 
 /// What tells of rules that hold back some kinds of messages.
 pub(super) const DELAY_RULES: &str = "lctl net_delay_list";
@@ -54,47 +55,43 @@ pub(super) fn slow_kinds<'a>(
 
 /// All of them as one cause: what holds up such requests does so to each of these targets.
 pub(super) fn held_up(all: &[SlowKinds]) -> Option<Cause> {
-    let share = all.iter().map(|k| k.share).sum::<f64>();
-    let worst = all.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
-    let alike = all.iter().filter(|k| k.share >= worst.share / TIMES_PEERS);
-    let targets: BTreeSet<&str> = alike.map(|k| k.target).collect();
-    let targets: Vec<&str> = targets.into_iter().collect();
+    let mut by_target: BTreeMap<&str, SlowTo<'_>> = BTreeMap::new();
+    for k in all {
+        let to = by_target
+            .entry(k.target)
+            .or_insert_with(|| SlowTo::new(k.target));
+        to.add(k.share, k.from);
+    }
+    let alike = Alike::of(by_target.into_values().collect())?;
+    let own = all.iter().filter(|k| k.target == alike.most);
+    let worst = own.max_by(|a, b| a.share.total_cmp(&b.share))?;
     let kinds: Vec<&str> = (worst.opcs.iter())
         .map(|o| opc::name(*o).unwrap_or("an RPC"))
         .collect();
-    let from: BTreeSet<&String> = all.iter().flat_map(|k| k.from).collect();
-    (share >= SHARE_LEAST).then(|| Cause {
-        kind: CauseKind::SlowLink,
-        subject: targets.join(", "),
-        fid: None,
-        share: share.min(1.0),
-        figure: format!(
-            "{}: {} on the way each, {} at least there and back; other requests to {}{} take {} at least{}",
-            kinds.join(", "),
-            ms(worst.way_s),
-            ms(worst.least_s),
-            worst.target,
-            if targets.len() > 1 { ", for one," } else { "" },
-            ms(worst.others_s),
-            match who(from) {
-                Some(who) => format!("; from {who}"),
-                None => String::new(),
-            }
-        ),
-        ceiling: None,
-        change: format!(
-            "see what holds up these requests and no others: `{DELAY_RULES}` at both ends tells of LNet's rules for some kinds of messages or portals"
-        ),
-    })
+    let figure = format!(
+        "{}: {} on the way each, {} at least there and back; other requests to {}{} take {} at least",
+        kinds.join(", "),
+        ms(worst.way_s),
+        ms(worst.least_s),
+        worst.target,
+        if alike.targets.len() > 1 {
+            ", for one,"
+        } else {
+            ""
+        },
+        ms(worst.others_s),
+    );
+    let change = format!(
+        "see what holds up these requests and no others: `{DELAY_RULES}` at both ends tells of LNet's rules for some kinds of messages or portals"
+    );
+    alike.cause(figure, change)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::super::facts::{Facts, Host, OpKind};
     use super::super::links::Link;
-    use super::super::rules::causes;
+    use super::super::rules::{CauseKind, causes};
     use super::super::trial::{Trial, trial};
     use super::super::{Verdict, explain};
     use super::*;
@@ -285,6 +282,37 @@ mod tests {
         let kinds: Vec<_> = named.iter().map(|c| c.kind).collect();
         assert_eq!(kinds, [CauseKind::BusyCore], "{named:?}");
         assert!(named[0].share > 0.7, "{named:?}");
+    }
+
+    /// Of two targets one has hardly any of the time, and another client.
+    #[test]
+    fn only_what_is_named_counts() {
+        let nids = ["a@tcp", "b@tcp"].map(|nid| vec![nid.to_owned()]);
+        let of = |target, share, from| SlowKinds {
+            target,
+            opcs: vec![opc::OST_WRITE],
+            way_s: 0.02,
+            least_s: 0.02,
+            others_s: 0.000_1,
+            share,
+            from,
+        };
+        let all = [
+            of("fs-OST0000", 0.6, &nids[0][..]),
+            of("fs-OST0001", 0.1, &nids[1][..]),
+        ];
+        let c = held_up(&all).unwrap();
+        assert_eq!((c.subject.as_str(), c.share), ("fs-OST0000", 0.6));
+        assert!(c.figure.ends_with("; from a@tcp"), "{c:?}");
+        // Two clients to one target: together they have as much as the other.
+        let all = [
+            of("fs-OST0000", 0.5, &nids[0][..]),
+            of("fs-OST0001", 0.1, &nids[0][..]),
+            of("fs-OST0001", 0.1, &nids[1][..]),
+        ];
+        let c = held_up(&all).unwrap();
+        assert_eq!(c.targets().count(), 2, "{c:?}");
+        assert!((c.share - 0.7).abs() < 1e-9, "{c:?}");
     }
 
     /// A tenth of the time is of each target.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::alike::{Alike, SlowTo};
 use super::clients::{ENOUGH_OF_PATH, View, who};
 use super::facts::{Facts, Path};
 use super::rules::{
@@ -126,37 +127,21 @@ impl SlowLink<'_> {
 }
 
 /// Targets that are all far, while a server is near, each of which has too little of the time to be told alone.
-fn many(links: &[SlowLink]) -> Option<Cause> {
-    let is_far = |l: &&SlowLink| l.share() < SHARE_LEAST && l.ways.iter().all(|w| w.is_far);
-    let far: Vec<&SlowLink> = links.iter().filter(is_far).collect();
-    let most = far.iter().max_by(|a, b| a.share().total_cmp(&b.share()))?;
-    let alike = far
-        .iter()
-        .filter(|l| l.share() >= most.share() / TIMES_PEERS);
-    let alike: Vec<&&SlowLink> = alike.collect();
-    let share = alike.iter().map(|l| l.share()).sum::<f64>();
-    let worst = most.worst()?;
-    let from: BTreeSet<&String> = (alike.iter())
-        .flat_map(|l| l.ways.iter().flat_map(|w| w.from))
-        .collect();
-    let targets: Vec<&str> = alike.iter().map(|l| l.target).collect();
-    (share >= SHARE_LEAST).then(|| Cause {
-        kind: CauseKind::SlowLink,
-        subject: targets.join(", "),
-        fid: None,
-        share: share.min(1.0),
-        figure: format!(
-            "{}; that is {}, for one{}",
-            worst.figure,
-            most.target,
-            match who(from) {
-                Some(who) => format!("; from {who}"),
-                None => String::new(),
-            }
-        ),
-        ceiling: None,
-        change: "measure the way to one of them alone with `lst`".to_owned(),
-    })
+fn many<'a>(links: &[SlowLink<'a>]) -> Option<Cause> {
+    let is_far = |l: &&SlowLink<'a>| l.share() < SHARE_LEAST && l.ways.iter().all(|w| w.is_far);
+    let far: Vec<&SlowLink<'a>> = links.iter().filter(is_far).collect();
+    let of = |l: &&SlowLink<'a>| {
+        let mut to = SlowTo::new(l.target);
+        l.ways.iter().for_each(|w| to.add(w.share, w.from));
+        to
+    };
+    let alike = Alike::of(far.iter().map(of).collect())?;
+    let worst = far.iter().find(|l| l.target == alike.most)?.worst()?;
+    let figure = format!("{}; that is {}, for one", worst.figure, alike.most);
+    alike.cause(
+        figure,
+        "measure the way to one of them alone with `lst`".to_owned(),
+    )
 }
 
 #[cfg(test)]
