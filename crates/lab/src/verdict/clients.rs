@@ -279,13 +279,14 @@ impl View<'_> {
     }
 
     /// Kinds of requests on a path whose least times are believed, with their opcodes and the least time there and back of each, as
-    /// [`View::there`]. Where TCP was not asked, even the quickest of those that carry much may have stood behind others' data.
+    /// [`View::there`]. Where TCP was not asked, even the quickest of those that carry data may have stood behind others' data, and its own
+    /// take long on a slow line.
     pub fn kinds(&self, path: &Path) -> impl Iterator<Item = (u32, &Requests, f64)> {
         let ways = self.paths.iter().zip(&self.trips);
         let of_path = ways.filter(|(p, _)| p.target == path.target);
         of_path.flat_map(|(p, trip)| {
             let is_known =
-                |r: &Requests| r.is_known() && !(r.is_large() && self.f.links.is_empty());
+                |r: &Requests| r.is_known() && !(r.carries_data() && self.f.links.is_empty());
             let known = p.kinds.iter().filter(move |(_, r)| is_known(r));
             known.map(move |(opc, r)| (*opc, r, r.rtt_s.min(trip + r.send_s)))
         })

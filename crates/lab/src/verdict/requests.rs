@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::clients::ENOUGH_OF_PATH;
-use super::facts::{Path, SMALL_BYTES, bytes, rtt, seconds};
+use super::facts::{Path, bytes, rtt, seconds};
 use crate::attribution::{JoinedRpc, Segment};
+
+/// Bytes that a line of 100 Mbit/s carries in a third of a millisecond.
+const PAGE_BYTES: u64 = 4096;
 
 /// How many requests, and where their time went.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -72,9 +75,9 @@ impl Requests {
         self.send_s = self.send_s.min(late.min(rtt(r)));
     }
 
-    /// Whether they carry so much in the mean that their bytes matter on the way.
-    pub(super) fn is_large(&self) -> bool {
-        self.bytes > self.all.count * SMALL_BYTES
+    /// Whether they carry so much in the mean that even the quickest takes longer on a slow line than one without data.
+    pub(super) fn carries_data(&self) -> bool {
+        self.bytes > self.all.count * PAGE_BYTES
     }
 }
 

@@ -231,6 +231,15 @@ mod tests {
         full(vec![ost, mdt()])
     }
 
+    /// A line of 100 Mbit/s takes 5 ms for 64 KiB, and hardly any time for what has no data.
+    #[test]
+    fn a_slow_line_is_no_rule_for_a_kind() {
+        assert!(explain(&writing(64 << 10)).causes.is_empty());
+        assert!(explain(&writing(8 << 10)).causes.is_empty());
+        let first = |bytes| explain(&writing(bytes)).causes.remove(0).kind;
+        assert_eq!(first(4 << 10), CauseKind::SlowLink);
+    }
+
     #[test]
     fn what_holds_up_data_is_told_where_tcp_knows_of_no_queue() {
         let mut f = writing(1 << 20);
