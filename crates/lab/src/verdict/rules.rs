@@ -15,6 +15,7 @@ use super::lock_waits::{lock_ping_pong, lock_wait, own_directories, shared_file}
 use super::resends::resends;
 use super::sharing::OneDirectory;
 use super::slots::{far_window, who_is_far, window};
+use super::slow_kinds::DELAY_RULES;
 use super::slow_links::slow_links;
 
 /// Share of the operations' time below which nobody is accused.
@@ -126,11 +127,19 @@ impl Cause {
         self.subject.split(", ")
     }
 
-    /// Whether another verdict means the same. Of links that are slow together, one may have too few requests to be told there.
+    /// Whether it is of some kinds of messages only.
+    pub(super) fn is_of_kinds(&self) -> bool {
+        self.change.contains(DELAY_RULES)
+    }
+
+    /// Whether another verdict means the same. Of links that are slow together, one may have too few requests to be told there; one that
+    /// is slow for all messages is none that is slow for some kinds.
     pub(super) fn is_same(&self, other: &Cause) -> bool {
         let both_have = || self.targets().any(|t| other.targets().any(|o| o == t));
         match self.kind == other.kind {
-            true if self.kind == CauseKind::SlowLink => both_have(),
+            true if self.kind == CauseKind::SlowLink => {
+                self.is_of_kinds() == other.is_of_kinds() && both_have()
+            }
             is_kind => is_kind && self.subject == other.subject,
         }
     }

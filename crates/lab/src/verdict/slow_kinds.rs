@@ -350,5 +350,9 @@ mod tests {
         let is = |v: &Verdict| super::super::again(v, &first.causes[0]).was;
         assert_eq!(is(&of(&["fs-OST0001"])), super::super::Was::First);
         assert_eq!(is(&of(&["fs-OST0002"])), super::super::Was::Second);
+        // Later the way to one of them is slow for all messages.
+        let mut far = of(&["fs-OST0001"]);
+        far.causes[0].change = "measure the way to fs-OST0001 alone with `lst`".into();
+        assert_eq!(is(&far), super::super::Was::Second);
     }
 }

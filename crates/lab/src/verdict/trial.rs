@@ -17,7 +17,6 @@ use super::lock_waits::GIVE_BACK;
 use super::rules::{Cause, CauseKind, FAR, ms};
 use super::seen::Seen;
 use super::slots::IN_FLIGHT;
-use super::slow_kinds::DELAY_RULES;
 use crate::attribution::Segment;
 
 /// Operations in a window below which nothing is said.
@@ -67,7 +66,7 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
             Trial::Parameter(IN_FLIGHT.to_owned(), value.to_owned())
         }
         // The trial's own requests may be of other kinds.
-        CauseKind::SlowLink if cause.change.contains(DELAY_RULES) => Trial::LookAgain,
+        CauseKind::SlowLink if cause.is_of_kinds() => Trial::LookAgain,
         CauseKind::Window | CauseKind::SlowStorage | CauseKind::SlowLink => Trial::Probe,
         CauseKind::RouterBuffers => {
             let more = cause.change.split_whitespace().find_map(|w| w.parse().ok());
