@@ -8,6 +8,7 @@ pub mod collect;
 pub mod entry;
 pub mod experiment;
 pub mod load;
+pub mod process_stat;
 pub mod report;
 pub mod stats;
 pub mod study;

@@ -5,6 +5,7 @@ use super::{Duration, Ending, Failed, Meeting};
 use crate::clock::now;
 use crate::load::ending::FORCE_AFTER;
 use crate::load::pulse::Process;
+use crate::process_stat::ProcessStat;
 use parking_lot::Mutex;
 use std::fs;
 use std::io::{self, Write};
@@ -109,13 +110,10 @@ impl Running {
         })
     }
 
-    /// It was stopped, as by SIGSTOP.
+    /// It was stopped, as by SIGSTOP, or a debugger holds it.
     fn is_stopped(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.lock().id()));
-        stat.is_ok_and(|stat| {
-            let after_name = stat.rsplit_once(") ").map_or("", |(_, after)| after);
-            after_name.starts_with(['T', 't'])
-        })
+        let stat = ProcessStat::of(self.child.lock().id());
+        stat.is_ok_and(|stat| matches!(stat.state, 'T' | 't'))
     }
 
     /// What stands still hears nothing, and would stay: it ends by force.
