@@ -2,7 +2,7 @@
 //!
 //! A plan is a function of the experiment and its seed. It is written once, and a resumed run goes by what was written.
 
-use super::spec::{Ab, MAX_POINTS, MAX_STEPS, OneOrMany, Order, Spec, SpecError, applies};
+use super::spec::{MAX_POINTS, MAX_STEPS, OneOrMany, Order, Spec, SpecError, applies};
 use super::template::fill;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -106,12 +106,15 @@ impl Plan {
                 )));
             }
         }
-        let again = spec.ab.as_ref().is_some_and(|ab| ab.noise_floor);
-        let rounds = (1 + u32::from(again)) * spec.run.repeats + spec.run.warmup;
-        if points.len() * rounds as usize > MAX_STEPS {
+        if count(spec, &points) > MAX_STEPS {
+            let again = match points.iter().filter(|p| is_again(spec, p)).count() {
+                0 => String::new(),
+                again => format!(", and {again} of them twice in each repeat"),
+            };
             return Err(SpecError::Wrong(format!(
-                "{} points, each in {rounds} rounds: more than {MAX_STEPS} steps; take values out, or measure each less often",
-                points.len()
+                "{} points, each in {} rounds{again}: more than {MAX_STEPS} steps; take values out, or measure each less often",
+                points.len(),
+                spec.run.repeats + spec.run.warmup
             )));
         }
         let steps = steps(spec, &points);
@@ -264,6 +267,13 @@ fn fnv1a(bytes: &[u8]) -> u64 {
     })
 }
 
+/// How many [`steps`] there are.
+fn count(spec: &Spec, points: &[Point]) -> usize {
+    let again = points.iter().filter(|p| is_again(spec, p)).count();
+    let (repeats, warmup) = (spec.run.repeats as usize, spec.run.warmup as usize);
+    (points.len() + again) * repeats + points.len() * warmup
+}
+
 fn steps(spec: &Spec, points: &[Point]) -> Vec<Step> {
     let mut rng = ChaCha8Rng::seed_from_u64(spec.run.seed);
     let mut out = vec![];
@@ -276,7 +286,7 @@ fn steps(spec: &Spec, points: &[Point]) -> Vec<Step> {
                     rep,
                     kind,
                 };
-                let again = kind == StepKind::Measure && is_a(spec, spec.ab.as_ref(), p);
+                let again = kind == StepKind::Measure && is_again(spec, p);
                 std::iter::once(step(kind)).chain(again.then(|| step(StepKind::Again)))
             })
             .collect();
@@ -300,9 +310,9 @@ fn steps(spec: &Spec, points: &[Point]) -> Vec<Step> {
     out
 }
 
-/// Whether a point is on the A side of an A/B whose noise floor is measured.
-fn is_a(spec: &Spec, ab: Option<&Ab>, p: &Point) -> bool {
-    ab.is_some_and(|ab| {
+/// Whether a point is on the A side of an A/B whose noise floor is measured: each repeat measures it twice.
+fn is_again(spec: &Spec, p: &Point) -> bool {
+    spec.ab.as_ref().is_some_and(|ab| {
         let OneOrMany(values) = &spec.parameters[&ab.parameter];
         ab.noise_floor && p.param(&ab.parameter) == Some(&values[0])
     })
@@ -325,6 +335,23 @@ mod tests {
             .to_string();
         let told = "1001 points, each in 1000 rounds: more than 1000000 steps";
         assert!(why.starts_with(told), "{why}");
+        let ab = text.replace("[run]", "b=['p','q']\n[ab]\nparameter='b'\n[run]\nwarmup=2");
+        let why = Plan::of(&load(&ab, None).unwrap()).unwrap_err();
+        let told = "2002 points, each in 1002 rounds, and 1001 of them twice in each repeat: ";
+        assert!(why.to_string().starts_with(told), "{why}");
+    }
+
+    #[test]
+    fn steps_are_counted_as_they_are_made() {
+        for (root, run) in [
+            ("", ""),
+            ("", "warmup=2"),
+            ("[ab]\nparameter='b'", "warmup=2"),
+            ("[ab]\nparameter='b'\nnoise_floor=false", "warmup=1"),
+        ] {
+            let p = plan(&text(root, run));
+            assert_eq!(count(&p.spec, &p.points), p.steps.len(), "{root} {run}");
+        }
     }
 
     fn plan(text: &str) -> Plan {
