@@ -743,6 +743,9 @@ mod tests {
             let said = refused(&text);
             assert!(said.starts_with(says), "{given}: {said}");
         }
+        let large = SMALL.replace("[run]", "[run]\nseed = 99999999999999999999");
+        let told = "a whole number is from -9223372036854775808 to 9223372036854775807, and this one is not";
+        assert!(refused(&large).ends_with(told), "{}", refused(&large));
         let more = |end: &str| refused(&format!("{SMALL}\n{end}"));
         assert_eq!(
             more("[needs]\nfree_mib = -1"),
