@@ -49,6 +49,15 @@ fn all_four_run_without_a_mount() {
             assert!(printed.text().contains("api                 : CORAL"));
         }
     }
+    let none = Run {
+        library: Some(Library::of(fs.clone())),
+        ..Run::new("mib", &["-t", "/none", "-l", "1"], Out::silent())
+    };
+    let said = run(none).expect_err("refused").to_string();
+    assert!(
+        said.starts_with("Could not statfs /none: ") && said.contains("make it, or give another"),
+        "{said}"
+    );
     // Its stopwatches have no room.
     let words = "-N 2 -F -w -o /lab/own --coral-fs 127.0.0.1@tcp:/fs --coral-stopwatches /dev/full";
     let dir = common::place();

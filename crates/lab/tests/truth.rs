@@ -334,6 +334,10 @@ fn mib_says_what_reads_beyond_the_end_cost() {
     assert_eq!(printed.lines().count(), 1);
     good(&dir, "mib --np 2 -F -t DIR -s 4k -l 100 -R -b4k -r");
     assert!(walk(dir.path()).is_empty(), "-r removes what was read");
+    let (record, _) = good(&dir, "mib --np 2 -F -t DIR -s 4k -l 10 -W -r");
+    let told = "-r removes files when they have been read: with -W they stay";
+    assert_eq!(record["notes"], serde_json::json!([told]));
+    assert_eq!(walk(dir.path()).len(), 2);
 }
 
 #[test]

@@ -41,7 +41,7 @@ usage: mib -t <test_dir> [options]
     -n              remove files that are there
     -p <base>       times of all calls to <base>.write and <base>.read
     -P              progress
-    -r              remove the files at the end
+    -r              remove the files when they have been read; with -W they stay
     -R              only read
     -s <size>       bytes of a call, with k or m [512k]
     -S              sign on

@@ -7,7 +7,7 @@ use crate::load::clock::{seconds, wall_s};
 use crate::load::meter::{Latency, Meter};
 use crate::load::random::Rand;
 use crate::load::ranks::Rank;
-use crate::load::record::{Phase, RankPhase};
+use crate::load::record::{Phase, RankPhase, Record};
 use crate::load::storage::{Buffer, How, OpenFile};
 use crate::load::text::ctime;
 use std::fs::File;
@@ -48,6 +48,10 @@ pub(super) fn run(o: &Options, rank: &mut Rank<'_>) -> Result<u8, Failed> {
     if o.environment && rank.is_first() {
         rank.out.print(o.shown(rank.size));
     }
+    if let Some(record) = rank.record.as_mut().filter(|_| o.remove && o.write_only) {
+        let text = "-r removes files when they have been read: with -W they stay";
+        note(record, text.to_owned());
+    }
     let zero = rank.clock.now();
     let mut rates = [0.0; 2];
     if !o.read_only {
@@ -83,6 +87,12 @@ fn absent(why: io::Error) -> io::Error {
         ),
         _ => why,
     }
+}
+
+/// What needs a word, on standard error and in the record.
+fn note(record: &mut Record, text: String) {
+    eprintln!("mib: note: {text}");
+    record.notes.push(text);
 }
 
 /// `-I`.
@@ -405,11 +415,10 @@ impl<'t, 'r> Task<'t, 'r> {
             .insert("short_transfers".to_owned(), short.into());
         if short > 0 && !self.write {
             let right = phase.bytes_per_s / MIB;
-            let note = format!(
+            let text = format!(
                 "{short} reads found the end of a file; up to the last full read the rate is {right:.2} MiB/s, printed is {rate:.2}"
             );
-            eprintln!("mib: note: {note}");
-            record.notes.push(note);
+            note(record, text);
         }
         record.push(phase);
         Ok(())

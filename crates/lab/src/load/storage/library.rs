@@ -137,7 +137,9 @@ impl Storage for Library {
             .collect())
     }
 
-    fn space(&self, _: &str) -> io::Result<Space> {
+    fn space(&self, path: &str) -> io::Result<Space> {
+        // As statfs(2), which asks a path that is there.
+        self.fs().stat(path)?;
         let s = self.fs().statfs()?;
         Ok(Space {
             block_bytes: u64::from(s.bsize),
