@@ -3,6 +3,7 @@
 use super::sampler::{Reading, Source};
 use crate::experiment::find_program;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,7 +26,12 @@ pub struct Host {
     by_name: BTreeMap<String, f64>,
     at: Option<std::time::Instant>,
     rtt: bool,
+    /// All threads of the machine are seen, and not those of one PID namespace alone.
+    sees_machine: bool,
 }
+
+/// Inode of the PID namespace that Linux begins with (include/linux/proc_ns.h).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 
 impl Host {
     /// Of /proc; `rtt`: also asks ss(8), where it is installed, for the round trips of TCP connections.
@@ -41,6 +47,8 @@ impl Host {
             by_name: BTreeMap::new(),
             at: None,
             rtt,
+            sees_machine: std::fs::metadata(proc.join("self/ns/pid"))
+                .is_ok_and(|m| m.ino() == FIRST_PID_NAMESPACE),
         }
     }
 
@@ -390,7 +398,14 @@ impl Source for Host {
         if text.is_empty() {
             return vec![];
         }
-        vec![format!("CPU time by thread name: {}", text.join(", "))]
+        let all = match self.sees_machine {
+            true => "of this machine",
+            false => "in the PID namespace of the laboratory",
+        };
+        vec![format!(
+            "CPU time by thread name, of all programs {all}, also of those that are not of the run: {}",
+            text.join(", ")
+        )]
     }
 }
 
@@ -533,8 +548,12 @@ mod tests {
         );
         assert_eq!(
             h.notes(),
-            ["CPU time by thread name: a) busy 0.50 s, new 0.10 s"]
+            [
+                "CPU time by thread name, of all programs in the PID namespace of the laboratory, also of those that are not of the run: a) busy 0.50 s, new 0.10 s"
+            ]
         );
+        h.sees_machine = true;
+        assert!(h.notes()[0].contains("of all programs of this machine, also"));
     }
 
     #[test]
