@@ -66,6 +66,7 @@ impl Cause {
                 CauseKind::SlowStorage => s == Segment::Storage,
                 CauseKind::SlowLink => WAY.contains(&s),
                 CauseKind::Window => s == Segment::ClientQueue,
+                CauseKind::NoAnswer => [Segment::Resend, Segment::Connection].contains(&s),
                 CauseKind::Resends => s == Segment::Resend,
                 CauseKind::Credits => s == Segment::Credit,
                 _ => true,

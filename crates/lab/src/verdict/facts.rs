@@ -13,6 +13,7 @@ use super::links::Link;
 use super::paging::Paging;
 use super::queue::Queued;
 use super::requests::Requests;
+use super::resends::{Silence, silences};
 use super::sharing::{
     Asked, Contended, LockWaits, OneDirectory, Shared, asked, contended, lock_waits, one_directory,
     shared,
@@ -273,6 +274,8 @@ pub struct Facts {
     pub links: Vec<Link>,
     /// What had not ended.
     pub going: Option<Going>,
+    /// Targets that answered nobody for a time.
+    pub silences: Vec<Silence>,
     /// What waits for slots in a queue that moves.
     pub queued: Option<Queued>,
     /// Seconds since an operation ended, on whichever client; infinite: none has.
@@ -378,6 +381,7 @@ impl Facts {
         let known = Known::of(j, &ops);
         let together = paths(j, (from, to), &known, |r| counts(r).then_some(0));
         f.paths = together.into_values().collect();
+        f.silences = silences(j, (from, to), counts);
         f.clients = clients(j, &ops, &f.paths, |group| {
             paths(j, (from, to), &known, |r| {
                 counts(r).then(|| group(r.client)).flatten()

@@ -56,6 +56,7 @@ pub use paging::{Paging, PagingWatch};
 pub use queue::Queued;
 pub use requests::{Requests, Spent};
 pub use rules::{Cause, CauseKind};
+pub use resends::Silence;
 pub use seen::{Granted, Judged, Seen};
 pub use sharing::{Asked, Contended, LockWaits, OneDirectory, Shared};
 pub use time::{Earlier, Span};

@@ -1,29 +1,151 @@
-//! A cause that is lost messages: requests that nothing answered, so that they were sent again.
+//! Requests that nothing answered, so that they were sent again: causes that are a target which answered nobody for a time, as one
+//! whose process stood still, and messages that were lost.
 
-use super::facts::{Facts, Path};
+use std::collections::BTreeMap;
+
+use super::facts::{Facts, Path, seconds};
 use super::rules::{Cause, CauseKind, SHARE_LEAST, TIMES_PEERS, ms};
-use crate::attribution::Segment;
+use crate::attribution::{Joined, JoinedRpc, Segment};
 
-/// Operations wait for requests to be sent again.
+/// A time in which a target answers nobody is told from here on, nanoseconds: a message may take long, and the next one too.
+const SILENT_NS: i64 = 1_000_000_000;
+
+/// A target that answered nobody for a time, so that requests to it were sent again.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Silence {
+    /// The target.
+    pub target: String,
+    /// Requests that were sent again for that.
+    pub requests: u64,
+    /// Seconds of these from the first sending to the last, without waits for a connection, all together.
+    pub resend_s: f64,
+    /// The longest time without any answer, seconds.
+    pub longest_s: f64,
+}
+
+/// Of the RPCs of clients that count, and of the window `from` to `to`.
+pub(super) fn silences(
+    j: &Joined,
+    (from, to): (i64, i64),
+    counts: impl Fn(&JoinedRpc) -> bool,
+) -> Vec<Silence> {
+    let again = |r: &&JoinedRpc| r.rpc.attempts > 1 && counts(r) && r.rpc.span.1 > from;
+    let mut all: BTreeMap<usize, Silence> = BTreeMap::new();
+    for r in j.rpcs.iter().filter(again).filter(|r| r.rpc.span.0 < to) {
+        if let Some(quiet_ns) = quiet(j, r) {
+            let s = all.entry(r.target).or_default();
+            s.target.clone_from(&j.names[r.target]);
+            s.requests += 1;
+            s.resend_s += seconds(resend_parts(r).map(|p| p.ns()).sum());
+            s.longest_s = s.longest_s.max(seconds(quiet_ns));
+        }
+    }
+    all.into_values().collect()
+}
+
+fn resend_parts(r: &JoinedRpc) -> impl Iterator<Item = &crate::attribution::Part> {
+    r.parts.iter().filter(|p| p.segment == Segment::Resend)
+}
+
+/// How long its target answered nobody between its first sending and its last, nanoseconds. None: it answered others, or nothing tells
+/// that it did not: nobody else wanted an answer for most of that time, and there was a connection for all of it.
+fn quiet(j: &Joined, r: &JoinedRpc) -> Option<i64> {
+    let (first, last) = (resend_parts(r).map(|p| p.from).min()?, r.rpc.sending);
+    if last - first < SILENT_NS {
+        return None;
+    }
+    let same = |o: &&JoinedRpc| o.target == r.target && !std::ptr::eq(*o, r);
+    let answers = j.rpcs.iter().filter(same).map(|o| o.rpc.reply);
+    let mut at: Vec<i64> = answers.filter(|at| (first..last).contains(at)).collect();
+    at.extend([first, last]);
+    at.sort_unstable();
+    let longest = at.windows(2).max_by_key(|w| w[1] - w[0])?;
+    let (from, to) = (longest[0], longest[1]);
+    let within = |a: i64, b: i64| (b.min(to) - a.max(from)).max(0);
+    let half = (to - from) / 2;
+    let is_asked = |o: &JoinedRpc| within(o.rpc.span.0, o.rpc.reply) >= half;
+    let connecting = (r.rpc.waits.iter()).filter(|w| w.0 == coral_stopwatch::Wait::Connection);
+    let connecting: i64 = connecting.map(|w| within(w.1, w.2)).sum();
+    let is_silent = to - from >= SILENT_NS.max((last - first) / 2);
+    let is_wanted = connecting >= SILENT_NS || j.rpcs.iter().filter(same).any(is_asked);
+    (is_silent && is_wanted).then_some(to - from)
+}
+
+/// Of the seconds from the first sending to the last of requests to a target, the part in which it answered nobody, 0 to 1.
+fn silent_part(f: &Facts, target: &str) -> f64 {
+    let of = |p: &&Path| p.target == target;
+    let all_s = f.paths.iter().find(of).map_or(0.0, resend_s);
+    let silent = f.silences.iter().find(|s| s.target == target);
+    silent.map_or(0.0, |s| (s.resend_s / all_s.max(1e-12)).min(1.0))
+}
+
+fn resend_s(p: &Path) -> f64 {
+    p.seconds.get(&Segment::Resend).copied().unwrap_or(0.0)
+}
+
+/// Targets answered nobody: their requests were sent again, and waited for a connection to their servers.
+pub(super) fn no_answer(f: &Facts) -> Option<Cause> {
+    let path = |target: &str| f.paths.iter().find(|p| p.target == target);
+    let resent =
+        |s: &Silence| f.share(Segment::Resend, Some(&s.target)) * silent_part(f, &s.target);
+    let is_peer = |p: &Path| {
+        let mut silent = f.silences.iter().filter_map(|s| path(&s.target));
+        silent.any(|s| s.target == p.target || (s.peer == p.peer && !p.peer.is_empty()))
+    };
+    let waited = f.paths.iter().filter(|p| is_peer(p));
+    let waited = waited.map(|p| f.share(Segment::Connection, Some(&p.target)));
+    let share = waited.sum::<f64>() + f.silences.iter().map(resent).sum::<f64>();
+    let names: Vec<&str> = f.silences.iter().map(|s| s.target.as_str()).collect();
+    let requests: u64 = f.silences.iter().map(|s| s.requests).sum();
+    let rpcs: u64 = (names.iter().filter_map(|t| path(t))).map(|p| p.rpcs).sum();
+    let longest_s = f.silences.iter().map(|s| s.longest_s).fold(0.0, f64::max);
+    let were = if requests == 1 { "was" } else { "were" };
+    (share >= SHARE_LEAST && requests > 0).then(|| Cause {
+        kind: CauseKind::NoAnswer,
+        subject: names.join(", "),
+        fid: None,
+        share: share.min(1.0),
+        figure: format!(
+            "nobody had an answer for {}; {requests} of {rpcs} requests {were} sent again after that, or waited for a new connection",
+            ms(longest_s)
+        ),
+        ceiling: None,
+        change: format!(
+            "see what the server of {} did then, in its log and on its machine: a process that is stopped, or has no memory, answers nobody, and so does one whose network is cut",
+            names.join(", ")
+        ),
+    })
+}
+
+/// Operations wait for requests to be sent again, while others are answered.
 pub(super) fn resends(f: &Facts) -> Option<Cause> {
-    let share = f.share(Segment::Resend, None);
-    let waited = |p: &Path| p.seconds.get(&Segment::Resend).copied().unwrap_or(0.0);
+    let lost = |p: &Path| 1.0 - silent_part(f, &p.target);
+    let share: f64 = (f.paths.iter())
+        .map(|p| f.share(Segment::Resend, Some(&p.target)) * lost(p))
+        .sum();
+    let resent = |p: &Path| {
+        let silent = f.silences.iter().filter(|s| s.target == p.target);
+        p.resent - silent.map(|s| s.requests).sum::<u64>().min(p.resent)
+    };
+    let waited = |p: &Path| resend_s(p) * lost(p);
     let most = f.paths.iter().map(waited).fold(0.0, f64::max);
-    let alike = |p: &&Path| p.resent > 0 && waited(p) >= most / TIMES_PEERS;
+    let alike = |p: &&Path| resent(p) > 0 && waited(p) >= most / TIMES_PEERS;
     let mut all: Vec<&Path> = f.paths.iter().filter(alike).collect();
     all.sort_by(|a, b| a.target.cmp(&b.target));
     let names: Vec<&str> = all.iter().map(|p| p.target.as_str()).collect();
-    let sum = |of: fn(&Path) -> u64| all.iter().map(|p| of(p)).sum::<u64>();
-    let (resent, rpcs) = (sum(|p| p.resent), sum(|p| p.rpcs));
+    let (again, rpcs) = (
+        all.iter().map(|p| resent(p)).sum::<u64>(),
+        all.iter().map(|p| p.rpcs).sum::<u64>(),
+    );
     let seconds: f64 = all.iter().map(|p| waited(p)).sum();
-    (share >= SHARE_LEAST && resent > 0).then(|| Cause {
+    (share >= SHARE_LEAST && again > 0).then(|| Cause {
         kind: CauseKind::Resends,
         subject: names.join(", "),
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "{resent} of {rpcs} requests were sent more than once, {} later each: a message or its answer was lost, or the server had asked to be asked again",
-            ms(seconds / resent as f64)
+            "{again} of {rpcs} requests were sent more than once, {} later each: a message or its answer was lost, or the server had asked to be asked again",
+            ms(seconds / again as f64)
         ),
         ceiling: None,
         change: "see where messages are lost: `lnetctl stats show` at both ends counts what was dropped, `lctl net_drop_list` tells of rules that drop them, `lctl ping NID` tries the way".to_owned(),
@@ -32,9 +154,14 @@ pub(super) fn resends(f: &Facts) -> Option<Cause> {
 
 #[cfg(test)]
 mod tests {
+    use coral_stopwatch::{Dump, Op, Rpc, Wait};
+    use coral_wire::opc;
+
     use super::super::facts::OpKind;
     use super::super::rules::causes;
+    use super::super::seen::Seen;
     use super::*;
+    use crate::attribution::rpc_of;
 
     /// Two of a hundred requests wait so long before they are sent again.
     fn lost(each_s: f64) -> Facts {
@@ -70,5 +197,83 @@ mod tests {
         assert!(c.share > 0.9);
         let few = causes(&lost(0.01));
         assert!(few.iter().all(|c| c.kind != CauseKind::Resends), "{few:?}");
+    }
+
+    const MS: i64 = 1_000_000;
+
+    /// Writes of 10 ms for 5 s. In the middle of them two are sent at once and once more 11 s later: the second of them so many
+    /// milliseconds after the first. Another request is answered every `others_ms` meanwhile; before the last sending the second one
+    /// waits for a connection for as long as is said.
+    fn causes_of(two: bool, others_ms: Option<i64>, connection_ms: i64) -> Vec<CauseKind> {
+        let one = |n: i64, from: i64, to: i64| {
+            let op = Op {
+                id: n as u64 + 1,
+                op: "WRITE".into(),
+                fid: (1, 1, 0),
+                span: (from * MS, to * MS),
+                run_ns: 0,
+                waits: vec![],
+            };
+            let rpc = Rpc {
+                op: op.id,
+                ..rpc_of(opc::OST_WRITE, n as u64 + 1, op.span)
+            };
+            (op, rpc)
+        };
+        let again = |n: i64, from: i64| {
+            let (op, mut rpc) = one(n, from, 14_010);
+            (rpc.attempts, rpc.sending, rpc.sent) = (2, 14_000 * MS, 14_000 * MS);
+            if connection_ms > 0 {
+                let waited = (14_000 - connection_ms) * MS;
+                rpc.waits = vec![(Wait::Connection, waited, 14_000 * MS)];
+            }
+            (op, rpc)
+        };
+        let mut all: Vec<(Op, Rpc)> = (0..300).map(|n| one(n, 10 * n, 10 * n + 10)).collect();
+        all.extend((300..500).map(|n| one(n, 11_020 + 10 * n, 11_030 + 10 * n)));
+        all.push(again(1000, 3_000));
+        all.extend(two.then(|| again(1001, 3_001)));
+        if let Some(every) = others_ms {
+            let count = 11_000 / every;
+            all.extend((0..count).map(|i| one(2000 + i, 3_002 + i * every, 3_003 + i * every)));
+        }
+        let (ops, rpcs) = all.into_iter().unzip();
+        let seen = Seen {
+            dumps: vec![Dump {
+                clock: "c".into(),
+                nids: vec![1],
+                names: vec!["c@tcp".into()],
+                now: 20_000 * MS,
+                ops,
+                rpcs,
+                ..Dump::default()
+            }],
+            ..Seen::default()
+        };
+        let f = seen.facts(&seen.joined());
+        let named = causes(&f).into_iter();
+        let of = |c: &Cause| [CauseKind::NoAnswer, CauseKind::Resends].contains(&c.kind);
+        let named: Vec<Cause> = named.filter(of).collect();
+        for c in &named {
+            assert_eq!(c.subject, "fs-OST0000", "{c:?}");
+            assert!(c.share > 0.6, "{c:?}");
+            if c.kind == CauseKind::NoAnswer {
+                let told = "nobody had an answer for 11.00 s; ";
+                assert!(c.figure.starts_with(told), "{c:?}");
+            }
+        }
+        named.into_iter().map(|c| c.kind).collect()
+    }
+
+    #[test]
+    fn a_target_that_answers_nobody_has_lost_no_messages() {
+        use CauseKind::{NoAnswer, Resends};
+        assert_eq!(causes_of(true, None, 0), [NoAnswer]);
+        assert_eq!(causes_of(false, None, 6_000), [NoAnswer]);
+        // Others are answered, or nobody else has asked it.
+        assert_eq!(causes_of(true, Some(100), 0), [Resends]);
+        assert_eq!(causes_of(true, Some(100), 500), [Resends]);
+        assert_eq!(causes_of(false, None, 0), [Resends]);
+        assert_eq!(causes_of(false, None, 5), [Resends]);
     }
 }

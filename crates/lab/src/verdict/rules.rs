@@ -12,7 +12,7 @@ use super::far::{carry_little, far_least};
 use super::hosts::{hosts, is_full};
 use super::links::saturated;
 use super::lock_waits::{lock_ping_pong, lock_wait, own_directories, shared_file};
-use super::resends::resends;
+use super::resends::{no_answer, resends};
 use super::sharing::OneDirectory;
 use super::slots::{far_window, who_is_far, window};
 use super::slow_kinds::DELAY_RULES;
@@ -63,6 +63,8 @@ pub enum CauseKind {
     LockWait,
     /// One core has no room.
     BusyCore,
+    /// A target answers nobody for a time.
+    NoAnswer,
     /// Requests are sent again.
     Resends,
     /// Messages wait for a credit of their peer.
@@ -91,6 +93,7 @@ impl CauseKind {
             CauseKind::LockPingPong => "lock ping-pong",
             CauseKind::LockWait => "lock wait",
             CauseKind::BusyCore => "busy core",
+            CauseKind::NoAnswer => "no answer",
             CauseKind::Resends => "lost messages",
             CauseKind::Credits => "LNet credits",
             CauseKind::RouterBuffers => "router buffers",
@@ -185,6 +188,7 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     out.extend(hosts);
     out.extend(storage.into_iter().map(|s| s.cause));
     out.extend(full);
+    out.extend(no_answer(f));
     out.extend(resends(f));
     out.extend(grants(f));
     out.extend(cold_cache(f));

@@ -78,7 +78,8 @@ pub fn trial(v: &Verdict) -> Option<Trial> {
         CauseKind::LockWait => Trial::LookAgain,
         CauseKind::BusyCore => Trial::WatchThreads,
         CauseKind::Swap => Trial::ClearCache,
-        CauseKind::Resends
+        CauseKind::NoAnswer
+        | CauseKind::Resends
         | CauseKind::Credits
         | CauseKind::Grants
         | CauseKind::ColdCache
@@ -675,6 +676,7 @@ mod tests {
             SlowLink,
             LockPingPong,
             LockWait,
+            NoAnswer,
             Resends,
             Credits,
             BusyCore,
