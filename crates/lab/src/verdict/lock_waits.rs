@@ -93,6 +93,9 @@ pub(super) fn shared_file(f: &Facts) -> Option<Cause> {
 /// What has a client give back the locks that it does not use, on its mount.
 pub(super) const GIVE_BACK: &str = "lctl set_param ldlm.namespaces.*.lru_size=clear";
 
+/// What is to do where who has the lock may not have been asked.
+const NAME_ALL: &str = "name the servers and the other mounts too, so that who has the lock is known: `coral explain MOUNT DIR`";
+
 /// What is named, with its figure and the change.
 type Told = (String, String, String);
 
@@ -186,7 +189,11 @@ fn too_few(f: &Facts, locks: &[&Asked], sizes: &[&Asked]) -> Told {
     );
     let change =
         "have fewer operations at once on one file or directory: give each program one of its own";
-    (target.clone(), figure, change.to_owned())
+    let change = match f.lock_waits.not_all_asked {
+        true => format!("{NAME_ALL}; where nobody else has it, {change}"),
+        false => change.to_owned(),
+    };
+    (target.clone(), figure, change)
 }
 
 /// Who waited, how often and how long.
@@ -286,6 +293,7 @@ mod tests {
                 waits: 100,
                 seconds: 0.95,
                 target: "fs-MDT0000".into(),
+                not_all_asked: false,
             },
             ..Facts::default()
         }
@@ -348,6 +356,25 @@ mod tests {
             of(&[("near@tcp", 90, 0.02), ("far@tcp", 1, 0.02)]).0,
             "fs-MDT0000"
         );
+    }
+
+    #[test]
+    fn who_may_have_the_lock_and_was_not_asked_is_to_be_named() {
+        let mut f = waits(&[("near@tcp", 90, 0.02)]);
+        let whole = first(&f).change;
+        assert!(
+            whole.starts_with("have fewer operations at once"),
+            "{whole}"
+        );
+        f.lock_waits.not_all_asked = true;
+        let change = first(&f).change;
+        let told = "name the servers and the other mounts too, so that who has the lock is known: `coral explain MOUNT DIR`; where nobody else has it, have fewer";
+        assert!(change.starts_with(told), "{change}");
+        let known = first(&Facts {
+            lock_waits: f.lock_waits,
+            ..waits(&[("far@tcp", 90, 0.02)])
+        });
+        assert!(known.change.starts_with("use the files where"), "{known:?}");
     }
 
     /// stat of files that a far client writes: it keeps its locks.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use coral_stopwatch::Dump;
+use coral_wire::nid::Nid;
 use coral_wire::opc;
 
 use super::facts::{Facts, Host, RouterBuffers, is_ost};
@@ -152,6 +153,7 @@ impl Seen {
         f.hosts = self.hosts.clone();
         f.links = links(&self.tcp);
         f.going = going(&self.dumps);
+        f.lock_waits.not_all_asked = !self.has_all_at(&f);
         f.queued = queued(&self.dumps);
         f.quiet_s = quiet(&self.dumps);
         f.earlier = self.earlier.unwrap_or_default();
@@ -185,6 +187,23 @@ impl Seen {
 }
 
 impl Seen {
+    /// Whether the server of the target with most waits for locks was asked, and all whom servers have served.
+    fn has_all_at(&self, f: &Facts) -> bool {
+        let path = f.paths.iter().find(|p| p.target == f.lock_waits.target);
+        let nids = |d: &Dump| {
+            d.nids
+                .iter()
+                .map(|n| Nid(*n).to_string())
+                .collect::<Vec<_>>()
+        };
+        let names: BTreeSet<String> = (self.dumps.iter())
+            .flat_map(|d| nids(d).into_iter().chain(d.names.clone()))
+            .collect();
+        let asked: BTreeSet<u64> = self.dumps.iter().flat_map(|d| d.nids.clone()).collect();
+        let mut served = self.dumps.iter().flat_map(|d| &d.served);
+        path.is_some_and(|p| names.contains(&p.peer)) && served.all(|s| asked.contains(&s.client))
+    }
+
     /// Seconds of operations at targets whose servers were asked, and have no record of requests that ended before their oldest one.
     fn forgotten_s(&self, joined: &Joined, f: &Facts) -> f64 {
         if !self.dumps.iter().any(|d| is_lossy(d) && tells(d)) {

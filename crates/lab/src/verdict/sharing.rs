@@ -78,6 +78,8 @@ pub struct LockWaits {
     pub seconds: f64,
     /// The target at which most of these were.
     pub target: String,
+    /// Its server was not asked, or not all whom servers have served.
+    pub not_all_asked: bool,
 }
 
 /// A client, and a directory in which it works.
@@ -314,6 +316,7 @@ mod tests {
             waits: 2,
             seconds: 45e-9,
             target: "fs-OST0001".into(),
+            not_all_asked: false,
         };
         assert_eq!(f.lock_waits, waits);
         let times = |times| Asked {
