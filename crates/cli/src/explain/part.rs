@@ -26,7 +26,7 @@ impl Part {
         }
         let count = |seen: &Seen| seen.dumps.iter().map(|d| d.ops.len()).sum::<usize>();
         let of_file = count(&seen);
-        let (whole, _, _) = seen.recent(f64::INFINITY);
+        let begun = seen.first_begun().unwrap_or_default();
         let all = seen.of_file();
         let (last, _, _) = all.recent(RECENT_S);
         let judged = count(&last);
@@ -40,7 +40,7 @@ impl Part {
         };
         let (first, ended) = spans(&last);
         let part = Part {
-            begins_s: (first - spans(&whole).0) as f64 / 1e9,
+            begins_s: (first - begun) as f64 / 1e9,
             seconds: (ended - first) as f64 / 1e9,
             judged,
             left_out: of_file - judged,
@@ -71,7 +71,7 @@ impl fmt::Display for Part {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coral_stopwatch::{Dump, Op};
+    use coral_stopwatch::{Dump, Kind, Op, Passage};
 
     /// A client with operations of 5 ms every 10 ms in these times, seconds.
     fn seen(times: &[(f64, f64)]) -> Seen {
@@ -138,5 +138,27 @@ mod tests {
             (700, None),
             "it was chosen already"
         );
+    }
+
+    /// A router has forgotten what it forwarded in the first 39 s.
+    #[test]
+    fn a_part_begins_after_the_first_of_the_file_also_where_records_are_lost() {
+        let mut seen = seen(&[(1.0, 61.0)]);
+        let at = 40_000_000_000;
+        seen.dumps[0].lost = 1;
+        seen.dumps[0].passages = vec![Passage {
+            from: 1,
+            to: 2,
+            kind: Kind::Put,
+            portal: 0,
+            mbits: 0,
+            bytes: 1,
+            arrived: at,
+            admitted: at,
+            whole: at,
+            passed: at,
+        }];
+        let part = Part::last(seen).1.unwrap();
+        assert_eq!((part.begins_s, part.judged), (50.0, 1000));
     }
 }

@@ -213,6 +213,11 @@ impl Seen {
         self.dumps.iter().flat_map(|d| &d.ops).map(|o| o.span)
     }
 
+    /// When the first operation began of which anybody has told, on the clock to which [`Self::recent`] sets all.
+    pub fn first_begun(&self) -> Option<i64> {
+        self.on_one_clock().op_spans().map(|s| s.0).min()
+    }
+
     /// Operations of the last `seconds` of the load: before the last of them ended, whenever that was. Also how many seconds that are,
     /// and how long ago it ended.
     ///
