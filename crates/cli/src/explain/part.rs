@@ -15,6 +15,8 @@ pub(super) struct Part {
     /// Operations that are judged, and those of the file that are not.
     judged: usize,
     left_out: usize,
+    /// Those of the latter that came long after the load, and seconds from its end to the first of them.
+    after: (u64, f64),
 }
 
 impl Part {
@@ -44,6 +46,7 @@ impl Part {
             seconds: (ended - first) as f64 / 1e9,
             judged,
             left_out: of_file - judged,
+            after: last.span.unwrap_or_default().after,
         };
         (last, Some(part))
     }
@@ -53,6 +56,7 @@ impl Part {
         json!({
             "begins_s": self.begins_s, "seconds": self.seconds, "asked_s": RECENT_S,
             "operations": self.judged, "left_out": self.left_out,
+            "after": self.after,
         })
     }
 }
@@ -60,11 +64,18 @@ impl Part {
 impl fmt::Display for Part {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = if self.seconds < 1.0 { 3 } else { 1 };
-        writeln!(
+        write!(
             out,
             "operations of {:.digits$} s, which begin {:.1} s after the first of the file: {} are judged, as its last load, of {RECENT_S:.0} s at most; {} are left out",
             self.seconds, self.begins_s, self.judged, self.left_out
-        )
+        )?;
+        if let (count @ 1.., pause_s) = self.after {
+            write!(
+                out,
+                ", {count} of them {pause_s:.1} s or more after its end"
+            )?;
+        }
+        writeln!(out)
     }
 }
 
@@ -115,10 +126,20 @@ mod tests {
             part("3.0", "7.0", 300, 400)
         );
         assert_eq!(
-            told(&[(1.0, 5.0), (100.0, 100.5)]),
-            part("0.495", "99.0", 50, 400)
+            told(&[(1.0, 5.0), (100.0, 102.0)]),
+            part("2.0", "99.0", 200, 400)
         );
         assert_eq!(told(&[(1.0, 31.0)]), part("10.0", "20.0", 1000, 2000));
+        // A few operations long after a load are none.
+        let stray = |times| told(times).unwrap();
+        assert_eq!(
+            stray(&[(1.0, 61.0), (76.0, 76.01)]),
+            "operations of 10.0 s, which begin 50.0 s after the first of the file: 1000 are judged, as its last load, of 10 s at most; 5001 are left out, 1 of them 15.0 s or more after its end\n"
+        );
+        assert!(
+            stray(&[(1.0, 5.0), (100.0, 100.5)])
+                .ends_with("400 are judged, as its last load, of 10 s at most; 50 are left out, 50 of them 95.0 s or more after its end\n")
+        );
         // A pause that such a load makes, too.
         assert_eq!(told(&[(1.0, 2.0), (3.5, 4.5), (6.0, 7.0)]), None);
         let (last, Some(part)) = Part::last(seen(&[(1.0, 5.0), (8.0, 11.0)])) else {

@@ -38,6 +38,7 @@ mod slots;
 mod slow_kinds;
 mod slow_links;
 mod stored;
+mod stray;
 mod text;
 mod time;
 mod trial;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::Facts;
 use super::going::{is_server, tops};
 use super::seen::{Seen, is_lossy, oldest, tells};
+use super::stray::{LEAST_LOAD, Stray, stray};
 use super::trial::LEAST_COUNT;
 use crate::attribution::to_one_clock;
 
@@ -43,6 +44,9 @@ pub struct Span {
     /// the oldest to that of the step.
     #[serde(default)]
     pub left: (u64, f64),
+    /// Operations long after the load, which are none, and the seconds from its end to the first of them.
+    #[serde(default)]
+    pub after: (u64, f64),
 }
 
 impl std::fmt::Display for Span {
@@ -71,6 +75,16 @@ impl std::fmt::Display for Span {
                 "left out: {count} operations before the load, from which {idle_s:.1} s without any part it"
             )?;
         }
+        if let (count @ 1.., pause_s) = self.after {
+            let operations = match count {
+                1 => "operation",
+                _ => "operations",
+            };
+            writeln!(
+                out,
+                "left out: {count} {operations} after the load, {pause_s:.1} s or more after its end"
+            )?;
+        }
         if let (count @ 1.., oldest_s) = self.left {
             let (what, which) = match count {
                 1 => ("operation that was", "it began"),
@@ -91,8 +105,7 @@ const NEARLY_WHOLE: f64 = 0.95;
 /// than one in so many.
 const IDLE_S: f64 = 1.0;
 const FEW_OF: usize = 10;
-/// Or where so many come after it, without a pause that is longer than this part of it.
-const LEAST_LOAD: usize = 200;
+/// Or where [`LEAST_LOAD`] come after it, without a pause that is longer than this part of it.
 const TIMES_PAUSE: f64 = 3.0;
 
 impl Seen {
@@ -125,8 +138,8 @@ impl Seen {
             seconds,
             asked_s,
             is_common,
-            before: (0, 0.0),
             left,
+            ..Span::default()
         });
         within
     }
@@ -168,9 +181,8 @@ impl Seen {
             } else {
                 seconds
             },
-            is_common: false,
             before,
-            left: (0, 0.0),
+            ..Span::default()
         });
         recent
     }
@@ -219,7 +231,7 @@ impl Seen {
     }
 
     /// Operations of the last `seconds` of the load: before the last of them ended, whenever that was. Also how many seconds that are,
-    /// and how long ago it ended.
+    /// and how long ago it ended. A few operations long after a load are none, see [`stray`].
     ///
     /// Dumps are made one after the other. So all moments are taken to one clock first, and operations that ended after a server
     /// or a router had told its part are left out. Where one of these has lost records, it is only as far back as it reaches: of
@@ -232,13 +244,38 @@ impl Seen {
         let Some(ended) = ends.max() else {
             return (self.clone(), 0.0, 0.0);
         };
-        let is_all = seconds.is_infinite();
+        if seconds.is_infinite() {
+            let (recent, seconds) = seen.before(ended, until, seconds, i64::MIN);
+            return (recent, seconds, seen.since(ended));
+        }
+        let stray = seen.stray(until, seconds);
+        let (ended, until) = stray.map_or((ended, until), |s| (s.load_ended, s.load_ended));
         let (recent, seconds) = seen.before(ended, until, seconds, i64::MIN);
-        let (recent, seconds) = match is_all {
-            true => (recent, seconds),
-            false => recent.after_a_pause(ended, seconds),
-        };
+        let (mut recent, seconds) = recent.after_a_pause(ended, seconds);
+        if let Some(s) = stray {
+            let all = Span {
+                seconds,
+                asked_s: seconds,
+                ..Span::default()
+            };
+            recent.span.get_or_insert(all).after = (s.count, s.pause_s);
+        }
         (recent, seconds, seen.since(ended))
+    }
+
+    /// Operations that ended by `until` and are no load, after one. Where something is under way nobody knows what it will be.
+    fn stray(&self, until: i64, seconds: f64) -> Option<Stray> {
+        if self.is_under_way() {
+            return None;
+        }
+        let spans = self.op_spans().filter(|s| s.1 <= until).collect();
+        stray(spans, seconds, self.reach().unwrap_or(i64::MIN))
+    }
+
+    /// Since when all records are there, where some have gone.
+    fn reach(&self) -> Option<i64> {
+        let lossy = self.dumps.iter().filter(|d| is_lossy(d));
+        lossy.filter_map(oldest).max()
     }
 
     /// Seconds from this moment to the last one of which it is known which operations had ended: when the last client of the load told, or
@@ -275,9 +312,7 @@ impl Seen {
     /// ended by `until`; and how many seconds that are.
     fn before(&self, at: i64, until: i64, seconds: f64, began: i64) -> (Seen, f64) {
         let from = at.saturating_sub((seconds * 1e9) as i64);
-        let lossy = self.dumps.iter().filter(|d| is_lossy(d));
-        let reach = lossy.filter_map(oldest).max();
-        let since = reach.map_or(from, |r| r.clamp(from, at.max(from)));
+        let since = self.reach().map_or(from, |r| r.clamp(from, at.max(from)));
         let seen = self.cut(since, until, began);
         let count: usize = seen.dumps.iter().map(|d| d.ops.len()).sum();
         match (count as u64) < LEAST_COUNT {
