@@ -30,7 +30,7 @@ impl Cli {
 }
 
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
-    let allow = |a: clap::Arg| match a.get_action().takes_values() {
+    let allow = |a: clap::Arg| match a.get_action().takes_values() && !a.is_positional() {
         true => a.allow_negative_numbers(true),
         false => a,
     };
@@ -593,6 +593,23 @@ mod tests {
         let said = refused(&["coral", "up", "d", "--osts", "-1"]);
         assert!(said.contains("invalid value '-1' for '--osts"), "{said}");
         assert!(!said.contains("-- -1"), "{said}");
+    }
+
+    #[test]
+    fn a_negative_number_is_no_directory() {
+        for words in [
+            ["coral", "up", "-1"],
+            ["coral", "down", "-9"],
+            ["coral", "check", "-2"],
+        ] {
+            let command = with_negative_numbers(Cli::command());
+            let refused = command.try_get_matches_from(words).unwrap_err();
+            assert_eq!(
+                refused.kind(),
+                clap::error::ErrorKind::UnknownArgument,
+                "{words:?}: {refused}"
+            );
+        }
     }
 
     #[test]
