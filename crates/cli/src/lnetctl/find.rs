@@ -5,6 +5,7 @@ use crate::lfs;
 use crate::lnetctl::agent::Agent;
 use crate::rundir;
 use coral_lab::entry::Owner;
+use coral_lab::process_stat::ProcessStat;
 use coral_lnet::Node;
 use serde_json::{Value, json};
 use std::io::ErrorKind;
@@ -118,11 +119,9 @@ pub(crate) fn mount_log(mountpoint: &Path) -> PathBuf {
 
 /// Whether a process is there that has not ended. Where that cannot be read, it is taken to be there.
 pub(crate) fn alive(pid: u32) -> bool {
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| !rest.starts_with('Z')),
-        Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+    match ProcessStat::of(pid) {
+        Ok(stat) => !stat.has_ended(),
+        Err(e) => e.kind() != ErrorKind::NotFound,
     }
 }
 
@@ -243,9 +242,7 @@ pub(crate) fn described(pid: u32) -> String {
 
 /// A signal has stopped it. What a debugger holds counts as running: `strace` holds a process for moments, again and again.
 pub(crate) fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
-    state.is_some_and(|s| s.starts_with('T'))
+    ProcessStat::of(pid).is_ok_and(|stat| stat.is_stopped())
 }
 
 /// Running processes of this user; what others left is removed.
