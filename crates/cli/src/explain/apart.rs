@@ -3,14 +3,19 @@
 //! another process, which waits for no more than what it is told. The whole trial is made there, and not its single operations: then
 //! no figures and no changes have to be passed on.
 //!
-//! Both hold an end of a socket, the trial as its standard input. A byte on it says that the trial was given up; its end, that the trial
-//! has ended, or for the trial that the command is gone: then the trial ends too.
+//! Both hold an end of a socket, the trial as its standard input. A line on it says that the trial was given up, and which processes it has
+//! started that have not ended; its end, that the trial has ended, or for the trial that the command is gone: then the trial ends too.
 
+use std::fs::File;
 use std::io::{Read, stdin};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, exit};
+
+use coral_lab::process_stat::ProcessStat;
+use rustix::process::{Pid, Signal, getpgrp, kill_process};
+use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use super::wait;
 
@@ -19,6 +24,8 @@ const APART: &str = "CORAL_EXPLAIN_APART";
 /// How often it is looked whether a trial that was given up has ended, and the pause between.
 const LOOKS: u32 = 10;
 const PAUSE_S: f64 = 0.05;
+/// Most bytes of the line about a trial that was given up.
+const LINE_BYTES: usize = 4096;
 
 /// Makes the trial apart, and ends as it does, or when it is given up.
 pub(super) fn run(trial: impl FnOnce() -> Result<(), String>) -> Result<ExitCode, String> {
@@ -31,10 +38,31 @@ pub(super) fn run(trial: impl FnOnce() -> Result<(), String>) -> Result<ExitCode
     }
 }
 
-/// Says that the trial is over, though this process may have to wait for its threads.
+/// Says that the trial is over, though this process may have to wait for its threads. It ends at once then: what it has started is killed.
 pub(super) fn give_up() {
+    // Whoever reads what the command says waits until nobody can say anything more.
+    if let Ok(nothing) = File::options().write(true).open("/dev/null") {
+        let _ = dup2_stdout(&nothing);
+        let _ = dup2_stderr(&nothing);
+    }
+    let started = started();
+    let words: Vec<String> = started.iter().map(u32::to_string).collect();
     // Where nobody listens the command is gone.
-    let _ = rustix::io::write(stdin().as_fd(), &[1]);
+    let _ = rustix::io::write(stdin().as_fd(), format!("{}\n", words.join(" ")).as_bytes());
+    for pid in started {
+        // It may have ended meanwhile.
+        let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
+    }
+}
+
+/// Processes that this one has started and that have not ended, but for that which puts changes back: it is in a group of its own.
+fn started() -> Vec<u32> {
+    let (own, group) = (std::process::id(), getpgrp().as_raw_pid() as u32);
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    let is_own = |s: ProcessStat| s.parent == own && s.group == group && !s.has_ended();
+    pids.filter(|pid| ProcessStat::of(*pid).is_ok_and(is_own))
+        .collect()
 }
 
 fn watch() -> Result<ExitCode, String> {
@@ -48,13 +76,12 @@ fn watch() -> Result<ExitCode, String> {
         .stdin(OwnedFd::from(theirs))
         .spawn()
         .map_err(failed)?;
-    if matches!(ours.read(&mut [0]), Ok(1..)) {
-        if !has_ended(&mut child) {
-            eprintln!(
-                "left: process {} waits inside the kernel for an operation of the trial, where nothing can end it: it ends with that operation",
-                child.id()
-            );
-        }
+    let mut line = [0; LINE_BYTES];
+    if let Ok(length @ 1..) = ours.read(&mut line) {
+        let line = String::from_utf8_lossy(&line[..length]);
+        let started = line.split_whitespace().filter_map(|w| w.parse().ok());
+        let left = left(&mut child, started.collect());
+        left.iter().for_each(|l| eprintln!("{l}"));
         return Ok(ExitCode::FAILURE);
     }
     let ended = child.wait().map_err(failed)?;
@@ -63,10 +90,32 @@ fn watch() -> Result<ExitCode, String> {
     Ok(ExitCode::from(code.unwrap_or(1) as u8))
 }
 
-fn has_ended(child: &mut Child) -> bool {
-    (0..LOOKS).any(|_| {
+/// Of a trial that was given up, and of what it had started: a line about each process that does not end.
+fn left(child: &mut Child, started: Vec<u32>) -> Vec<String> {
+    let mut told = Vec::new();
+    for _ in 0..LOOKS {
         wait(PAUSE_S);
-        matches!(child.try_wait(), Ok(Some(_)))
+        // One that nobody has waited for is there still.
+        let _ = child.try_wait();
+        let all = std::iter::once(child.id()).chain(started.iter().copied());
+        told = all
+            .filter_map(|pid| left_as(pid, &ProcessStat::of_threads(pid)))
+            .collect();
+        if told.is_empty() {
+            break;
+        }
+    }
+    told
+}
+
+fn left_as(pid: u32, threads: &[ProcessStat]) -> Option<String> {
+    let is_left = threads.iter().any(|t| !t.has_ended());
+    let is_in_the_kernel = threads.iter().any(|t| t.state == 'D');
+    is_left.then(|| match is_in_the_kernel {
+        true => format!(
+            "left: process {pid} waits inside the kernel for an operation of the trial, where nothing can end it: it ends with that operation"
+        ),
+        false => format!("left: process {pid} of the trial has not ended yet"),
     })
 }
 
@@ -80,4 +129,76 @@ fn end_with_the_command() {
         // What was changed is put back by the process that does so.
         exit(1);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::CommandExt;
+    use std::process::Stdio;
+
+    #[test]
+    fn what_a_trial_has_started_is_found_without_who_puts_back() {
+        let mut cat = Command::new("cat");
+        let mut probe = cat.stdin(Stdio::piped()).spawn().unwrap();
+        let mut guard = cat.process_group(0).spawn().unwrap();
+        let all = started();
+        assert!(all.contains(&probe.id()), "{all:?}");
+        assert!(!all.contains(&guard.id()), "{all:?}");
+        drop(probe.stdin.take());
+        // It is known to have ended, and nobody has waited for it.
+        while !ProcessStat::of(probe.id()).unwrap().has_ended() {
+            wait(0.01);
+        }
+        assert!(!started().contains(&probe.id()));
+        drop(guard.stdin.take());
+        guard.wait().unwrap();
+        probe.wait().unwrap();
+    }
+
+    #[test]
+    fn only_who_waits_in_the_kernel_is_said_to() {
+        let threads = |states: &str| {
+            let of = |state| ProcessStat {
+                state,
+                parent: 1,
+                group: 1,
+                started: 1,
+            };
+            states.chars().map(of).collect::<Vec<_>>()
+        };
+        let told = |states| left_as(7, &threads(states));
+        assert_eq!((told(""), told("Z"), told("ZX")), (None, None, None));
+        let in_the_kernel = told("ZD").unwrap();
+        assert_eq!(told("SD").as_ref(), Some(&in_the_kernel));
+        assert!(
+            in_the_kernel.starts_with("left: process 7 waits inside the kernel "),
+            "{in_the_kernel}"
+        );
+        let not_yet = told("ZS").unwrap();
+        assert_eq!(not_yet, "left: process 7 of the trial has not ended yet");
+    }
+
+    #[test]
+    fn who_does_not_end_is_told_of_and_who_does_is_not() {
+        let cat = || {
+            let mut cat = Command::new("cat");
+            cat.stdin(Stdio::piped()).spawn().unwrap()
+        };
+        let (mut trial, mut probe) = (cat(), cat());
+        let of = |child: &Child| {
+            format!(
+                "left: process {} of the trial has not ended yet",
+                child.id()
+            )
+        };
+        let both = vec![of(&trial), of(&probe)];
+        let started = vec![probe.id()];
+        assert_eq!(left(&mut trial, started.clone()), both);
+        drop(trial.stdin.take());
+        assert_eq!(left(&mut trial, started.clone()), [of(&probe)]);
+        drop(probe.stdin.take());
+        assert_eq!(left(&mut trial, started), [""; 0]);
+        probe.wait().unwrap();
+    }
 }

@@ -3,17 +3,23 @@
 //! A process of its own holds the other end of a pipe. It is told of every change before that is made, and puts all of it back,
 //! the last first, when the pipe ends: because the trial is over, or because its process is gone. It is in a process group of its
 //! own, so that an interrupt at the terminal reaches the trial alone. Only when both are killed nothing is put back.
+//!
+//! It tells the trial what it does, and standard error where the trial is gone. Whoever reads that by a pipe would wait for this process:
+//! then it is not told there.
 
+use super::alone::Alone;
 use super::wait;
 use crate::control::Ask;
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
+use rustix::fs::{FileType, fstat};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -23,6 +29,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(super) const DIR_PREFIX: &str = ".coral-explain-";
 /// What the process says of a change that it will put back.
 const NOTED: &str = "noted";
+
+/// Begins what the process says of what it could not put back.
+const NOT_PUT_BACK: &str = "not put back: ";
 
 /// What a trial says that has ended by itself: of one that was killed the last operation may still come to pass.
 const ENDED: &str = "ended";
@@ -121,17 +130,21 @@ pub(super) struct Guard {
 }
 
 impl Guard {
-    /// Starts it.
-    pub(super) fn start() -> Result<Guard, String> {
+    /// Starts it. It keeps the locks until all is put back.
+    pub(super) fn start(alone: &Alone) -> Result<Guard, String> {
         let failed = |e: std::io::Error| format!("the process that puts changes back: {e}");
         let program = std::env::current_exe().map_err(failed)?;
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(["explain", "--put-back"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
+            .process_group(0);
+        if is_read_to_its_end(std::io::stderr()) {
+            command.stderr(Stdio::null());
+        }
+        let started = alone.shared_with(|| command.spawn());
+        let mut child = started.map_err(failed)?;
         let (to, from) = (child.stdin.take(), child.stdout.take());
         let from = from.ok_or("the process that puts changes back has no output")?;
         Ok(Guard {
@@ -172,13 +185,29 @@ impl Guard {
         });
         match told.recv_timeout(PUT_BACK_LIMIT) {
             Ok((Ok(status), said)) if status.success() => Ok(said),
-            Ok((_, said)) => Err(format!("not put back: {}", said.join("; "))),
+            Ok((_, said)) => Err(what_is_not(&said)),
             Err(_) => Ok(vec![format!(
                 "not all is put back after {} s: process {pid} goes on with it in the background",
                 PUT_BACK_LIMIT.as_secs()
             )]),
         }
     }
+}
+
+/// Of what the process has said, what is not put back.
+fn what_is_not(said: &[String]) -> String {
+    let failed = said.iter().filter_map(|l| l.strip_prefix(NOT_PUT_BACK));
+    let failed: Vec<&str> = failed.collect();
+    match failed.is_empty() {
+        true => "the process that puts changes back has ended: look whether all that was changed is as it was".to_owned(),
+        false => format!("{NOT_PUT_BACK}{}", failed.join("; ")),
+    }
+}
+
+/// Whoever reads there waits until nobody has it open any more.
+fn is_read_to_its_end(file: impl AsFd) -> bool {
+    let kind = fstat(file).map(|s| FileType::from_raw_mode(s.st_mode));
+    matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
 /// Until it is dropped the signals do nothing that end a session or what runs in it: the trial hears of them, and then all is put back.
@@ -197,8 +226,15 @@ fn unmoved() -> Result<(Runtime, Vec<Signal>), String> {
     Ok((runtime, heard.map_err(failed)?))
 }
 
+/// A line for the trial; where that is gone, for standard error.
+fn tell(line: &str) {
+    if writeln!(std::io::stdout().lock(), "{line}").is_err() {
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+}
+
 /// The process itself: `coral explain --put-back`.
-pub(super) fn serve() -> Result<(), String> {
+pub(super) fn serve() -> Result<ExitCode, String> {
     let _unmoved = unmoved()?;
     let mut all: Vec<Undo> = Vec::new();
     let mut has_ended = false;
@@ -214,15 +250,9 @@ pub(super) fn serve() -> Result<(), String> {
     }
     let mut failed = Vec::new();
     for undo in all.iter().rev() {
-        let line = match undo.apply() {
-            Ok(()) => format!("put back: {}", undo.text()),
-            Err(e) => {
-                failed.push((undo, e));
-                continue;
-            }
-        };
-        if writeln!(std::io::stdout().lock(), "{line}").is_err() {
-            let _ = writeln!(std::io::stderr().lock(), "{line}");
+        match undo.apply() {
+            Ok(()) => tell(&format!("put back: {}", undo.text())),
+            Err(e) => failed.push((undo, e)),
         }
     }
     let made = all.iter().filter(|u| matches!(u, Undo::Remove { .. }));
@@ -237,18 +267,40 @@ pub(super) fn serve() -> Result<(), String> {
         let again = made.iter().rev().map(|u| (*u, u.apply()));
         failed.extend(again.filter_map(|(u, r)| Some((u, r.err()?))));
     }
-    let failed: Vec<String> = (failed.iter())
-        .map(|(undo, e)| format!("{}: {e}", undo.text()))
-        .collect();
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(format!("not put back: {}", failed.join("; "))),
+    for (undo, e) in &failed {
+        tell(&format!("{NOT_PUT_BACK}{}: {e}", undo.text()));
     }
+    Ok(match failed.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_put_back_is_told_without_the_rest() {
+        let said =
+            |lines: &[&str]| what_is_not(&lines.iter().map(|l| l.to_string()).collect::<Vec<_>>());
+        let failed = said(&[
+            "put back: a = 1",
+            "not put back: b = 2: gone",
+            "not put back: c = 3: gone",
+        ]);
+        assert_eq!(failed, "not put back: b = 2: gone; c = 3: gone");
+        assert!(said(&["put back: a = 1"]).contains(" has ended: look whether "));
+    }
+
+    #[test]
+    fn a_pipe_is_read_to_its_end_and_a_file_is_not() {
+        let (from, to) = std::io::pipe().unwrap();
+        assert!(is_read_to_its_end(&to) && is_read_to_its_end(&from));
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(is_read_to_its_end(&one));
+        assert!(!is_read_to_its_end(tempfile::tempfile().unwrap()));
+    }
 
     #[test]
     fn only_directories_of_a_trial_are_removed() {

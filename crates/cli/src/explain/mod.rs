@@ -7,6 +7,7 @@ mod limit;
 mod part;
 mod places;
 mod probe;
+mod stopped;
 mod trial;
 
 use crate::args::Explain;
@@ -35,7 +36,7 @@ const AGO_S: f64 = 2.0;
 /// Entry of `coral explain`.
 pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
     if e.put_back {
-        return guard::serve().map(|()| ExitCode::SUCCESS);
+        return guard::serve();
     }
     let e = &Explain {
         places: once(&e.places),
@@ -83,6 +84,7 @@ fn of_processes(e: &Explain) -> Result<ExitCode, String> {
     facts.asked_s = seconds;
     let of_s = facts.of_s(seconds);
     let mut verdict = judge(&facts);
+    stopped::advise(&mut verdict, &all.stopped);
     if is_over && ago < AGO_S {
         verdict.notes.push(format!(
             "the last operation ended {ago:.1} s ago, and this machine was watched for {} s until now: what its processors and connections did then is left out",

@@ -32,6 +32,7 @@ struct Maker<'a> {
     e: &'a Explain,
     sockets: Vec<PathBuf>,
     guard: Guard,
+    locked: Alone,
     /// The load that is to be explained, and what a trial has worked on itself.
     load: Load,
     own: BTreeSet<Fid>,
@@ -48,7 +49,7 @@ struct Maker<'a> {
 /// Entry of `coral explain --try`.
 pub(super) fn run(e: &Explain) -> Result<(), String> {
     let find::Named { sockets, .. } = find::named(&e.places, HOW)?;
-    let _alone = Alone::on(&sockets)?;
+    let locked = Alone::on(&sockets)?;
     let Looked {
         seen,
         whole,
@@ -94,7 +95,8 @@ pub(super) fn run(e: &Explain) -> Result<(), String> {
     let mut maker = Maker {
         e,
         sockets,
-        guard: Guard::start()?,
+        guard: Guard::start(&locked)?,
+        locked,
         load,
         accused: accused(&seen, &joined, &facts, &verdict),
         lock_waits: LockWindow::of(&seen, &joined),
@@ -298,7 +300,7 @@ impl Maker<'_> {
         if let Some(ended) = self.ended(&whole, self.e.window) {
             return Ok(ended);
         }
-        let guard = std::mem::replace(&mut self.guard, Guard::start()?);
+        let guard = std::mem::replace(&mut self.guard, Guard::start(&self.locked)?);
         let said = guard.put_back()?;
         said.iter().for_each(|l| self.say(l));
         let after = looked(self.e)?.window;
