@@ -279,17 +279,20 @@ impl View<'_> {
     }
 
     /// Kinds of requests on a path whose least times are believed, with their opcodes and the least time there and back of each, as
-    /// [`View::there`]. Where TCP was not asked, even the quickest of those that carry data may have stood behind others' data, and its own
-    /// take long on a slow line.
+    /// [`View::there`]. Where TCP was not asked, even the quickest of those that carry much may have stood behind others' data.
     pub fn kinds(&self, path: &Path) -> impl Iterator<Item = (u32, &Requests, f64)> {
         let ways = self.paths.iter().zip(&self.trips);
         let of_path = ways.filter(|(p, _)| p.target == path.target);
         of_path.flat_map(|(p, trip)| {
-            let is_known =
-                |r: &Requests| r.is_known() && !(r.carries_data() && self.f.links.is_empty());
+            let is_known = |r: &Requests| r.is_known() && !(r.is_large() && !self.knows_tcp());
             let known = p.kinds.iter().filter(move |(_, r)| is_known(r));
             known.map(move |(opc, r)| (*opc, r, r.rtt_s.min(trip + r.send_s)))
         })
+    }
+
+    /// Whether TCP was asked about connections.
+    pub fn knows_tcp(&self) -> bool {
+        !self.f.links.is_empty()
     }
 
     fn is_far(&self) -> bool {

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::clients::ENOUGH_OF_PATH;
-use super::facts::{Path, bytes, rtt, seconds};
+use super::facts::{Path, SMALL_BYTES, bytes, rtt, seconds};
 use crate::attribution::{JoinedRpc, Segment};
 
-/// Bytes that a line of 100 Mbit/s carries in a third of a millisecond.
-const PAGE_BYTES: u64 = 4096;
+/// Bytes that a slow line carries in a second: 100 Mbit/s.
+const SLOW_LINE_BYTES_PER_S: f64 = 12.5e6;
 
 /// How many requests, and where their time went.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -75,9 +75,14 @@ impl Requests {
         self.send_s = self.send_s.min(late.min(rtt(r)));
     }
 
-    /// Whether they carry so much in the mean that even the quickest takes longer on a slow line than one without data.
-    pub(super) fn carries_data(&self) -> bool {
-        self.bytes > self.all.count * PAGE_BYTES
+    /// Whether they carry so much in the mean that their bytes matter on the way.
+    pub(super) fn is_large(&self) -> bool {
+        self.bytes > self.all.count * SMALL_BYTES
+    }
+
+    /// Seconds that a slow line takes for the bytes of one, in the mean.
+    pub(super) fn on_slow_line_s(&self) -> f64 {
+        self.bytes as f64 / self.all.count.max(1) as f64 / SLOW_LINE_BYTES_PER_S
     }
 }
 
