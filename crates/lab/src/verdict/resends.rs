@@ -106,8 +106,9 @@ pub(super) fn no_answer(f: &Facts) -> Option<Cause> {
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "nobody had an answer for {}; {requests} of {rpcs} requests {were} sent again after that, or waited for a new connection",
-            ms(longest_s)
+            "no request had an answer for {}, and {requests} of {rpcs} {were} sent again after that; waits for a connection have {:.1}% of the time",
+            ms(longest_s),
+            100.0 * f.share(Segment::Connection, None)
         ),
         ceiling: None,
         change: format!(
@@ -258,7 +259,7 @@ mod tests {
             assert_eq!(c.subject, "fs-OST0000", "{c:?}");
             assert!(c.share > 0.6, "{c:?}");
             if c.kind == CauseKind::NoAnswer {
-                let told = "nobody had an answer for 11.00 s; ";
+                let told = "no request had an answer for 11.00 s, and ";
                 assert!(c.figure.starts_with(told), "{c:?}");
             }
         }
