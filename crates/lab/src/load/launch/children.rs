@@ -7,7 +7,6 @@ use crate::load::ending::FORCE_AFTER;
 use crate::load::pulse::Process;
 use crate::process_stat::ProcessStat;
 use parking_lot::Mutex;
-use std::fs;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::process::ExitStatusExt;
