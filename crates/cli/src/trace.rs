@@ -1,7 +1,7 @@
 //! `coral trace`: where the time of operations went; and how it is asked for.
 
 use crate::args::Trace;
-use crate::control::BESIDE_LIMIT;
+use crate::control::{self, BESIDE_LIMIT};
 use crate::lnetctl::agent::{Act, LnetAsk};
 use crate::lnetctl::find;
 use coral_fuse::abi::op as opcode;
@@ -23,7 +23,7 @@ const LEFT_OUT: u8 = 3;
 
 /// Entry of `coral trace`.
 pub(crate) fn run(t: Trace) -> Result<ExitCode, String> {
-    let Told { seen, silent } = ask_all(&t.places)?;
+    let Told { seen, silent, .. } = ask_all(&t.places)?;
     if t.json {
         print(&format!("{}\n", json!(seen)))?;
         return Ok(left_out(&silent));
@@ -72,6 +72,8 @@ pub(crate) struct Told {
     pub seen: Seen,
     /// Why those told nothing that did not answer.
     pub silent: Vec<String>,
+    /// Of these the processes that a signal has stopped.
+    pub stopped: Vec<u32>,
 }
 
 impl Told {
@@ -99,6 +101,12 @@ fn told_by(socket: &Path) -> Result<(Value, Value), String> {
     Ok((ask(Act::Stopwatch)?, ask(Act::Metrics { json: true })?))
 }
 
+/// The process at a socket, where a signal has stopped it.
+fn stopped(socket: &Path) -> Option<u32> {
+    let asked = control::connect(socket, control::CONNECT_LIMIT).ok()?;
+    control::peer(&asked).filter(|pid| find::is_stopped(*pid))
+}
+
 /// Asks all processes, at once: what went on after the first had told is known by a part of them only. Those that do not answer are left
 /// out, unless nobody does.
 pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Told, String> {
@@ -118,14 +126,17 @@ pub(crate) fn ask_all(places: &[PathBuf]) -> Result<Told, String> {
             .map(|(socket, t)| t.join().unwrap_or_else(|_| failed(socket)))
             .collect()
     });
-    for answered in all {
+    for (socket, answered) in named.sockets.iter().zip(all) {
         match answered {
             Ok((stopwatch, counted)) => {
                 answers += 1;
                 told.seen.take(&stopwatch)?;
                 told.seen.granted.extend(Granted::of(&counted["metrics"]));
             }
-            Err(why) => told.silent.push(why),
+            Err(why) => {
+                told.silent.push(why);
+                told.stopped.extend(stopped(socket));
+            }
         }
     }
     match answers {

@@ -99,13 +99,17 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
     let is_of_programs = !of_programs.is_empty() && others.iter().all(is_brief);
     let all = if is_of_programs { of_programs } else { others };
     // The first of those that are equally old: `max_by_key` takes the last.
-    let oldest = all.iter().rev().max_by_key(|(age, ..)| *age);
-    let (age, d, b) = *oldest?;
+    let oldest = all.iter().rev().max_by_key(|(age, ..)| *age)?;
+    // Where a program waits for what is in the background, it is its operation that is told.
+    let waits = |(_, d, b): &&(i64, &Dump, &Begun)| b.opc.is_none() && behind(d, b).is_some();
+    let held = all.iter().rev().filter(waits).max_by_key(|(age, ..)| *age);
+    let (age, d, b) = *held.filter(|_| oldest.2.opc.is_some()).unwrap_or(oldest);
     // Of its RPCs the oldest: the others may have begun when it had waited already.
     let rpc = match b.opc {
         Some(_) => Some(b),
         None => first_rpcs(&d.under_way).get(&b.op).copied(),
     };
+    let behind = behind(d, b);
     let wants_lock = match rpc {
         Some(r) => r.opc == Some(opc::LDLM_ENQUEUE) && r.waits.is_none(),
         None => b.waits.is_some_and(|(wait, _)| wait == Wait::Lock),
@@ -113,8 +117,8 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
     Some(Going {
         count: all.len() as u64,
         oldest_s: seconds(age),
-        oldest: text(d, b, rpc),
-        target: rpc.map(name),
+        oldest: text(d, b, rpc) + &behind.as_ref().map_or_else(String::new, |r| r.text(d)),
+        target: rpc.or(behind.map(|r| r.oldest)).map(name),
         client: primary(d).to_owned(),
         seconds: all.iter().map(|(age, ..)| seconds(*age)).sum(),
         usual_s: usual(dumps, b),
@@ -126,6 +130,50 @@ pub(super) fn going(dumps: &[Dump]) -> Option<Going> {
             .then(|| holder(dumps, d, b, rpc))
             .flatten(),
     })
+}
+
+/// Requests of a client to one target that answers none of them.
+struct Unanswered<'a> {
+    count: usize,
+    oldest: &'a Begun,
+}
+
+impl Unanswered<'_> {
+    fn text(&self, d: &Dump) -> String {
+        let opcode = self.oldest.opc.and_then(opc::name).unwrap_or("an RPC");
+        let (target, age) = (name(self.oldest), ms(seconds(d.now - self.oldest.begun)));
+        match self.count {
+            1 => format!(", while {opcode} of its client to {target} is not answered for {age}"),
+            n => format!(
+                ", while {n} RPCs of its client to {target} are not answered, the oldest, {opcode}, for {age}"
+            ),
+        }
+    }
+}
+
+/// What an operation without an RPC of its own may wait for, as data that are written behind: the requests of its client to the target
+/// that has not answered for longest, where that is for half of the operation's time or more.
+fn behind<'a>(d: &'a Dump, b: &Begun) -> Option<Unanswered<'a>> {
+    let own = |r: &Begun| r.opc.is_some() && r.op == b.op;
+    if b.opc.is_some() || b.waits.is_some() || d.under_way.iter().any(own) {
+        return None;
+    }
+    let age = |r: &Begun| d.now - r.begun;
+    let answers = |target: &str| {
+        let of = d.rpcs.iter().filter(|r| r.target == target);
+        of.map(|r| r.span.1)
+            .max()
+            .is_some_and(|at| d.now - at < BACKGROUND_NS)
+    };
+    let is_asked = |r: &&Begun| {
+        let is_sent = r.waits.is_none_or(|(wait, _)| wait == Wait::Connection);
+        is_sent && r.opc.is_some_and(|o| o != opc::OBD_PING)
+    };
+    let asked: Vec<&Begun> = d.under_way.iter().filter(is_asked).collect();
+    let is_silent = |r: &&&Begun| age(r) >= BACKGROUND_NS.max(age(b) / 2) && !answers(&r.target);
+    let oldest = *asked.iter().filter(is_silent).max_by_key(|r| age(r))?;
+    let count = asked.iter().filter(|r| r.target == oldest.target).count();
+    Some(Unanswered { count, oldest })
 }
 
 /// Its server has answered that others have the lock.
@@ -324,6 +372,38 @@ mod tests {
             "{}",
             g.oldest
         );
+    }
+
+    /// A write that waits for room among the pages that its client writes behind.
+    #[test]
+    fn the_target_that_does_not_answer_what_is_written_behind_is_named() {
+        let sent = |at, target| Begun {
+            opc: Some(opc::OST_WRITE),
+            ..rpc(0, target, at)
+        };
+        let write = begun(1, "WRITE", 6 * S);
+        let of = |begun| {
+            let also = sent(7 * S, "fs-OST0001_UUID");
+            let all = vec![write.clone(), sent(begun, "fs-OST0001_UUID"), also];
+            client(all)
+        };
+        // Also where the request is older: a program waits for it.
+        let older = going(&[of(5 * S)]).unwrap();
+        assert_eq!((older.oldest_s, older.in_background), (4.0, false));
+        assert_eq!(older.target.as_deref(), Some("fs-OST0001"));
+        let g = going(&[of(6 * S)]).unwrap();
+        assert_eq!(g.target, older.target);
+        let told = "WRITE on [0x5:0x6:0x0] on c@tcp: with no RPC of its own, while 2 RPCs of its client to fs-OST0001 are not answered, the oldest, OST_WRITE, for 4.00 s";
+        assert_eq!(g.oldest, told);
+        let mut answered = of(6 * S);
+        answered.rpcs = vec![Rpc {
+            target: "fs-OST0001_UUID".into(),
+            ..crate::attribution::rpc_of(opc::OST_WRITE, 1, (9 * S, 9 * S + S / 2))
+        }];
+        let g = going(&[answered]).unwrap();
+        assert_eq!(g.target, None, "it answers others");
+        let young = going(&[client(vec![write, sent(9 * S, "fs-OST0001_UUID")])]).unwrap();
+        assert_eq!(young.target, None, "it was begun just now");
     }
 
     /// A write wants a lock of an OST, which has asked two others; one of them answered. Another server waits for others still longer.
