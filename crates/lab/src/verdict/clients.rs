@@ -284,7 +284,7 @@ impl View<'_> {
         let ways = self.paths.iter().zip(&self.trips);
         let of_path = ways.filter(|(p, _)| p.target == path.target);
         of_path.flat_map(|(p, trip)| {
-            let is_known = |r: &Requests| r.is_known() && !(r.is_large() && !self.knows_tcp());
+            let is_known = |r: &Requests| r.is_known() && (!r.is_large() || self.knows_tcp());
             let known = p.kinds.iter().filter(move |(_, r)| is_known(r));
             known.map(move |(opc, r)| (*opc, r, r.rtt_s.min(trip + r.send_s)))
         })
