@@ -700,6 +700,48 @@ fn a_generator_leaves_no_client_behind() {
     });
 }
 
+/// What is meant for one client would go to the other, which is evicted then.
+#[test]
+fn a_generator_takes_no_nid_of_another_node() {
+    in_namespace("a_generator_takes_no_nid_of_another_node", || {
+        let place = Place::new();
+        let running = place.up(&[]);
+        let mnt = place.make("second");
+        let mount = |mnt: &Path| {
+            let mut c = coral();
+            c.args(["mount", "127.0.0.1@tcp:/coral"]).arg(mnt);
+            c.args(["--nid", "127.0.0.9@tcp", "--port"]);
+            c.arg(place.port.to_string());
+            c
+        };
+        ok(&mut mount(&mnt));
+        let line = "ior -w -b 64k -t 64k -o /f";
+        let (_, said) = fails(&mut generator(&place, line));
+        let taken = format!(
+            "127.0.0.9@tcp port {} is another node's on this machine",
+            place.port
+        );
+        assert!(said.contains(&taken), "{said}");
+        assert!(said.contains("give a NID with --coral-nid"), "{said}");
+        std::fs::read_dir(&mnt).unwrap().for_each(drop);
+        ok(Command::new("umount").arg(&mnt));
+        let mut first = generator(&place, "ior -w -t 4k -b 4g -o /g");
+        let first = first.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut first = first.spawn().unwrap();
+        until("the generator has mounted", || {
+            exports(&place.path("data")) > 1
+        });
+        let (_, said) = fails(&mut generator(&place, line));
+        assert!(said.contains(&taken), "{said}");
+        let (_, said) = fails(&mut mount(&mnt));
+        assert!(said.contains(&taken), "{said}");
+        signal(first.id(), "TERM");
+        first.wait().unwrap();
+        ok(&mut generator(&place, line));
+        running.stop();
+    });
+}
+
 /// It does when a signal ends it, too, while its ranks are at work.
 #[test]
 fn a_generator_that_is_ended_at_work_leaves_no_client_behind() {

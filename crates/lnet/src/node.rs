@@ -47,6 +47,9 @@ pub struct NodeConfig {
     pub seed: u64,
     /// Bind outgoing connections to ports 1023..512, which stock servers demand. Without the privilege an ordinary port is used.
     pub secure_ports: bool,
+    /// No other node of this machine that is to be alone may have one of the addresses, at the port of the acceptor or, without one, of the
+    /// peers' acceptors: what is meant for one node would go to the other.
+    pub alone: bool,
     /// Whose connections the acceptor takes. A command takes [`Accept::of_this_process`] when nothing else is said.
     pub accept: Accept,
     /// Wall time of a simulation; None: the machine's.
@@ -68,6 +71,7 @@ impl Default for NodeConfig {
             connect_port: 988,
             seed: 0,
             secure_ports: true,
+            alone: false,
             accept: Accept::default(),
             wall: None,
             limits,
@@ -128,6 +132,19 @@ pub enum StartError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Another node of this machine has the address.
+    #[error(
+        "{nid} port {port} is another node's on this machine, and a NID is one node's: this one needs another address of this machine (`ip addr` lists them)"
+    )]
+    Taken {
+        /// Whose address it is.
+        nid: Nid,
+        /// The port.
+        port: u16,
+    },
+    /// The address is none of this machine.
+    #[error("no interface of this machine has the address of {0}")]
+    NotHere(Nid),
     /// Another node of this process has the NID.
     #[error("NID {0} is already in use in this process")]
     NidInUse(Nid),
@@ -255,6 +272,7 @@ impl Node {
         let incarnation = (secs as u64).wrapping_mul(1_000_000) + nanos as u64 / 1000;
         let stats = Arc::new(NodeStats::default());
         let listeners = SockNet::bind(&cfg).await?;
+        let claims = SockNet::claim(&cfg)?;
         let mut rng = ChaCha8Rng::seed_from_u64(cfg.seed);
         let cookies = cookie::Cookies::new(
             rng.next_u64() ^ incarnation.wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -262,7 +280,7 @@ impl Node {
         );
         let faults = Faults::new(rng.next_u64());
         let node = Arc::new_cyclic(|me| Node {
-            sock: SockNet::new(me.clone(), &cfg, incarnation, stats.clone()),
+            sock: SockNet::new(me.clone(), &cfg, claims, incarnation, stats.clone()),
             nis: cfg.nids.iter().map(|n| Arc::new(Ni::new(*n))).collect(),
             nids: cfg.nids,
             wall: cfg.wall,

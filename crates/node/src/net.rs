@@ -75,6 +75,7 @@ pub async fn start(net: &NetConfig) -> Result<Arc<Node>, NetError> {
         nids: net.nids.clone(),
         listen_port: Some(net.port),
         connect_port: net.port,
+        alone: true,
         accept: net.accept.unwrap_or_else(Accept::of_this_process),
         seed: fresh_seed(),
         routes: net.routes.clone(),

@@ -88,6 +88,7 @@ impl FileSystem {
         let config = NodeConfig {
             nids: vec![nid],
             connect_port: port,
+            alone: true,
             seed: rand::rngs::OsRng.try_next_u64()?,
             ..NodeConfig::default()
         };

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use crate::Nid;
 
@@ -34,11 +36,38 @@ pub fn local_nid_on(peer: Nid, port: u16) -> io::Result<Nid> {
 
 /// Whether one of this machine's interfaces has the address. Only what says so counts: without a free descriptor nothing is known.
 pub(crate) fn is_here(ip: Ipv4Addr) -> bool {
-    !says_gone(UdpSocket::bind((ip, 0)).map(drop))
+    !UdpSocket::bind((ip, 0)).is_err_and(|e| says_gone(&e))
 }
 
-fn says_gone(bound: io::Result<()>) -> bool {
-    bound.is_err_and(|e| e.kind() == io::ErrorKind::AddrNotAvailable)
+/// Keeps an address and port from other nodes of this machine that ask for it, until it is dropped: a socket in the kernel's abstract
+/// namespace, which belongs to a network namespace as addresses do. Nodes without an acceptor have nothing else that tells of them.
+#[derive(Debug)]
+pub(crate) struct Claim(#[expect(dead_code, reason = "its name goes with it")] UnixDatagram);
+
+impl Claim {
+    /// Of an address and port. `AddrInUse`: another node has it, or listens there. None: the kernel gives no such socket, and nobody is
+    /// kept out.
+    pub(crate) fn on(ip: Ipv4Addr, port: u16) -> io::Result<Option<Claim>> {
+        let name = UnixAddr::from_abstract_name(format!("coral-nid/{ip}/{port}"));
+        match name.and_then(|name| UnixDatagram::bind_addr(&name)) {
+            Ok(socket) => Ok(Some(Claim(socket))),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Err(e),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The same of one where nobody listens, and that this machine has.
+    pub(crate) fn on_quiet(ip: Ipv4Addr, port: u16) -> io::Result<Option<Claim>> {
+        match TcpListener::bind((ip, port)) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse || says_gone(&e) => Err(e),
+            // who may not bind the port is not told who listens
+            _ => Claim::on(ip, port),
+        }
+    }
+}
+
+fn says_gone(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::AddrNotAvailable
 }
 
 fn routed_from(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
@@ -59,6 +88,9 @@ fn free_loopback(peer: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
         let n = first.wrapping_mul(61).wrapping_add(i) % (0x00ff_ffff - 0x0001_0002);
         let ip = Ipv4Addr::from((127 << 24) + 0x0001_0002 + n);
         if ip == peer {
+            continue;
+        }
+        if Claim::on(ip, port).is_err() {
             continue;
         }
         match TcpListener::bind(SocketAddrV4::new(ip, port)) {
@@ -93,6 +125,21 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_another_node_has_is_not_had_twice() {
+        let ip = Ipv4Addr::new(127, 9, 8, 7);
+        let (claim, listens) = (20989, 20990);
+        let first = Claim::on_quiet(ip, claim).unwrap();
+        let taken = |port| Claim::on_quiet(ip, port).err().map(|e| e.kind());
+        assert_eq!(taken(claim), Some(io::ErrorKind::AddrInUse));
+        drop(first);
+        assert_eq!(taken(claim), None);
+        let _acceptor = TcpListener::bind((ip, listens)).unwrap();
+        assert_eq!(taken(listens), Some(io::ErrorKind::AddrInUse));
+        let far = Claim::on_quiet(Ipv4Addr::new(192, 0, 2, 1), claim);
+        assert!(far.is_err_and(|e| says_gone(&e)));
+    }
+
+    #[test]
     fn addresses_of_this_machine_are_known() {
         assert!(is_here(Ipv4Addr::new(127, 9, 9, 9)));
         assert!(
@@ -103,13 +150,10 @@ mod tests {
 
     #[test]
     fn without_a_descriptor_no_address_is_called_gone() {
-        let failed = |n: rustix::io::Errno| Err(io::Error::from_raw_os_error(n.raw_os_error()));
-        assert!(says_gone(failed(rustix::io::Errno::ADDRNOTAVAIL)));
-        assert!(
-            !says_gone(failed(rustix::io::Errno::MFILE))
-                && !says_gone(failed(rustix::io::Errno::NOBUFS))
-                && !says_gone(Ok(()))
-        );
+        let gone =
+            |n: rustix::io::Errno| says_gone(&io::Error::from_raw_os_error(n.raw_os_error()));
+        assert!(gone(rustix::io::Errno::ADDRNOTAVAIL));
+        assert!(!gone(rustix::io::Errno::MFILE) && !gone(rustix::io::Errno::NOBUFS));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod tcp_info;
 mod tx;
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -36,6 +37,7 @@ use admission::{Addresses, Place};
 use conn::{CloseReason, Conn};
 use frame::BufPool;
 use hello::HandshakeError;
+use local::Claim;
 use peer::Admission;
 pub(crate) use peer::Peer;
 pub(crate) use tx::{Again, Credits, Done, Tx};
@@ -89,6 +91,8 @@ pub(crate) struct SockNet {
     ticking: AtomicBool,
     /// True once the node goes down.
     stop: watch::Sender<bool>,
+    /// What keeps others from our addresses, until then.
+    claims: Mutex<Vec<Claim>>,
 }
 
 impl SockNet {
@@ -117,14 +121,35 @@ impl SockNet {
         Ok(out)
     }
 
+    /// Keeps the addresses from other nodes of this machine, if that is asked for. The acceptors are bound.
+    pub(crate) fn claim(cfg: &NodeConfig) -> Result<Vec<Claim>, StartError> {
+        let port = cfg.listen_port.unwrap_or(cfg.connect_port);
+        let listens = cfg.listen_port.is_some() && cfg.accept != Accept::None;
+        let mut claims = Vec::new();
+        for nid in cfg.nids.iter().filter(|_| cfg.alone) {
+            let Some(ip) = nid.ipv4() else { continue };
+            let claim = match listens {
+                true => Claim::on(ip, port),
+                false => Claim::on_quiet(ip, port),
+            };
+            claims.extend(claim.map_err(|e| match e.kind() {
+                io::ErrorKind::AddrInUse => StartError::Taken { nid: *nid, port },
+                _ => StartError::NotHere(*nid),
+            })?);
+        }
+        Ok(claims)
+    }
+
     pub(crate) fn new(
         node: Weak<Node>,
         cfg: &NodeConfig,
+        claims: Vec<Claim>,
         incarnation: u64,
         stats: Arc<NodeStats>,
     ) -> Arc<SockNet> {
         Arc::new(SockNet {
             node,
+            claims: Mutex::new(claims),
             runtime: tokio::runtime::Handle::current(),
             pool: BufPool::new(cfg.limits.free_buffers),
             incarnation,
@@ -521,6 +546,7 @@ impl SockNet {
     /// Closes everything and waits a moment for the tasks to end, so that addresses and ports are free again.
     pub(crate) async fn shutdown(&self) {
         self.stop.send_replace(true);
+        self.claims.lock().clear();
         self.credits.close();
         self.half_open.close();
         self.connectors.iter().for_each(|c| c.close());

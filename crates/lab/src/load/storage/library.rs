@@ -3,8 +3,9 @@
 use super::{How, OpenFile, Space, Storage};
 use crate::load::Failed;
 use bytes::Bytes;
-use coral_client::OpenOptions;
 use coral_client::blocking::{File, FileSystem};
+use coral_client::{ConnectError, OpenOptions};
+use coral_lnet::StartError;
 use coral_stopwatch::Dump;
 use coral_wire::nid::Nid;
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -14,6 +15,16 @@ use std::time::Duration;
 
 /// What statfs(2) says of Lustre.
 const LUSTRE_MAGIC: i64 = 0x0BD0_0BD0;
+
+/// How another NID is given, where it is the NID that is wrong.
+fn other_nid(why: &ConnectError) -> &'static str {
+    match why {
+        ConnectError::Node(StartError::Taken { .. } | StartError::NotHere(_)) => {
+            "; give a NID with --coral-nid"
+        }
+        _ => "",
+    }
+}
 
 /// A file system mounted in this process. Its ranks share the mount. Paths begin at its root.
 #[derive(Clone)]
@@ -28,14 +39,18 @@ impl Library {
     pub fn mount(source: &str, port: u16) -> Result<Library, Failed> {
         FileSystem::mount_by(source, port)
             .map(Library::of)
-            .map_err(|e| Failed::Refused(format!("cannot mount {source}: {e}")))
+            .map_err(|e| Failed::Refused(format!("cannot mount {source}: {e}{}", other_nid(&e))))
     }
 
     /// Mounts it once at each of `nids`.
     pub fn mount_many(source: &str, nids: &[Nid], port: u16) -> Result<Vec<Library>, Failed> {
         let mounted = FileSystem::mount_many(source, nids, port);
         let mounted = mounted.map_err(|e| {
-            Failed::Refused(format!("cannot mount {source} {} times: {e}", nids.len()))
+            let times = nids.len();
+            Failed::Refused(format!(
+                "cannot mount {source} {times} times: {e}{}",
+                other_nid(&e)
+            ))
         })?;
         Ok(mounted.into_iter().map(Library::of).collect())
     }
