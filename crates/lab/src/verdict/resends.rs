@@ -9,6 +9,8 @@ use crate::attribution::{Joined, JoinedRpc, Segment};
 
 /// A time in which a target answers nobody is told from here on, nanoseconds: a message may take long, and the next one too.
 const SILENT_NS: i64 = 1_000_000_000;
+/// A connection to a server that answers is there in less, nanoseconds, unless it is very far.
+const CONNECTING_NS: i64 = 200_000_000;
 
 /// A target that answered nobody for a time, so that requests to it were sent again.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,11 +65,16 @@ fn quiet(j: &Joined, r: &JoinedRpc) -> Option<i64> {
     let (from, to) = (longest[0], longest[1]);
     let within = |a: i64, b: i64| (b.min(to) - a.max(from)).max(0);
     let half = (to - from) / 2;
-    let is_asked = |o: &JoinedRpc| within(o.rpc.span.0, o.rpc.reply) >= half;
+    // Also of other targets of its server.
+    let is_asked = |o: &&JoinedRpc| {
+        o.rpc.peer == r.rpc.peer
+            && !std::ptr::eq(*o, r)
+            && within(o.rpc.span.0, o.rpc.reply) >= half
+    };
     let connecting = (r.rpc.waits.iter()).filter(|w| w.0 == coral_stopwatch::Wait::Connection);
     let connecting: i64 = connecting.map(|w| within(w.1, w.2)).sum();
     let is_silent = to - from >= SILENT_NS.max((last - first) / 2);
-    let is_wanted = connecting >= SILENT_NS || j.rpcs.iter().filter(same).any(is_asked);
+    let is_wanted = connecting >= CONNECTING_NS || j.rpcs.iter().any(|o| is_asked(&o));
     (is_silent && is_wanted).then_some(to - from)
 }
 
@@ -145,7 +152,7 @@ pub(super) fn resends(f: &Facts) -> Option<Cause> {
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "{again} of {rpcs} requests were sent more than once, {} later each: a message or its answer was lost, or the server had asked to be asked again",
+            "{again} of {rpcs} requests were sent more than once, {} later each: a message or its answer was lost, or the server stood still while nobody else asked it, or had asked to be asked again",
             ms(seconds / again as f64)
         ),
         ceiling: None,
@@ -271,6 +278,7 @@ mod tests {
         use CauseKind::{NoAnswer, Resends};
         assert_eq!(causes_of(true, None, 0), [NoAnswer]);
         assert_eq!(causes_of(false, None, 6_000), [NoAnswer]);
+        assert_eq!(causes_of(false, None, 330), [NoAnswer]);
         // Others are answered, or nobody else has asked it.
         assert_eq!(causes_of(true, Some(100), 0), [Resends]);
         assert_eq!(causes_of(true, Some(100), 500), [Resends]);
