@@ -422,7 +422,7 @@ impl Maker<'_> {
         let mounts = self.sockets.iter().filter_map(|s| {
             let status = self.ask(s, &json!(Ask::Status)).ok()?;
             let mount = status["mount"].as_str().map(PathBuf::from)?;
-            let told = ask_all(std::slice::from_ref(s)).ok();
+            let told = ask_all(std::slice::from_ref(&mount)).ok();
             let dumps = told.into_iter().flat_map(|t| t.seen.dumps);
             let nids = dumps.filter_map(|d| d.names.into_iter().next());
             Some((mount, nids.collect()))
