@@ -94,6 +94,7 @@ fn of_processes(e: &Explain) -> Result<ExitCode, String> {
     if e.json {
         let mut all = with_source(&verdict, Some((of_s, ago)), &all.silent);
         all["of"]["before"] = json!(seen.span.map(|s| s.before));
+        all["of"]["after"] = json!(seen.span.map(|s| s.after));
         all["processors_watched"] = json!(!is_over);
         print(&format!("{all:#}\n"))?;
     } else {
