@@ -382,6 +382,19 @@ mod tests {
         assert!(said.contains("no operation was seen"), "{said}");
     }
 
+    #[test]
+    fn who_was_asked_of_a_target_and_its_clients_is_known() {
+        let mut seen = two(100 * MS, 100 * MS);
+        let mut f = seen.facts(&seen.joined());
+        f.lock_waits.target = "fs-OST0000".into();
+        assert!(seen.has_all_at(&f));
+        let mut alone = seen.clone();
+        alone.dumps.truncate(1);
+        assert!(!alone.has_all_at(&f), "not its server");
+        seen.dumps[1].served[0].client = 9;
+        assert!(!seen.has_all_at(&f), "not one of its clients");
+    }
+
     /// A client with an operation of 5 ms every 10 ms, each with an RPC, and its server, whose clock is elsewhere. Each tells at its
     /// own moment, on the clock of the client.
     fn two(client_tells: i64, server_tells: i64) -> Seen {
