@@ -478,6 +478,8 @@ fn a_load_that_stands_still_is_named_with_who_holds_it_up() {
             });
             println!("{said}");
             assert!(said.contains("\"subject\": \"fs-OST0001\""), "{said}");
+            let go_on = format!("`kill -CONT {}`", two.servers[1].pid());
+            assert!(said.contains(&go_on), "{said}");
             signal(two.servers[1].pid(), "CONT");
             drop(load);
             holder.stop();
