@@ -28,7 +28,8 @@ use crate::pending::Pending;
 use crate::portals::Portals;
 use crate::router::{PoolSizes, Router};
 use crate::routes::{RouteError, RouteSpec, RouteTable};
-use crate::sock::SockNet;
+use crate::sock::{SockNet, local};
+use crate::wall::{WallClock, time_by};
 use crate::{
     Accept, Faults, GetOffer, Limits, MemNet, Nid, NodeStats, PingInfo, PortalHandler,
     PutExpectation, ping,
@@ -90,28 +91,6 @@ impl NodeConfig {
             seed,
             wall: Some(WallClock::starting_at(WallClock::SIMULATED_SECS)),
             ..NodeConfig::default()
-        }
-    }
-}
-
-/// Wall time that follows tokio's clock: `base` was the time (seconds, nanoseconds since 1970) at instant `at`.
-#[derive(Clone, Copy, Debug)]
-pub struct WallClock {
-    /// Seconds and nanoseconds since 1970.
-    pub base: (i64, u32),
-    /// The instant that belongs to `base`.
-    pub at: tokio::time::Instant,
-}
-
-impl WallClock {
-    /// When simulated time begins unless it is said otherwise: 14 November 2023, 22:13:20 UTC, in seconds since 1970.
-    pub const SIMULATED_SECS: i64 = 1_700_000_000;
-
-    /// A clock that shows `secs` seconds since 1970 now.
-    pub fn starting_at(secs: i64) -> WallClock {
-        WallClock {
-            base: (secs, 0),
-            at: tokio::time::Instant::now(),
         }
     }
 }
@@ -224,30 +203,6 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// The one place where a node looks at the machine's clock.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the real wall time, where no simulated one is given"
-)]
-fn machine_time() -> (i64, u32) {
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    (now.as_secs() as i64, now.subsec_nanos())
-}
-
-fn time_by(wall: Option<WallClock>) -> (i64, u32) {
-    let Some(WallClock { base, at }) = wall else {
-        return machine_time();
-    };
-    let passed = at.elapsed();
-    let nanos = base.1 as u64 + passed.subsec_nanos() as u64;
-    (
-        base.0 + passed.as_secs() as i64 + (nanos / 1_000_000_000) as i64,
-        (nanos % 1_000_000_000) as u32,
-    )
-}
-
 impl Node {
     /// Starts a node: binds the acceptor when there is one, and registers with `mem` when given. Needs a tokio runtime.
     pub async fn start(cfg: NodeConfig, mem: Option<Arc<MemNet>>) -> Result<Arc<Node>, StartError> {
@@ -272,7 +227,7 @@ impl Node {
         let incarnation = (secs as u64).wrapping_mul(1_000_000) + nanos as u64 / 1000;
         let stats = Arc::new(NodeStats::default());
         let listeners = SockNet::bind(&cfg).await?;
-        let claims = SockNet::claim(&cfg)?;
+        let claims = local::claim(&cfg)?;
         let mut rng = ChaCha8Rng::seed_from_u64(cfg.seed);
         let cookies = cookie::Cookies::new(
             rng.next_u64() ^ incarnation.wrapping_mul(0x9e37_79b9_7f4a_7c15),

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
-use crate::Nid;
+use crate::{Accept, Nid, NodeConfig, StartError};
 
 /// Port of Lustre's acceptor.
 const ACCEPTOR_PORT: u16 = 988;
@@ -64,6 +64,25 @@ impl Claim {
             _ => Claim::on(ip, port),
         }
     }
+}
+
+/// Keeps the addresses from other nodes of this machine, if that is asked for. The acceptors are bound.
+pub(crate) fn claim(cfg: &NodeConfig) -> Result<Vec<Claim>, StartError> {
+    let port = cfg.listen_port.unwrap_or(cfg.connect_port);
+    let listens = cfg.listen_port.is_some() && cfg.accept != Accept::None;
+    let mut claims = Vec::new();
+    for nid in cfg.nids.iter().filter(|_| cfg.alone) {
+        let Some(ip) = nid.ipv4() else { continue };
+        let claim = match listens {
+            true => Claim::on(ip, port),
+            false => Claim::on_quiet(ip, port),
+        };
+        claims.extend(claim.map_err(|e| match e.kind() {
+            io::ErrorKind::AddrInUse => StartError::Taken { nid: *nid, port },
+            _ => StartError::NotHere(*nid),
+        })?);
+    }
+    Ok(claims)
 }
 
 fn says_gone(e: &io::Error) -> bool {

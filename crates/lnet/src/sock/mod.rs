@@ -16,7 +16,6 @@ mod tcp_info;
 mod tx;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -119,25 +118,6 @@ impl SockNet {
             out.push((*nid, listener));
         }
         Ok(out)
-    }
-
-    /// Keeps the addresses from other nodes of this machine, if that is asked for. The acceptors are bound.
-    pub(crate) fn claim(cfg: &NodeConfig) -> Result<Vec<Claim>, StartError> {
-        let port = cfg.listen_port.unwrap_or(cfg.connect_port);
-        let listens = cfg.listen_port.is_some() && cfg.accept != Accept::None;
-        let mut claims = Vec::new();
-        for nid in cfg.nids.iter().filter(|_| cfg.alone) {
-            let Some(ip) = nid.ipv4() else { continue };
-            let claim = match listens {
-                true => Claim::on(ip, port),
-                false => Claim::on_quiet(ip, port),
-            };
-            claims.extend(claim.map_err(|e| match e.kind() {
-                io::ErrorKind::AddrInUse => StartError::Taken { nid: *nid, port },
-                _ => StartError::NotHere(*nid),
-            })?);
-        }
-        Ok(claims)
     }
 
     pub(crate) fn new(
