@@ -260,6 +260,9 @@ pub enum Refusal {
     /// Further than a file can go.
     #[error("further than a file can go")]
     TooLarge,
+    /// The last component of the file's layout ends before that.
+    #[error("the last component of the file's layout ends before that")]
+    BehindLayout,
     /// An OST cannot hold so large an object.
     #[error("an OST cannot hold so large an object")]
     ObjectTooLarge,

@@ -71,7 +71,7 @@ impl Refusal {
             // Mode bits and ACLs are EACCES, what belongs to an owner is EPERM, as in Linux.
             R::Permission => Errno::EACCES,
             R::NotOwner | R::OthersQuota | R::ReadOnlyParam => Errno::EPERM,
-            R::NoXattr => Errno::ENODATA,
+            R::NoXattr | R::BehindLayout => Errno::ENODATA,
             R::XattrsOff | R::FallocateMode => Errno::EOPNOTSUPP,
             R::XattrNameTooLong => Errno::ERANGE,
             R::XattrTooLong => Errno::E2BIG,
@@ -236,6 +236,7 @@ mod tests {
             (R::BadParam("0 or 1"), Errno::EINVAL),
             (R::RenameFlags, Errno::EINVAL),
             (R::NoXattr, Errno::ENODATA),
+            (R::BehindLayout, Errno::ENODATA),
             (R::XattrsOff, Errno::EOPNOTSUPP),
             (R::XattrNameTooLong, Errno::ERANGE),
             (R::XattrTooLong, Errno::E2BIG),

@@ -111,8 +111,8 @@ impl SetAttrs {
             self.kept.made_closed(fid).await;
             self.drains.settle(fid, &gate).await;
         }
-        if set.size.is_some() {
-            self.can_truncate(fid).await?;
+        if let Some(size) = set.size {
+            self.can_truncate(fid, size).await?;
         }
         let held = truncating
             .as_ref()
@@ -229,12 +229,15 @@ impl SetAttrs {
         Ok(Some(self.attributes.entry(attr)))
     }
 
-    /// EOPNOTSUPP for a file whose objects are out of reach (released, foreign): before the MDT notes a size that nothing has.
-    async fn can_truncate(&self, fid: Fid) -> Result<(), Error> {
-        match self.open.of(fid) {
-            Some(open) => self.layouts.now(&open).await?.check(),
-            None => self.attributes.md_inode(fid).await?.layout.check(),
-        }
+    /// EOPNOTSUPP for a file whose objects are out of reach (released, foreign), ENODATA behind the last component: before the MDT
+    /// notes a size that nothing has.
+    async fn can_truncate(&self, fid: Fid, size: u64) -> Result<(), Error> {
+        let layout = match self.open.of(fid) {
+            Some(open) => self.layouts.now(&open).await?,
+            None => self.attributes.md_inode(fid).await?.layout,
+        };
+        layout.check()?;
+        layout.check_end(size)
     }
 
     /// Size and times of the objects; what they are then, where the replies tell.

@@ -12,7 +12,7 @@ use coral_wire::DecodeError;
 use coral_wire::fid::{Fid, OstId};
 use coral_wire::layout::{CompMd, LOV_MIN_STRIPE_SIZE, Layout, LovMd, LovOstData, lcm, lcme};
 
-use crate::error::Error;
+use crate::error::{Error, Refusal};
 use crate::osc::ObjectRef;
 
 /// One component: bytes `start..end` of the file.
@@ -183,6 +183,14 @@ impl FileLayout {
     /// Some component in `start..end` has no objects yet, so a write there needs a layout intent first.
     pub fn needs_init(&self, start: u64, end: u64) -> bool {
         self.form == Form::None || self.overlapping(start, end).any(|p| !p.init)
+    }
+
+    /// ENODATA where its components end before `end`, as those of `lfs setstripe -E 1M`: no data can be there (`lov_io_iter_init`).
+    pub fn check_end(&self, end: u64) -> Result<(), Error> {
+        match self.parts.last().is_none_or(|p| p.end >= end) {
+            true => Ok(()),
+            false => Err(Refusal::BehindLayout.into()),
+        }
     }
 
     /// The components with objects that `start..end` has by `other` have the same objects here.

@@ -371,6 +371,7 @@ impl Lov {
     ) -> Result<Vec<(ObjectRef, u64, Payload)>, Error> {
         let ranges = self.ranges(layout, fid, offset, data.len() as u64).await?;
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
+            layout.check_end(offset.saturating_add(data.len() as u64))?;
             return Err(Error::NoObjects);
         }
         fit(&ranges)?;
@@ -407,6 +408,7 @@ impl Lov {
     ) -> Result<(), Error> {
         let ranges = self.ranges(layout, fid, offset, data.len() as u64).await?;
         if ranges.iter().map(|r| r.len).sum::<u64>() != data.len() as u64 {
+            layout.check_end(offset.saturating_add(data.len() as u64))?;
             return Err(Error::NoObjects);
         }
         fit(&ranges)?;

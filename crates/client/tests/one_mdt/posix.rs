@@ -987,6 +987,48 @@ async fn a_listing_is_gone_back_to_without_asking() {
     c.stop().await;
 }
 
+/// As `lfs setstripe -E 1M` makes it.
+#[tokio::test]
+async fn behind_the_end_of_a_layout_there_is_no_data() {
+    use coral_wire::layout::{CompEntry, CompMd, Layout, LovMd};
+    const END: u64 = 1 << 20;
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let fs = c.client().await;
+    let u = User::root(&fs);
+    let d = u.mkdir("d").await.unwrap();
+    let comp = CompEntry::new(0, 0, 0, END, LovMd::request(65536, 1, 0xffff, None));
+    let ask = Layout::Composite(CompMd::new(0, 0, 0, vec![comp])).encode();
+    fs.setxattr(&u.cred, d, b"lustre.lov", ask, 0)
+        .await
+        .unwrap();
+    let fid = u.put("d/f", &vec![1; 1000]).await.unwrap();
+    let truncate = async |size| {
+        let set = SetAttr {
+            size: Some(size),
+            ..Default::default()
+        };
+        let done = fs.setattr(&u.cred, fid, set, None).await;
+        (
+            done.map(drop).map_err(|e| e.errno()),
+            u.stat("d/f").await.unwrap().size,
+        )
+    };
+    assert_eq!(truncate(END + 1).await, (Err(Errno::ENODATA), 1000));
+    assert_eq!(truncate(END).await, (Ok(()), END));
+    let fh = u.open("d/f", libc::O_RDWR).await.unwrap();
+    for at in [END, END - 10, END + (1 << 30)] {
+        let wrote = u.write(&fh, at, &[2; 20]).await;
+        assert_eq!(wrote.map(drop), Err(Errno::ENODATA), "{at}");
+    }
+    assert_eq!(truncate(END + 1).await, (Err(Errno::ENODATA), END), "open");
+    assert_eq!(u.read(&fh, END - 4, 8).await.unwrap(), [0; 4]);
+    u.write(&fh, END - 4, &[3; 4]).await.unwrap();
+    assert_eq!(u.read(&fh, END - 4, 8).await.unwrap(), [3; 4]);
+    fs.release(&fh).await.unwrap();
+    fs.umount().await;
+    c.stop().await;
+}
+
 #[tokio::test]
 async fn a_progressive_layout_grows_as_it_is_written() {
     use coral_wire::layout::{CompEntry, CompMd, Layout, LovMd, lcme};
