@@ -725,6 +725,9 @@ fn a_generator_takes_no_nid_of_another_node() {
         assert!(said.contains("give a NID with --coral-nid"), "{said}");
         std::fs::read_dir(&mnt).unwrap().for_each(drop);
         ok(Command::new("umount").arg(&mnt));
+        until("the mount's process has ended", || {
+            std::net::TcpListener::bind(("127.0.0.9", place.port)).is_ok()
+        });
         let mut first = generator(&place, "ior -w -t 4k -b 4g -o /g");
         let first = first.stdout(Stdio::null()).stderr(Stdio::null());
         let mut first = first.spawn().unwrap();

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use coral_lnet::{Node, NodeConfig, StartError, local_nid_on};
@@ -23,6 +24,21 @@ pub(super) const PORT: u16 = 988;
 
 /// Taken from the permissions of what is made.
 const UMASK: u32 = 0o022;
+
+/// An address that another node has is asked for again so often, with this pause: a mount that was taken down has it until its process
+/// has ended.
+const LOOKS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(100);
+
+async fn started(config: NodeConfig) -> Result<Arc<Node>, StartError> {
+    for _ in 0..LOOKS {
+        match Node::start(config.clone(), None).await {
+            Err(StartError::Taken { .. }) => tokio::time::sleep(PAUSE).await,
+            done => return done,
+        }
+    }
+    Node::start(config, None).await
+}
 
 /// Why a file system could not be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +108,7 @@ impl FileSystem {
             seed: rand::rngs::OsRng.try_next_u64()?,
             ..NodeConfig::default()
         };
-        let node = Node::start(config, None).await?;
+        let node = started(config).await?;
         let options = MountOptions {
             subdir: source.subdir,
             ..MountOptions::new(&source.fsname, source.nids)
