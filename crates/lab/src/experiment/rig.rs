@@ -16,6 +16,7 @@ use super::rig_spec::RigSpec;
 use super::runner::Settings;
 use crate::clock;
 use crate::entry::Owner;
+use crate::process_stat::ProcessStat;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -473,10 +474,7 @@ fn unmount(dir: &Path) -> Result<(), String> {
 
 /// The process is there and has not ended.
 fn lives(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| {
-        s.rsplit_once(") ")
-            .is_some_and(|(_, rest)| !rest.starts_with('Z'))
-    })
+    ProcessStat::of(pid).is_ok_and(|s| !s.has_ended())
 }
 
 /// The process of `coral` that has this argument: its foreground form, which stays.
