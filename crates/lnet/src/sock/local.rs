@@ -45,7 +45,7 @@ pub(crate) fn is_here(ip: Ipv4Addr) -> bool {
 pub(crate) struct Claim(#[expect(dead_code, reason = "its name goes with it")] UnixDatagram);
 
 impl Claim {
-    /// Of an address and port. `AddrInUse`: another node has it, or listens there. None: the kernel gives no such socket, and nobody is
+    /// Of an address and port. `AddrInUse`: another node has claimed it. None: the kernel gives no such socket, and nobody is
     /// kept out.
     pub(crate) fn on(ip: Ipv4Addr, port: u16) -> io::Result<Option<Claim>> {
         let name = UnixAddr::from_abstract_name(format!("coral-nid/{ip}/{port}"));
