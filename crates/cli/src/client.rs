@@ -6,7 +6,7 @@ use crate::control::Asked;
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::find::Found;
 use crate::mount_options::Options;
-use crate::{net, servers};
+use crate::{net, quote, servers};
 use coral_client::{Llite, MountError, MountOptions, Source, SourceError, Waits};
 use coral_fuse::FuseOptions;
 use coral_lnet::Node;
@@ -353,7 +353,7 @@ pub(crate) fn run(m: Mount) -> Result<(), String> {
             println!(
                 "{said}\nlog: {}    stop: umount {}",
                 log.display(),
-                at.display()
+                quote::word(&at)
             );
         }
         return Ok(());

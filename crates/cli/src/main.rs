@@ -26,6 +26,7 @@ mod mount_options;
 mod net;
 mod older;
 mod params;
+mod quote;
 mod repair;
 mod router;
 mod rundir;

@@ -14,7 +14,7 @@ use crate::client::MountedClient;
 use crate::control::{self, Ask, Asked};
 use crate::daemon::{self, Reporter};
 use crate::lnetctl::agent::Agent;
-use crate::{net, servers};
+use crate::{net, quote, servers};
 use coral_client::Waits;
 use coral_lnet::Accept;
 use coral_node::target_dir::{self, Defaults};
@@ -38,6 +38,8 @@ pub(crate) fn run(up: Up) -> Result<ExitCode, String> {
         return Err(already_up(&up, &running, mountable));
     }
     mountable?;
+    // Before anything is made.
+    wanted(&up, &up.dir, read_config(&up.dir)?.as_ref())?;
     let dir = prepare_dir(&up.dir)?;
     if !up.foreground {
         let started = daemon::start(&dir.join("coral.log"))?;
@@ -127,14 +129,20 @@ struct Plan {
     new: Vec<PathBuf>,
 }
 
-/// Says what is to be served, or why it cannot be. Nothing is written.
-fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
-    let kept = read_config(dir)?;
-    let config = match &kept {
+/// The configuration of DIR with this command line's wishes, which are values that a file system can have.
+fn wanted(up: &Up, dir: &Path, kept: Option<&UpConfig>) -> Result<UpConfig, String> {
+    let config = match kept {
         Some(c) => c.clone().with(up, dir)?,
         None => UpConfig::fresh(up),
     };
     config.check()?;
+    Ok(config)
+}
+
+/// Says what is to be served, or why it cannot be. Nothing is written.
+fn plan(up: &Up, dir: &Path) -> Result<Plan, String> {
+    let kept = read_config(dir)?;
+    let config = wanted(up, dir, kept.as_ref())?;
     let absent = absent::all(&config, dir).map_err(|e| e.to_string())?;
     let mut new = Vec::new();
     for target in present(&config, dir, &absent) {
@@ -547,7 +555,7 @@ fn summary(
     text.push_str(&format!(
         "log: {}    stop: coral down {}",
         dir.join("coral.log").display(),
-        dir.display()
+        quote::word(dir)
     ));
     text
 }

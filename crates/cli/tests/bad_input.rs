@@ -182,6 +182,22 @@ fn wrong_names_and_busy_ports_are_named() {
     });
 }
 
+/// Values are looked at before anything is made.
+#[test]
+fn a_file_system_that_is_refused_leaves_nothing() {
+    let place = Place::new();
+    let new = place.path("new");
+    for wrong in [
+        ["--fsname", "bad.name"],
+        ["--mdts", "65000"],
+        ["--stripe-size", "1"],
+    ] {
+        let (_, said) = fails(coral().arg("up").arg(&new).args(wrong));
+        assert_says(&said, &[wrong[1]]);
+        assert!(!new.exists(), "{said}");
+    }
+}
+
 #[test]
 fn a_directory_that_is_not_there_is_named_with_what_to_give() {
     let place = Place::new();
