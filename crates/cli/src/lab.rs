@@ -2,6 +2,7 @@
 
 use crate::args::{Lab, LabAction, LabRun, LabWhere};
 use crate::control::{self, Ask};
+use crate::lfs;
 use crate::lnetctl::find;
 use coral_lab::collect::{answer, of_machine};
 use coral_lab::experiment::{
@@ -10,6 +11,7 @@ use coral_lab::experiment::{
 };
 use coral_lab::report;
 use coral_lab::study::{STUDIES, study};
+use coral_lab::verdict::NOT_CORAL;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -158,6 +160,10 @@ fn settings(place: Place) -> Result<Settings, String> {
                 .map_err(|e| find::no_answer(&control::path(dir), &e))
         }),
         trace: Arc::new(move |places| {
+            // Without namespaces of its own a run is on what was given.
+            if given && !places.is_empty() && !places.iter().any(|p| lfs::is_on_mount(p)) {
+                return Err(NOT_CORAL.to_owned());
+            }
             let seen = crate::trace::ask_all(places)?.whole()?;
             match given {
                 true => crate::trace::with_servers(places, seen),

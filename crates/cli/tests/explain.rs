@@ -251,6 +251,15 @@ fn distance_is_named_with_small_requests() {
             "{said}"
         );
         assert!(said.contains("then the rate should rise"), "{said}");
+        // The mount alone knows it too.
+        let said = ok(two.explain(&[]).args(["--watch", "3"]));
+        println!("{said}");
+        for told in [
+            "verdict: fixed concurrency (the programs)",
+            "note: 127.0.0.4@tcp has 4 delay rules: see `lctl net_delay_list`",
+        ] {
+            assert!(said.contains(told), "{told}: {said}");
+        }
         drop(load);
         two.stop();
     });
@@ -422,6 +431,43 @@ fn a_trial_whose_operations_do_not_end_ends_and_leaves_nothing() {
 
 fn signal(pid: u32, name: &str) {
     ok(Command::new("kill").args([format!("-{name}"), pid.to_string()]));
+}
+
+/// A server is stopped for 3 s and goes on, so that nothing is sent again.
+#[test]
+fn a_server_that_stood_still_and_went_on_is_no_slow_link() {
+    alone(
+        "a_server_that_stood_still_and_went_on_is_no_slow_link",
+        || {
+            let place = Place::new();
+            let two = Two::start(&place);
+            let dirs = ["0", "1"].map(|i| two.on_ost(i));
+            // Two programs, each with files on both OSTs, as nobody waits for one that is not asked.
+            let load = Load::start(2, move |p, round| {
+                let file = dirs[round as usize % 2].join(format!("f{p}-{}", round % 40));
+                std::fs::write(&file, [7; 4096]).expect("written");
+                std::fs::metadata(&file).expect("seen");
+            });
+            let pause = |s: &str| ok(Command::new("sleep").arg(s));
+            pause("2");
+            let server = two.servers[1].pid();
+            signal(server, "STOP");
+            pause("3");
+            signal(server, "CONT");
+            pause("0.5");
+            let said = ok(&mut two.explain(&[&place.path("mds"), &place.path("ost1")]));
+            println!("{said}");
+            assert!(said.contains("verdict: no answer (fs-OST0001)"), "{said}");
+            let figure = said
+                .lines()
+                .find(|l| l.contains("no request had an answer"));
+            let told = figure.is_some_and(|l| l.contains(" for 3.0") || l.contains(" for 2.9"));
+            assert!(told, "{said}");
+            assert!(!said.contains("slow link"), "{said}");
+            drop(load);
+            two.stop();
+        },
+    );
 }
 
 /// A client that has written and holds the lock is stopped, and then a server.

@@ -251,6 +251,11 @@ fn a_run_goes_on_with_its_mounts() {
         said.contains("another environment than before: place: "),
         "{said}"
     );
+    let told = String::from_utf8_lossy(&out.stdout) + said;
+    assert!(
+        told.contains("not Coral: nothing to explain") && !told.contains("no Coral process"),
+        "{told}"
+    );
 }
 
 /// Steps of one run are of the same file systems.

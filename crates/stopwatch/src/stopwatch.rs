@@ -357,6 +357,11 @@ impl Stopwatch {
         spans.map(|(w, from, to)| (*w, self.ns(*from), self.ns(*to)))
     }
 
+    /// Operations since its start that needed no RPC and waited for nothing, which are not kept.
+    pub fn brief(&self) -> u64 {
+        self.brief.load(Ordering::Relaxed)
+    }
+
     /// What is kept, with moments counted from `base`, on a clock of that name.
     pub fn dump(&self, clock: &str, base: Instant) -> Dump {
         let at = |i: Instant| match i.checked_duration_since(base) {
@@ -377,7 +382,7 @@ impl Stopwatch {
         let mut dump = Dump {
             clock: clock.to_owned(),
             now: at(Instant::now()),
-            brief: self.brief.load(Ordering::Relaxed),
+            brief: self.brief(),
             lost: [
                 self.ops.lost(),
                 self.rpcs.lost(),

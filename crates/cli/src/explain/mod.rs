@@ -2,6 +2,7 @@
 
 mod alone;
 mod apart;
+mod beside;
 mod guard;
 mod limit;
 mod part;
@@ -15,6 +16,7 @@ use crate::control;
 use crate::lfs;
 use crate::lnetctl::find;
 use crate::trace::{HOW, ask_all, left_out, print, tcp};
+use beside::Before;
 use coral_lab::verdict::{
     Host, Judged, Look, Looks, PagingWatch, Seen, Span, Verdict, explain as judge, this_host,
 };
@@ -72,8 +74,10 @@ pub(crate) fn run(e: &Explain) -> Result<ExitCode, String> {
 
 /// Explains what processes tell now.
 fn of_processes(e: &Explain) -> Result<ExitCode, String> {
+    let before = Before::ask(&e.places);
     let watched = watched(&e.places, e.watch);
     let all = ask_all(&e.places)?;
+    let at_once_per_s = before.at_once_per_s(&all.seen.dumps);
     let (mut seen, seconds, ago) = all.seen.recent(e.watch.max(RECENT_S));
     let goes_on = seen.is_under_way();
     let is_over = watched.is_over(e.watch, ago, goes_on);
@@ -82,8 +86,10 @@ fn of_processes(e: &Explain) -> Result<ExitCode, String> {
     }
     let mut facts = seen.facts(&seen.joined());
     facts.asked_s = seconds;
+    facts.at_once_per_s = at_once_per_s.filter(|_| !is_over);
     let of_s = facts.of_s(seconds);
     let mut verdict = judge(&facts);
+    verdict.notes.extend(before.notes());
     stopped::advise(&mut verdict, &all.stopped);
     if is_over && ago < AGO_S {
         verdict.notes.push(format!(
@@ -248,10 +254,11 @@ fn as_json(v: &Verdict) -> Value {
         "little": {
             "holds": v.little.holds(), "operations_per_s": v.little.rate, "seconds": v.little.time_s,
             "expected": v.little.expected(), "counted": v.little.counted,
+            "answered_at_once_per_s": v.little.at_once_per_s,
         },
         "unknown": v.unknown, "causes": causes.collect::<Vec<_>>(), "segments": shares.collect::<Vec<_>>(),
         "no_load": v.is_idle, "nearly_full": v.nearly_full, "at_once": v.at_once, "notes": v.notes,
-        "next": v.next,
+        "next": v.next, "processors_left": v.room,
         "rpcs_with_data": v.transfers.map(|t| json!({
             "rpcs": t.rpcs, "mean_bytes": t.mean_bytes, "mean_s": t.mean_s, "under_way": t.under_way,
             "in_flight": t.in_flight, "places": t.places, "targets": t.targets,

@@ -217,11 +217,11 @@ impl Maker<'_> {
         match trial {
             Trial::Parameter(pattern, value) => {
                 self.parameters(pattern, value)?;
-                self.windows(before, first()?)
+                self.windows(before, first()?, v.room)
             }
             Trial::RouterBuffers(router, large) => {
                 self.router(router, *large as usize)?;
-                self.windows(before, first()?)
+                self.windows(before, first()?, None)
             }
             Trial::ClearCache => self.clear_cache(first()?),
             Trial::Probe => self.probe(v),
@@ -291,7 +291,12 @@ impl Maker<'_> {
     }
 
     /// The window with the change; then it is put back, and the window after that.
-    fn windows(&mut self, before: &Window, first: &Cause) -> Result<Outcome, String> {
+    fn windows(
+        &mut self,
+        before: &Window,
+        first: &Cause,
+        room: Option<f64>,
+    ) -> Result<Outcome, String> {
         let Looked {
             window: with,
             whole,
@@ -309,7 +314,7 @@ impl Maker<'_> {
             with,
             after,
         };
-        Ok(windows.outcome(first))
+        Ok(windows.outcome(first, room))
     }
 
     fn ask(&self, socket: &Path, what: &Value) -> Result<Value, String> {

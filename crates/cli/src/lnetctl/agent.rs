@@ -38,6 +38,8 @@ pub(crate) enum Act {
     Metrics { json: bool },
     /// Where the time of requests went.
     Stopwatch,
+    /// What is not in the records of that and matters beside them: operations that were answered at once, and fault rules.
+    Beside,
     /// What TCP knows of the connections: those that carried most.
     Tcp,
     /// Adds a route.
@@ -258,6 +260,31 @@ fn stopwatch(node: &Node) -> Value {
     })
 }
 
+/// What a node tells beside the records of its stopwatch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Beside {
+    /// Its NID.
+    pub nid: String,
+    /// Operations since its start that were answered without an RPC or a wait.
+    pub at_once: u64,
+    /// Rules that delay messages, and those that drop them.
+    pub delay_rules: usize,
+    pub drop_rules: usize,
+}
+
+impl Beside {
+    fn of(node: &Node) -> Beside {
+        let rules = node.faults().list();
+        let delay_rules = rules.iter().filter(|(r, _)| is_delay(r)).count();
+        Beside {
+            nid: node.nid().to_string(),
+            at_once: node.stopwatch().brief(),
+            delay_rules,
+            drop_rules: rules.len() - delay_rules,
+        }
+    }
+}
+
 /// What TCP knows of the connections of a node; of very many, of those that carried most.
 fn tcp(node: &Arc<Node>) -> Value {
     let mut all: Vec<LinkShow> = node.links();
@@ -292,6 +319,7 @@ async fn act(node: &Arc<Node>, history: &History, act: Act) -> Done {
         Act::History { seconds } => return Ok(last(node, history, seconds)),
         Act::Metrics { json } => return Ok(metrics(node, json)),
         Act::Stopwatch => return Ok(stopwatch(node)),
+        Act::Beside => return Ok(json!(Beside::of(node))),
         Act::Tcp => return Ok(tcp(node)),
         Act::RouteAdd {
             net: name,

@@ -93,6 +93,17 @@ impl Asks {
     }
 }
 
+/// A server's work while a request of a client was not answered there, and was sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meanwhile {
+    /// The client: a place in [`Joined::names`].
+    pub client: usize,
+    /// NID of the server.
+    pub peer: u64,
+    /// From the queue to the reply, on the clock of the client.
+    pub span: (i64, i64),
+}
+
 /// What several dumps say together.
 #[derive(Clone, Debug, Default)]
 pub struct Joined {
@@ -108,6 +119,8 @@ pub struct Joined {
     pub conflict_ns: i64,
     /// What servers asked clients about their locks.
     pub callbacks: Vec<Callback>,
+    /// What servers did for whomever while a client's request was sent again.
+    pub meanwhile: Vec<Meanwhile>,
     /// Records that had left the rings.
     pub lost: u64,
     /// Operations that needed no RPC and waited for nothing, which are not kept.
@@ -270,6 +283,11 @@ fn join_whole(dumps: &[Dump]) -> Joined {
             asks,
         };
         out.callbacks.extend(asked.into_iter().map(callback));
+        let again = dump.rpcs.iter().filter(|r| r.attempts > 1);
+        let again: Vec<Meanwhile> = again
+            .flat_map(|r| meanwhile(dumps, me, r, &clocks))
+            .collect();
+        out.meanwhile.extend(again);
         let first = out.rpcs.len();
         for w in &wholes {
             let rpc = taken_apart(&mut out, &index, me, w, &clocks);
@@ -281,6 +299,22 @@ fn join_whole(dumps: &[Dump]) -> Joined {
         }
     }
     out
+}
+
+/// What the server of a request that was sent again did before the last sending.
+fn meanwhile(dumps: &[Dump], client: usize, r: &Rpc, clocks: &[Option<Clock>]) -> Vec<Meanwhile> {
+    let server = dumps.iter().position(|d| d.nids.contains(&r.peer));
+    let known = server.and_then(|d| Some((&dumps[d], clocks[d]?)));
+    let Some((server, clock)) = known else {
+        return vec![];
+    };
+    let of = server.served.iter().map(|s| Meanwhile {
+        client,
+        peer: r.peer,
+        span: (s.begun - clock.offset_ns, s.replied - clock.offset_ns),
+    });
+    of.filter(|m| m.span.0 > r.span.0 && m.span.1 < r.sending)
+        .collect()
 }
 
 /// What is added to the moments of each dump, so that all are on one clock. Nodes between which no message passed, whoever is between

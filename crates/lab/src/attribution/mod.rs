@@ -19,7 +19,7 @@ pub use clocks::Clock;
 #[cfg(test)]
 pub(crate) use join::rpc_of;
 pub(crate) use join::to_one_clock;
-pub use join::{Asks, Callback, Joined, JoinedOp, JoinedRpc, join};
+pub use join::{Asks, Callback, Joined, JoinedOp, JoinedRpc, Meanwhile, join};
 pub use line::Part;
 pub use perfetto::perfetto;
 pub use segment::Segment;

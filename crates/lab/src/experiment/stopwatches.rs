@@ -3,7 +3,7 @@
 use super::rig::Rig;
 use super::step::Runner;
 use crate::clock;
-use crate::verdict::{Host, Look, STOPWATCHES, Seen};
+use crate::verdict::{Host, Look, NOT_CORAL, STOPWATCHES, Seen};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -58,6 +58,7 @@ impl Runner<'_> {
         });
         Some(match seen {
             Ok(seen) => seen.judged().to_string(),
+            Err(why) if why == NOT_CORAL => format!("{why}\n"),
             Err(why) => format!("verdict: unknown: {why}\n"),
         })
     }

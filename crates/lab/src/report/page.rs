@@ -428,7 +428,8 @@ fn capital(text: &str) -> String {
 
 /// What limited each point, in its last step.
 fn verdicts(out: &mut String, a: &Analysis) {
-    let told = told_verdicts(a);
+    let mut told = told_verdicts(a);
+    told.retain(|v| !v.is_not_coral());
     if !told.is_empty() {
         *out += "<h2>What limits it</h2>\n<p>Where the time of operations went, of the last step of each point; the rings of the nodes hold the last thousands of operations.</p>\n";
     }

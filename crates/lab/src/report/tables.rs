@@ -5,6 +5,7 @@ use super::short;
 use crate::clock::utc;
 use crate::experiment::StepKind;
 use crate::stats::{OUTLIER_RULE, Verdict};
+use crate::verdict::NOT_CORAL;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -152,6 +153,11 @@ pub(crate) struct Told<'a> {
 }
 
 impl Told<'_> {
+    /// It was on no mount of Coral's.
+    pub(crate) fn is_not_coral(&self) -> bool {
+        self.text.trim_end() == NOT_CORAL
+    }
+
     /// What each repeat has, where they differ.
     pub(crate) fn differ(&self) -> Option<String> {
         let (_, first) = self.repeats.first()?;
@@ -193,6 +199,11 @@ pub(crate) fn verdicts(a: &Analysis) -> Vec<Told<'_>> {
             })
         })
         .collect()
+}
+
+/// Whether there are points, and none of them is of Coral.
+fn are_not_coral(told: &[Told]) -> bool {
+    !told.is_empty() && told.iter().all(Told::is_not_coral)
 }
 
 /// The summary for a terminal.
@@ -244,7 +255,11 @@ pub(crate) fn text(a: &Analysis) -> String {
             verdict(c.verdict)
         );
     }
-    for v in verdicts(a) {
+    let told = verdicts(a);
+    if are_not_coral(&told) {
+        let _ = writeln!(out, "{NOT_CORAL}");
+    }
+    for v in told.iter().filter(|v| !v.is_not_coral()) {
         let said = v.text.lines().find(|l| l.starts_with("verdict: "));
         let _ = writeln!(out, "{}: {}", v.point, said.unwrap_or("verdict: unknown"));
         if let Some(differ) = v.differ() {

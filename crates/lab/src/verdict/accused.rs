@@ -66,7 +66,10 @@ impl Cause {
                 CauseKind::SlowStorage => s == Segment::Storage,
                 CauseKind::SlowLink => WAY.contains(&s),
                 CauseKind::Window => s == Segment::ClientQueue,
-                CauseKind::NoAnswer => [Segment::Resend, Segment::Connection].contains(&s),
+                CauseKind::NoAnswer => {
+                    let again = [Segment::Resend, Segment::Connection, Segment::Remote];
+                    again.contains(&s) || WAY.contains(&s)
+                }
                 CauseKind::Resends => s == Segment::Resend,
                 CauseKind::Credits => s == Segment::Credit,
                 _ => true,

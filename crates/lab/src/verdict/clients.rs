@@ -11,6 +11,7 @@ use super::links::Link;
 use super::notes::kind_of;
 use super::requests::Requests;
 use super::rules::RTT_NEAR_S;
+use super::stood::{Standstill, still_ns};
 use crate::attribution::{Joined, JoinedOp, Segment};
 
 /// RPCs of a client from which on it is told apart; of those with fewer, those that used the same targets are taken together.
@@ -44,6 +45,7 @@ pub(super) fn clients(
     j: &Joined,
     ops: &[&JoinedOp],
     together: &[Path],
+    standstills: &[Standstill],
     paths: impl Fn(&dyn Fn(usize) -> Option<usize>) -> Paths,
 ) -> Vec<Clients> {
     let mut used: BTreeMap<usize, (u64, Vec<usize>)> =
@@ -91,7 +93,8 @@ pub(super) fn clients(
         kind.seconds += seconds(o.ns());
         for p in &o.parts {
             let of = at.entry((g, p.at)).or_default();
-            *of.entry(p.segment).or_default() += seconds(p.ns());
+            let counted = p.ns() - still_ns(standstills, j, p);
+            *of.entry(p.segment).or_default() += seconds(counted);
         }
     }
     for (g, own) in &mut all {
@@ -264,7 +267,14 @@ impl View<'_> {
     /// Share of the operations' time that is on the way to a target and back: also what is held back before it is sent, as by a
     /// delay that LNet makes.
     pub fn on_way(&self, p: &Path) -> f64 {
-        self.at(Segment::Network, p) + self.at(Segment::Bulk, p) + self.held(p)
+        self.at(Segment::Network, p) + self.at(Segment::Bulk, p) + self.held(p) + self.unstamped(p)
+    }
+
+    /// The same of requests of which nobody knows when they were sent: no less than others.
+    fn unstamped(&self, p: &Path) -> f64 {
+        let late = p.late_waited_s() / self.f.op_s().max(1e-12);
+        let missing = (late - self.held(p)).max(0.0);
+        self.at(Segment::Remote, p).min(missing)
     }
 
     /// Share of the operations' time by which requests to a target and their replies were sent late because of the way.
@@ -351,7 +361,7 @@ mod tests {
             names: (0..100).map(|i| format!("c{i}@tcp")).collect(),
             ..Joined::default()
         };
-        clients(&j, &ops.iter().collect::<Vec<_>>(), &together, grouped)
+        clients(&j, &ops.iter().collect::<Vec<_>>(), &together, &[], grouped)
     }
 
     /// One is far from all, the other near, and neither used the other's target, beside one that is busy.

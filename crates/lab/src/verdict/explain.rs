@@ -62,6 +62,8 @@ pub struct Little {
     pub time_s: f64,
     /// Operations under way, counted.
     pub counted: f64,
+    /// Operations in a second that were answered at once, without an RPC or a wait: no other figure has them. None: nobody counted.
+    pub at_once_per_s: Option<f64>,
 }
 
 impl Little {
@@ -108,6 +110,8 @@ pub struct Verdict {
     pub going: Option<Going>,
     /// These.
     pub queued: Option<Queued>,
+    /// By what share processors let the time of an operation fall, 0 to 1, where all of it is on one machine. None: it is not known.
+    pub room: Option<f64>,
     /// The one thing to do next.
     pub next: String,
 }
@@ -129,9 +133,10 @@ pub fn explain(f: &Facts) -> Verdict {
         rate: count as f64 / f.window_s.max(1e-12),
         time_s: f.op_s() / count.max(1) as f64,
         counted: f.under_way,
+        at_once_per_s: f.at_once_per_s,
     };
     let mut shares: Vec<(Segment, f64)> = (Segment::ALL.iter())
-        .map(|s| (*s, f.share(*s, None)))
+        .map(|s| (*s, f.whole_share(*s)))
         .filter(|(_, share)| *share > 0.0)
         .collect();
     shares.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -186,6 +191,7 @@ pub fn explain(f: &Facts) -> Verdict {
         at_once,
         transfers,
         program_locks: f.program_locks,
+        room: processors_left(f),
         queued: f.queued.clone().filter(|q| q.oldest_s >= GOING_S),
         going,
         next: String::new(),
@@ -250,7 +256,7 @@ fn unknown(
 /// The one thing to do next: what tells the first causes apart, where nothing else has to be done before. `full` is a machine that
 /// has hardly any room, where no cause is named.
 fn what_next(f: &Facts, v: &Verdict, full: Option<&Host>) -> String {
-    let mut next = next(&v.causes, &v.shares, v.unknown.as_deref());
+    let mut next = next(&v.causes, &v.shares, v.unknown.as_deref(), v.room);
     if f.only_servers && v.causes.is_empty() {
         next = NAME_MOUNTS.to_owned();
     } else if v.is_idle && v.causes.is_empty() {
@@ -428,7 +434,12 @@ fn room(h: &Host, little: &Little) -> String {
 }
 
 /// What would tell the first two apart.
-fn next(causes: &[Cause], shares: &[(Segment, f64)], unknown: Option<&str>) -> String {
+fn next(
+    causes: &[Cause],
+    shares: &[(Segment, f64)],
+    unknown: Option<&str>,
+    room: Option<f64>,
+) -> String {
     match (causes, shares.first()) {
         ([still, ..], _) if still.kind == CauseKind::StandsStill => still.change.clone(),
         ([], None) => PUT_LOAD.to_owned(),
@@ -447,23 +458,42 @@ fn next(causes: &[Cause], shares: &[(Segment, f64)], unknown: Option<&str>) -> S
             two.kind.name(),
             two.subject
         ),
-        ([one], _) => format!("{}; then the time should {}", one.change, fall(one.share)),
+        ([one], _) => format!("{}; then the time should {}", one.change, fall(one, room)),
         ([one, two, ..], _) => format!(
             "{}; if the time does not {}, it is {} ({})",
             one.change,
-            fall(one.share),
+            fall(one, room),
             two.kind.name(),
             two.subject
         ),
     }
 }
 
-/// By how much a time falls at most without what has this share of it: something always stays.
-fn fall(share: f64) -> String {
-    match share {
-        s if s < NEARLY_ALL => format!("fall by up to {:.0}%", 100.0 * s),
-        _ => "fall to a small part of it".to_owned(),
+/// By how much a time falls without a cause: something always stays, and where locks go to and fro, more goes with them than the waits. More
+/// at once need processors.
+fn fall(c: &Cause, room: Option<f64>) -> String {
+    let share = c.share.min(1.0);
+    match room.filter(|room| c.kind == CauseKind::Window && *room < share) {
+        Some(room) => format!(
+            "fall by up to {:.0}%, which is what the processors have left",
+            100.0 * room
+        ),
+        None if c.kind == CauseKind::LockPingPong => {
+            format!("fall by at least {:.0}%", 100.0 * share)
+        }
+        None if share < NEARLY_ALL => format!("fall by up to {:.0}%", 100.0 * share),
+        None => "fall to a small part of it".to_owned(),
     }
+}
+
+/// What more at once may gain before the machine is full on which all of it is: what is free goes to the load, which then does the more.
+fn processors_left(f: &Facts) -> Option<f64> {
+    let of = |h: &Host| {
+        let free = f64::from(h.core_count) * (1.0 - h.cores).clamp(0.0, 1.0);
+        (h.ours > 0.0).then(|| free / (free + h.ours))
+    };
+    let known = f.hosts.iter().filter(|_| f.is_one_machine).filter_map(of);
+    known.min_by(f64::total_cmp)
 }
 
 #[cfg(test)]
@@ -861,7 +891,7 @@ mod tests {
             change: "do it".into(),
         };
         let shares = [(Segment::Network, 0.9)];
-        let said = |kind, share| next(&[cause(kind, share)], &shares, None);
+        let said = |kind, share| next(&[cause(kind, share)], &shares, None, None);
         let window = CauseKind::Window;
         assert_eq!(
             said(window, 0.5),
@@ -870,6 +900,16 @@ mod tests {
         assert_eq!(
             said(window, 1.0),
             "do it; then the time should fall to a small part of it"
+        );
+        let with = |room| next(&[cause(window, 0.87)], &shares, None, Some(room));
+        assert_eq!(
+            with(0.4),
+            "do it; then the time should fall by up to 40%, which is what the processors have left"
+        );
+        assert_eq!(with(0.9), "do it; then the time should fall by up to 87%");
+        assert_eq!(
+            said(CauseKind::LockPingPong, 0.45),
+            "do it; then the time should fall by at least 45%"
         );
         assert_eq!(
             said(CauseKind::FixedConcurrency, 0.9),

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use coral_stopwatch::Wait;
-use coral_wire::nid::Nid;
 use coral_wire::opc;
 use serde::{Deserialize, Serialize};
 
-use super::clients::{Clients, clients};
+use super::clients::{Clients, ENOUGH_OF_PATH, clients};
+use super::gathered::{Known, paths};
 use super::going::{Going, PROGRAM_LOCK};
 use super::links::Link;
 use super::paging::Paging;
@@ -18,7 +17,7 @@ use super::sharing::{
     Asked, Contended, LockWaits, OneDirectory, Shared, asked, contended, lock_waits, one_directory,
     shared,
 };
-use super::stored::stored;
+use super::stood::{Standstill, standstills, still_ns};
 use super::time::Earlier;
 use crate::attribution::{Asks, Callback, Joined, JoinedOp, JoinedRpc, Part, Segment};
 
@@ -84,6 +83,8 @@ pub struct Path {
     pub placed: (u64, f64),
     /// Seconds by segment, all RPCs together.
     pub seconds: BTreeMap<Segment, f64>,
+    /// The RPC that was longest on the way and those that were under way with it: how many, and their seconds on it with their data.
+    pub of_one_moment: (u64, f64),
     /// RPCs by opcode.
     pub kinds: BTreeMap<u32, Requests>,
     /// Seconds of operations by segment, where clients are told apart.
@@ -139,6 +140,16 @@ impl Path {
     /// Mean seconds of an RPC on the way, with its data.
     pub fn way_s(&self) -> f64 {
         self.held_s() + self.mean_s(Segment::Network) + self.mean_s(Segment::Bulk)
+    }
+
+    /// The same without those of the moment in which one took longest, where others tell enough: one moment tells of no way.
+    pub fn usual_way_s(&self) -> f64 {
+        let (count, seconds) = self.of_one_moment;
+        let others = self.rpcs.saturating_sub(count);
+        match others >= ENOUGH_OF_PATH {
+            true => (self.way_s() * self.rpcs as f64 - seconds).max(0.0) / others as f64,
+            false => self.way_s(),
+        }
     }
 
     /// Mean seconds of an RPC from its place to the reply, of those that need one where some do.
@@ -232,11 +243,15 @@ pub struct Facts {
     pub window_s: f64,
     /// Operations by name.
     pub ops: Vec<OpKind>,
+    /// Operations in a second that were answered at once, without an RPC or a wait, where it was counted.
+    pub at_once_per_s: Option<f64>,
     /// Operations under way, counted at moments evenly spread over the window.
     pub under_way: f64,
     /// Seconds of operations by segment, and by target, router or client.
     pub seconds: BTreeMap<(Segment, String), f64>,
-    /// By target.
+    /// The part of these that were waits for servers which stood still: it is no figure of the way or of the server.
+    pub still: BTreeMap<(Segment, String), f64>,
+    /// By target, without requests that waited for a server which stood still.
     pub paths: Vec<Path>,
     /// The same for each client; none where there is one only, or all have few RPCs.
     pub clients: Vec<Clients>,
@@ -274,8 +289,10 @@ pub struct Facts {
     pub links: Vec<Link>,
     /// What had not ended.
     pub going: Option<Going>,
-    /// Targets that answered nobody for a time.
+    /// Targets that answered nobody for a time, so that requests were sent again.
     pub silences: Vec<Silence>,
+    /// Servers that answered nobody for a time, and went on.
+    pub standstills: Vec<Standstill>,
     /// What waits for slots in a queue that moves.
     pub queued: Option<Queued>,
     /// Seconds since an operation ended, on whichever client; infinite: none has.
@@ -348,6 +365,13 @@ impl Facts {
         let from = ops.iter().map(|o| o.op.span.0).min().unwrap_or(0);
         let to = ops.iter().map(|o| o.op.span.1).max().unwrap_or(0);
         f.window_s = seconds(to - from);
+        // A server's own RPCs to others are no way of a client, and what belongs to operations that are left out is left out as well.
+        let own: BTreeSet<usize> = ops.iter().map(|o| o.client).collect();
+        let without: BTreeSet<(usize, u64)> =
+            left_out.iter().map(|o| (o.client, o.op.id)).collect();
+        let counts =
+            |r: &JoinedRpc| own.contains(&r.client) && !without.contains(&(r.client, r.rpc.op));
+        f.standstills = standstills(j, (from, to), counts);
         let mut kinds: BTreeMap<&str, OpKind> = BTreeMap::new();
         for o in &ops {
             let k = kinds.entry(&o.op.op).or_default();
@@ -356,6 +380,10 @@ impl Facts {
             k.seconds += seconds(o.ns());
             for p in &o.parts {
                 let at = (p.segment, j.names[p.at].clone());
+                let still = still_ns(&f.standstills, j, p);
+                if still > 0 {
+                    *f.still.entry(at.clone()).or_default() += seconds(still);
+                }
                 *f.seconds.entry(at).or_default() += seconds(p.ns());
             }
         }
@@ -372,21 +400,18 @@ impl Facts {
         let by = |all: &[i64], t: i64| all.partition_point(|at| *at <= t);
         let is_on = |t: i64| by(&begun, t) - by(&ended, t);
         f.under_way = moments.map(is_on).sum::<usize>() as f64 / SAMPLES as f64;
-        // A server's own RPCs to others are no way of a client, and what belongs to operations that are left out is left out as well.
-        let own: BTreeSet<usize> = ops.iter().map(|o| o.client).collect();
-        let without: BTreeSet<(usize, u64)> =
-            left_out.iter().map(|o| (o.client, o.op.id)).collect();
-        let counts =
-            |r: &JoinedRpc| own.contains(&r.client) && !without.contains(&(r.client, r.rpc.op));
         let known = Known::of(j, &ops);
-        let together = paths(j, (from, to), &known, |r| counts(r).then_some(0));
-        f.paths = together.into_values().collect();
-        f.silences = silences(j, (from, to), counts);
-        f.clients = clients(j, &ops, &f.paths, |group| {
+        let is_held = |r: &JoinedRpc| f.standstills.iter().any(|s| s.holds(r));
+        let on_path = |r: &JoinedRpc| counts(r) && !is_held(r);
+        let together = paths(j, (from, to), &known, |r| on_path(r).then_some(0));
+        let together: Vec<Path> = together.into_values().collect();
+        f.clients = clients(j, &ops, &together, &f.standstills, |group| {
             paths(j, (from, to), &known, |r| {
-                counts(r).then(|| group(r.client)).flatten()
+                on_path(r).then(|| group(r.client)).flatten()
             })
         });
+        f.paths = together;
+        f.silences = silences(j, (from, to), counts);
         f.contended = contended(&ops);
         f.shared = shared(j, &ops);
         let inside = |c: &&Callback| own.contains(&c.client) && (from..to).contains(&c.at);
@@ -419,16 +444,24 @@ impl Facts {
         self.ops.iter().map(|o| o.count).sum()
     }
 
-    /// Share of the operations' time in a segment at a place; none: at all.
+    /// Share of the operations' time in a segment at a place, without waits for servers that stood still; none: at all.
     pub fn share(&self, s: Segment, at: Option<&str>) -> f64 {
-        let of = (self.seconds.iter())
-            .filter(|((seg, name), _)| *seg == s && at.is_none_or(|a| a == name));
-        of.map(|(_, v)| v).sum::<f64>() / self.op_s().max(1e-12)
+        let of = |all: &BTreeMap<(Segment, String), f64>| {
+            let is_meant =
+                |(seg, name): &(Segment, String)| *seg == s && at.is_none_or(|a| a == name);
+            let of = all.iter().filter(|(key, _)| is_meant(key));
+            of.map(|(_, v)| v).sum::<f64>()
+        };
+        (of(&self.seconds) - of(&self.still)).max(0.0) / self.op_s().max(1e-12)
+    }
+
+    /// Share of the operations' time in a segment.
+    pub(super) fn whole_share(&self, s: Segment) -> f64 {
+        let still = self.still.iter().filter(|((seg, _), _)| *seg == s);
+        let still_s: f64 = still.map(|(_, v)| v).sum();
+        self.share(s, None) + still_s / self.op_s().max(1e-12)
     }
 }
-
-/// A path with storage seconds and RPCs of each half, the sum and number of slots in use, and how many each client may use.
-type Gathered = (Path, [(f64, u64); 2], (u64, u64), BTreeMap<usize, u32>);
 
 /// Bytes of a file's data that an RPC carried.
 pub(super) fn bytes(r: &coral_stopwatch::Rpc) -> u64 {
@@ -438,126 +471,6 @@ pub(super) fn bytes(r: &coral_stopwatch::Rpc) -> u64 {
 /// Whether most of its time is a wait for a lock that programs take from each other: how long one keeps it is its own affair.
 pub(super) fn waits_for_a_program(o: &JoinedOp) -> bool {
     o.op.op == PROGRAM_LOCK && 2 * o.in_segment(Segment::LockWait) > o.ns()
-}
-
-/// What is known of each RPC by others, in the order of [`Joined::rpcs`].
-pub(super) struct Known {
-    /// Bytes that it had to store or to read, where that is known.
-    stored: Vec<Option<u64>>,
-    /// Whether an operation waited for it: one in the background may be what a sync of its file waits for.
-    waited_for: Vec<bool>,
-}
-
-impl Known {
-    fn of(j: &Joined, ops: &[&JoinedOp]) -> Known {
-        let mut waited_for = vec![false; j.rpcs.len()];
-        for i in ops.iter().flat_map(|o| &o.rpcs) {
-            waited_for[*i] = true;
-        }
-        Known {
-            stored: stored(j),
-            waited_for,
-        }
-    }
-}
-
-/// What went on in the window, by group of clients and target; RPCs that ended before it, such as those of the mount, say nothing of the
-/// load. One that began before it and ended in it counts whole.
-pub(super) fn paths(
-    j: &Joined,
-    (from, to): (i64, i64),
-    known: &Known,
-    group: impl Fn(&JoinedRpc) -> Option<usize>,
-) -> BTreeMap<(usize, usize), Path> {
-    let half = from + (to - from) / 2;
-    let mut all: BTreeMap<(usize, usize), Gathered> = BTreeMap::new();
-    let inside = |r: &JoinedRpc| {
-        let (begun, ended) = r.rpc.span;
-        ended > begun && begun < to && (begun >= from || (ended > from && ended <= to))
-    };
-    for (i, r) in j.rpcs.iter().enumerate().filter(|(_, r)| inside(r)) {
-        let Some(group) = group(r) else {
-            continue;
-        };
-        let (p, halves, slotted, limits) = all.entry((group, r.target)).or_default();
-        let in_segment = |s| -> i64 {
-            let of = r.parts.iter().filter(|p| p.segment == s);
-            of.map(Part::ns).sum()
-        };
-        for part in &r.parts {
-            *p.seconds.entry(part.segment).or_default() += seconds(part.ns());
-        }
-        let queued = in_segment(Segment::ClientQueue);
-        let served = seconds(r.rpc.span.1 - r.rpc.span.0 - queued);
-        if p.peer.is_empty() && r.rpc.peer != 0 {
-            p.peer = Nid(r.rpc.peer).to_string();
-        }
-        let kind = p.kinds.entry(r.rpc.opc).or_default();
-        kind.take(r, known.waited_for[i]);
-        let own = r.rpc.waits.iter().filter(|w| w.0 == Wait::Credit);
-        p.own_credit_s += seconds(own.map(|(_, from, to)| to - from).sum());
-        p.rpcs += 1;
-        p.resent += u64::from(r.rpc.attempts > 1);
-        p.service_s += served;
-        if r.rpc.in_flight > 0 {
-            p.placed.0 += 1;
-            p.placed.1 += served;
-        }
-        slotted.0 += u64::from(r.rpc.in_flight);
-        slotted.1 += u64::from(r.rpc.in_flight > 0);
-        p.in_flight_max = p.in_flight_max.max(r.rpc.in_flight_max);
-        p.bulk_rpcs += u64::from(r.rpc.bulk_bytes > 0);
-        let bytes = bytes(&r.rpc);
-        if bytes > 0 {
-            let begun = r.rpc.span.0 + queued;
-            let inside = seconds((r.rpc.span.1.min(to) - begun.max(from)).max(0));
-            let data = Data {
-                rpcs: 1,
-                bytes,
-                seconds: served,
-                inside_s: inside,
-                placed_s: if r.rpc.in_flight > 0 { inside } else { 0.0 },
-            };
-            p.data = p.data.with(data);
-            if r.rpc.opc != opc::OST_WRITE {
-                p.reading_s += inside;
-            }
-            if bytes > SMALL_BYTES {
-                p.large = p.large.with(data);
-            }
-        }
-        limits.insert(r.client, r.rpc.in_flight_max);
-        let stored_s = seconds(in_segment(Segment::Storage));
-        match known.stored[i] {
-            None if stored_s > 0.0 => {
-                p.unsized_syncs.0 += 1;
-                p.unsized_syncs.1 += stored_s;
-                continue;
-            }
-            Some(bytes) if stored_s > 0.0 => {
-                p.storage_rpcs += 1;
-                p.storage_bytes += bytes;
-            }
-            _ => {}
-        }
-        let h = &mut halves[usize::from(r.rpc.span.0 >= half)];
-        h.0 += stored_s;
-        h.1 += 1;
-    }
-    let done = all
-        .into_iter()
-        .map(|((group, target), (mut p, halves, slotted, limits))| {
-            p.target = j.names[target].clone();
-            let least =
-                |of: fn(&Requests) -> f64| p.kinds.values().map(of).fold(f64::INFINITY, f64::min);
-            (p.rtt_s, p.send_s) = (least(|r| r.rtt_s), least(|r| r.send_s));
-            p.places = limits.into_values().sum();
-            p.in_flight = slotted.0 as f64 / slotted.1.max(1) as f64;
-            let mean = |(s, n): (f64, u64)| s / n.max(1) as f64;
-            p.storage_halves_s = (mean(halves[0]), mean(halves[1]));
-            ((group, target), p)
-        });
-    done.collect()
 }
 
 /// Seconds of the RPCs of these operations; of those that are large apart.

@@ -108,6 +108,7 @@ pub(super) fn lock_wait(f: &Facts) -> Option<Cause> {
         true => told_sizes(f, &sizes),
         false => gave_back(f, &locks),
     };
+    let told = told.or_else(|| own_locks(f));
     let (subject, figure, change) = told.unwrap_or_else(|| too_few(f, &locks, &sizes));
     (share >= SHARE_LEAST).then(|| Cause {
         kind: CauseKind::LockWait,
@@ -163,6 +164,25 @@ fn told_sizes(f: &Facts, writers: &[&Asked]) -> Option<Told> {
         its(writers)
     );
     Some((who, figure, change))
+}
+
+/// The only client that waits had the locks itself: a server takes the lock of the client that truncates a file for that.
+fn own_locks(f: &Facts) -> Option<Told> {
+    let own: Vec<&Asked> = f
+        .gave_back
+        .iter()
+        .filter(|a| f.lock_waits.clients == [a.client.as_str()])
+        .collect();
+    let who = asked_enough(f, &own)?;
+    let figure = format!(
+        "{}, most of it at {}{}; its own locks were taken back from it, {} times",
+        waited(f, "for locks "),
+        f.lock_waits.target,
+        most_wanted(f),
+        times(&own)
+    );
+    let change = "write over the files, or write new ones: where a file is truncated (O_TRUNC) whose data its mount has just written, the server takes the lock of these back first";
+    Some((who, figure, change.to_owned()))
 }
 
 /// Nobody is known who had the locks, or had most of them.
@@ -345,22 +365,31 @@ mod tests {
             of(&[("a@tcp", 30, 0.02), ("b@tcp", 20, 0.02)]).0,
             "2 clients, a@tcp for one"
         );
-        // nobody waits for a lock of its own
-        let (subject, figure) = of(&[("near@tcp", 90, 0.02)]);
+        // few of its own
+        let (subject, figure) = of(&[("near@tcp", 9, 0.02)]);
         assert_eq!(subject, "fs-MDT0000");
         assert!(
-            figure.contains("; nobody but near@tcp itself was asked for any, for 90, so that"),
+            figure.contains("; nobody but near@tcp itself was asked for any, for 9, so that"),
             "{figure}"
         );
-        assert_eq!(
-            of(&[("near@tcp", 90, 0.02), ("far@tcp", 1, 0.02)]).0,
-            "fs-MDT0000"
-        );
+    }
+
+    /// A mount that truncates the files which it has just written.
+    #[test]
+    fn a_client_whose_own_locks_are_taken_back_is_told_so() {
+        for others in [0, 1] {
+            let c = first(&waits(&[("near@tcp", 90, 0.02), ("far@tcp", others, 0.02)]));
+            let named = (c.kind, c.subject.as_str());
+            assert_eq!(named, (CauseKind::LockWait, "near@tcp"));
+            let told = "near@tcp waited for locks 100 times, 9.50 ms each, most of it at fs-MDT0000, 100 of them on [0x1:0x2:0x0]; its own locks were taken back from it, 90 times";
+            assert_eq!(c.figure, told);
+            assert!(c.change.contains("O_TRUNC"), "{c:?}");
+        }
     }
 
     #[test]
     fn who_may_have_the_lock_and_was_not_asked_is_to_be_named() {
-        let mut f = waits(&[("near@tcp", 90, 0.02)]);
+        let mut f = waits(&[("near@tcp", 9, 0.02)]);
         let whole = first(&f).change;
         assert!(
             whole.starts_with("have fewer operations at once"),

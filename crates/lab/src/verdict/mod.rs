@@ -12,6 +12,9 @@
 /// The file of a run that has the records of its last step.
 pub const STOPWATCHES: &str = "stopwatches.json";
 
+/// Why nothing is said of a run on directories that are on no mount of Coral's.
+pub const NOT_CORAL: &str = "not Coral: nothing to explain";
+
 mod accused;
 mod alike;
 mod clients;
@@ -19,6 +22,7 @@ mod credits;
 mod explain;
 mod facts;
 mod far;
+mod gathered;
 mod given_back;
 mod going;
 mod hosts;
@@ -37,6 +41,7 @@ mod sharing;
 mod slots;
 mod slow_kinds;
 mod slow_links;
+mod stood;
 mod stored;
 mod stray;
 mod text;
@@ -60,6 +65,7 @@ pub use resends::Silence;
 pub use rules::{Cause, CauseKind};
 pub use seen::{Granted, Judged, Seen};
 pub use sharing::{Asked, Contended, LockWaits, OneDirectory, Shared};
+pub use stood::Standstill;
 pub use time::{Earlier, Span};
 pub use trial::{
     LEAST_COUNT, Outcome, Rates, Trial, Was, Window, Windows, again, alone, elsewhen, locks, swap,

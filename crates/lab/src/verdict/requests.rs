@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::clients::ENOUGH_OF_PATH;
 use super::facts::{Path, SMALL_BYTES, bytes, rtt, seconds};
+use super::rules::RTT_NEAR_S;
 use crate::attribution::{JoinedRpc, Segment};
 
 /// Bytes that a slow line carries in a second: 100 Mbit/s.
@@ -50,6 +51,10 @@ pub struct Requests {
     pub rtt_s: f64,
     /// As [`Path::send_s`].
     pub send_s: f64,
+    /// Least time from the sending to the reply, seconds, with what the server took.
+    pub answered_s: f64,
+    /// No server has told its part, and that is taken for the way.
+    pub is_by_answers: bool,
 }
 
 impl Requests {
@@ -62,17 +67,36 @@ impl Requests {
     pub(super) fn take(&mut self, r: &JoinedRpc, is_waited_for: bool) {
         if self.all.count == 0 {
             (self.rtt_s, self.send_s) = (f64::INFINITY, f64::INFINITY);
+            self.answered_s = f64::INFINITY;
         }
         self.all.take(r);
         if is_waited_for {
             self.waited.take(r);
         }
         self.bytes += bytes(&r.rpc);
+        // One that is not answered was nowhere and back, and may not have gone out.
+        if r.rpc.xid == 0 {
+            return;
+        }
+        self.answered_s = (self.answered_s).min(seconds(r.rpc.reply - r.rpc.sending));
         if !r.parts.iter().any(|p| p.segment == Segment::Remote) {
             self.rtt_s = self.rtt_s.min(rtt(r));
         }
+        // Where nobody else tells, and the answer was here before its sender heard that it was sent, it is not known when it was.
+        if !r.is_served && r.rpc.sent > r.rpc.reply {
+            return;
+        }
         let late = seconds(sent_late_ns(&r.rpc) + r.reply_late_ns);
         self.send_s = self.send_s.min(late.min(rtt(r)));
+    }
+
+    /// Where no server has told its part, and even the quickest was held back before it was sent as no near way does: the way is what the
+    /// quickest answer took.
+    pub(super) fn take_answers(&mut self) {
+        let is_held = self.is_known() && self.send_s.is_finite() && self.send_s > RTT_NEAR_S;
+        if is_held && self.rtt_s.is_infinite() {
+            (self.rtt_s, self.is_by_answers) = (self.answered_s, true);
+        }
     }
 
     /// Whether they carry so much in the mean that their bytes matter on the way.
@@ -108,6 +132,8 @@ impl Path {
                 bytes: self.data.bytes,
                 rtt_s: self.rtt_s,
                 send_s: self.send_s,
+                answered_s: self.rtt_s,
+                is_by_answers: false,
             }),
             false => self.kinds.values().map(of).sum(),
         }
@@ -126,6 +152,19 @@ impl Path {
     /// Seconds by which requests that operations waited for, and the replies to these, were sent late because of the way.
     pub fn held_waited_s(&self) -> f64 {
         self.by_kind(|r| self.held_of(r, &r.waited))
+    }
+
+    /// The least by which requests that operations waited for were late because of the way, all together: also those of which nobody knows
+    /// when they were sent, and where no server has told its part until they were answered.
+    pub fn late_waited_s(&self) -> f64 {
+        self.by_kind(|r| {
+            let (there, sent) = self.least_of(r);
+            let late_s = if r.is_by_answers { there } else { sent };
+            match late_s.is_finite() {
+                true => late_s * r.waited.count as f64,
+                false => 0.0,
+            }
+        })
     }
 
     /// Seconds by which requests and replies, in the mean, were sent late because of the way.
@@ -157,4 +196,94 @@ impl Path {
 /// server's clock that counts, for the same reason.
 fn sent_late_ns(r: &coral_stopwatch::Rpc) -> i64 {
     (r.sent.min(r.reply) - r.sending).max(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use coral_stopwatch::{Begun, Dump, Op, Rpc, Wait};
+    use coral_wire::opc;
+
+    use super::super::seen::Seen;
+    use super::super::{CauseKind, Verdict, explain};
+    use crate::attribution::rpc_of;
+
+    const US: i64 = 1_000;
+
+    /// One program on a mount that is asked alone, from which messages go out 5 ms late, and to which answers come so late: two requests to the MDT and one to each of
+    /// two OSTs on the same node, each after the other. Of one in `late` the reply is there before its sender hears that it was sent.
+    fn held_back(late: i64, back_us: i64) -> Verdict {
+        let request = |n: i64| {
+            let (from, to) = (5_200 * n * US, (5_200 * n + 5_150) * US);
+            let op = Op {
+                id: n as u64 + 1,
+                op: "OPEN".into(),
+                fid: (1, 1, 0),
+                span: (from, to),
+                run_ns: 0,
+                waits: vec![],
+            };
+            let (opc, target) = match n % 4 {
+                0 => (opc::LDLM_ENQUEUE, "fs-MDT0000"),
+                1 => (opc::MDS_CLOSE, "fs-MDT0000"),
+                2 => (opc::OST_PUNCH, "fs-OST0000"),
+                _ => (opc::OST_PUNCH, "fs-OST0001"),
+            };
+            let sent = if n % late == 0 {
+                to + US
+            } else {
+                to - back_us * US
+            };
+            let rpc = Rpc {
+                op: op.id,
+                target: target.into(),
+                sent,
+                ..rpc_of(opc, n as u64 + 1, op.span)
+            };
+            (op, rpc)
+        };
+        let (mut ops, rpcs): (Vec<Op>, Vec<Rpc>) = (0..400).map(request).unzip();
+        let now = 400 * 5_200 * US;
+        // Its operation has ended, and it has waited for a slot since it was begun.
+        let begun = now - 20 * US;
+        ops[399].span.1 = now;
+        let waits = Begun {
+            op: 400,
+            begun,
+            opc: Some(opc::MDS_CLOSE),
+            target: "fs-MDT0000".into(),
+            fid: (1, 1, 0),
+            waits: Some((Wait::Slot, begun + 9 * US)),
+            name: "".into(),
+        };
+        let seen = Seen {
+            dumps: vec![Dump {
+                clock: "c".into(),
+                nids: vec![1],
+                names: vec!["c@tcp".into()],
+                now,
+                ops,
+                rpcs,
+                under_way: vec![waits],
+                ..Dump::default()
+            }],
+            ..Seen::default()
+        };
+        let f = seen.facts(&seen.joined());
+        explain(&f)
+    }
+
+    #[test]
+    fn a_mount_alone_knows_that_its_servers_are_far() {
+        for late in [3, 7, 1_000] {
+            let v = held_back(late, 100);
+            let kinds: Vec<_> = v.causes.iter().map(|c| c.kind).collect();
+            assert_eq!(kinds, [CauseKind::FixedConcurrency], "{v}");
+            let told = "an RPC is there and back 5.15 ms";
+            assert!(v.causes[0].figure.contains(told), "{v}");
+        }
+        // Half of it, and more, on the way back.
+        let v = held_back(1_000, 2_900);
+        assert_eq!(v.causes[0].kind, CauseKind::FixedConcurrency, "{v}");
+        assert!(v.causes[0].share > 0.95, "{v}");
+    }
 }

@@ -3,12 +3,16 @@
 
 use std::collections::BTreeMap;
 
+use coral_stopwatch::Wait;
+
 use super::facts::{Facts, Path, seconds};
 use super::rules::{Cause, CauseKind, SHARE_LEAST, TIMES_PEERS, ms};
 use crate::attribution::{Joined, JoinedRpc, Segment};
 
 /// A time in which a target answers nobody is told from here on, nanoseconds: a message may take long, and the next one too.
-const SILENT_NS: i64 = 1_000_000_000;
+pub(super) const SILENT_NS: i64 = 1_000_000_000;
+/// What a server did so soon after its last answer, or so late before the next sending, tells nothing, nanoseconds.
+const HEARD_NS: i64 = 50_000_000;
 /// A connection to a server that answers is there in less, nanoseconds, unless it is very far.
 const CONNECTING_NS: i64 = 200_000_000;
 
@@ -25,7 +29,8 @@ pub struct Silence {
     pub longest_s: f64,
 }
 
-/// Of the RPCs of clients that count, and of the window `from` to `to`.
+/// Of the RPCs of clients that count, and of the window `from` to `to`. A server that served anybody while it answered nobody here, as its
+/// own records tell, did not stand still: messages were lost.
 pub(super) fn silences(
     j: &Joined,
     (from, to): (i64, i64),
@@ -34,24 +39,39 @@ pub(super) fn silences(
     let again = |r: &&JoinedRpc| r.rpc.attempts > 1 && counts(r) && r.rpc.span.1 > from;
     let mut all: BTreeMap<usize, Silence> = BTreeMap::new();
     for r in j.rpcs.iter().filter(again).filter(|r| r.rpc.span.0 < to) {
-        if let Some(quiet_ns) = quiet(j, r) {
+        if let Some((from, to)) = quiet(j, r).filter(|(from, _)| !is_heard_of(j, r, *from)) {
             let s = all.entry(r.target).or_default();
             s.target.clone_from(&j.names[r.target]);
             s.requests += 1;
             s.resend_s += seconds(resend_parts(r).map(|p| p.ns()).sum());
-            s.longest_s = s.longest_s.max(seconds(quiet_ns));
+            s.longest_s = s.longest_s.max(seconds(to - from));
         }
     }
     all.into_values().collect()
+}
+
+/// Whether its server served anybody from a moment on until its answer was given up.
+fn is_heard_of(j: &Joined, r: &JoinedRpc, from: i64) -> bool {
+    let waits = r
+        .rpc
+        .waits
+        .iter()
+        .filter(|w| w.0 == Wait::Connection && w.1 > from);
+    let given_up = waits.map(|w| w.1).min().unwrap_or(r.rpc.sending);
+    let mut served = j
+        .meanwhile
+        .iter()
+        .filter(|m| (m.client, m.peer) == (r.client, r.rpc.peer));
+    served.any(|m| m.span.0 > from + HEARD_NS && m.span.1 < given_up - HEARD_NS)
 }
 
 fn resend_parts(r: &JoinedRpc) -> impl Iterator<Item = &crate::attribution::Part> {
     r.parts.iter().filter(|p| p.segment == Segment::Resend)
 }
 
-/// How long its target answered nobody between its first sending and its last, nanoseconds. None: it answered others, or nothing tells
-/// that it did not: nobody else wanted an answer for most of that time, and there was a connection for all of it.
-fn quiet(j: &Joined, r: &JoinedRpc) -> Option<i64> {
+/// How long its target answered nobody between its first sending and its last. None: it answered others, or nothing tells that it did not:
+/// when the answer was given up there was a connection at once. A server that goes on answers what it was sent, so that this was lost.
+fn quiet(j: &Joined, r: &JoinedRpc) -> Option<(i64, i64)> {
     let (first, last) = (resend_parts(r).map(|p| p.from).min()?, r.rpc.sending);
     if last - first < SILENT_NS {
         return None;
@@ -64,18 +84,17 @@ fn quiet(j: &Joined, r: &JoinedRpc) -> Option<i64> {
     let longest = at.windows(2).max_by_key(|w| w[1] - w[0])?;
     let (from, to) = (longest[0], longest[1]);
     let within = |a: i64, b: i64| (b.min(to) - a.max(from)).max(0);
-    let half = (to - from) / 2;
-    // Also of other targets of its server.
-    let is_asked = |o: &&JoinedRpc| {
-        o.rpc.peer == r.rpc.peer
-            && !std::ptr::eq(*o, r)
-            && within(o.rpc.span.0, o.rpc.reply) >= half
+    // Also for other targets of its server.
+    let is_peer = |o: &&JoinedRpc| std::ptr::eq(*o, r) || o.rpc.peer == r.rpc.peer;
+    let connecting = |o: &JoinedRpc| {
+        let waits = o.rpc.waits.iter();
+        let waits = waits.filter(|w| w.0 == Wait::Connection);
+        waits.map(|w| within(w.1, w.2)).sum::<i64>()
     };
-    let connecting = (r.rpc.waits.iter()).filter(|w| w.0 == coral_stopwatch::Wait::Connection);
-    let connecting: i64 = connecting.map(|w| within(w.1, w.2)).sum();
     let is_silent = to - from >= SILENT_NS.max((last - first) / 2);
-    let is_wanted = connecting >= CONNECTING_NS || j.rpcs.iter().any(|o| is_asked(&o));
-    (is_silent && is_wanted).then_some(to - from)
+    let mut peers = j.rpcs.iter().filter(is_peer);
+    let is_away = is_silent && peers.any(|o| connecting(o) >= CONNECTING_NS);
+    is_away.then_some((from, to))
 }
 
 /// Of the seconds from the first sending to the last of requests to a target, the part in which it answered nobody, 0 to 1.
@@ -152,7 +171,7 @@ pub(super) fn resends(f: &Facts) -> Option<Cause> {
         fid: None,
         share: share.min(1.0),
         figure: format!(
-            "{again} of {rpcs} requests were sent more than once, {} later each: a message or its answer was lost, or the server stood still while nobody else asked it, or had asked to be asked again",
+            "{again} of {rpcs} requests were sent more than once, {} later each: a message or its answer was lost, or the server had asked to be asked again",
             ms(seconds / again as f64)
         ),
         ceiling: None,
@@ -162,7 +181,7 @@ pub(super) fn resends(f: &Facts) -> Option<Cause> {
 
 #[cfg(test)]
 mod tests {
-    use coral_stopwatch::{Dump, Op, Rpc, Wait};
+    use coral_stopwatch::{Dump, Op, Rpc, Served};
     use coral_wire::opc;
 
     use super::super::facts::OpKind;
@@ -213,6 +232,16 @@ mod tests {
     /// milliseconds after the first. Another request is answered every `others_ms` meanwhile; before the last sending the second one
     /// waits for a connection for as long as is said.
     fn causes_of(two: bool, others_ms: Option<i64>, connection_ms: i64) -> Vec<CauseKind> {
+        with_server(two, others_ms, connection_ms, None)
+    }
+
+    /// The same where the server was asked too, and served another client at that moment.
+    fn with_server(
+        two: bool,
+        others_ms: Option<i64>,
+        connection_ms: i64,
+        served_ms: Option<i64>,
+    ) -> Vec<CauseKind> {
         let one = |n: i64, from: i64, to: i64| {
             let op = Op {
                 id: n as u64 + 1,
@@ -246,16 +275,36 @@ mod tests {
             all.extend((0..count).map(|i| one(2000 + i, 3_002 + i * every, 3_003 + i * every)));
         }
         let (ops, rpcs) = all.into_iter().unzip();
-        let seen = Seen {
-            dumps: vec![Dump {
-                clock: "c".into(),
-                nids: vec![1],
-                names: vec!["c@tcp".into()],
-                now: 20_000 * MS,
-                ops,
-                rpcs,
-                ..Dump::default()
+        let client = Dump {
+            clock: "c".into(),
+            nids: vec![1],
+            names: vec!["c@tcp".into()],
+            now: 20_000 * MS,
+            ops,
+            rpcs,
+            ..Dump::default()
+        };
+        let server = served_ms.map(|at| Dump {
+            clock: "c".into(),
+            nids: vec![2],
+            names: vec!["s@tcp".into()],
+            now: 20_000 * MS,
+            served: vec![Served {
+                client: 9,
+                xid: 1,
+                opc: opc::OBD_PING,
+                service: "ost".into(),
+                arrived: at * MS,
+                begun: at * MS,
+                replying: (at + 1) * MS,
+                replied: (at + 1) * MS,
+                run_ns: 1,
+                waits: vec![],
             }],
+            ..Dump::default()
+        });
+        let seen = Seen {
+            dumps: [client].into_iter().chain(server).collect(),
             ..Seen::default()
         };
         let f = seen.facts(&seen.joined());
@@ -276,13 +325,24 @@ mod tests {
     #[test]
     fn a_target_that_answers_nobody_has_lost_no_messages() {
         use CauseKind::{NoAnswer, Resends};
-        assert_eq!(causes_of(true, None, 0), [NoAnswer]);
+        assert_eq!(causes_of(true, None, 6_000), [NoAnswer]);
         assert_eq!(causes_of(false, None, 6_000), [NoAnswer]);
         assert_eq!(causes_of(false, None, 330), [NoAnswer]);
-        // Others are answered, or nobody else has asked it.
+        // There was a connection at once, or others are answered.
+        assert_eq!(causes_of(true, None, 0), [Resends]);
         assert_eq!(causes_of(true, Some(100), 0), [Resends]);
         assert_eq!(causes_of(true, Some(100), 500), [Resends]);
         assert_eq!(causes_of(false, None, 0), [Resends]);
         assert_eq!(causes_of(false, None, 5), [Resends]);
+    }
+
+    /// What it serves when the answer was given up tells only that it goes on.
+    #[test]
+    fn a_server_that_served_others_meanwhile_did_not_stand_still() {
+        use CauseKind::{NoAnswer, Resends};
+        let of = |served_ms| with_server(true, None, 500, Some(served_ms));
+        assert_eq!(of(5_000), [Resends]);
+        assert_eq!(of(2_000), [NoAnswer]);
+        assert_eq!(of(13_700), [NoAnswer]);
     }
 }

@@ -17,6 +17,7 @@ use super::sharing::OneDirectory;
 use super::slots::{far_window, who_is_far, window};
 use super::slow_kinds::DELAY_RULES;
 use super::slow_links::slow_links;
+use super::stood::stood_still;
 
 /// Share of the operations' time below which nobody is accused.
 pub(super) const SHARE_LEAST: f64 = 0.2;
@@ -189,6 +190,7 @@ pub(super) fn causes(f: &Facts) -> Vec<Cause> {
     out.extend(storage.into_iter().map(|s| s.cause));
     out.extend(full);
     out.extend(no_answer(f));
+    out.extend(stood_still(f));
     out.extend(resends(f));
     out.extend(grants(f));
     out.extend(cold_cache(f));

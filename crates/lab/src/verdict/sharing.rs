@@ -52,7 +52,7 @@ pub struct Shared {
     pub writers: u32,
     /// Writes and reads that went to a server at once.
     pub at_once: u64,
-    /// Seconds of these.
+    /// Seconds of these, and those that other operations waited for its lock.
     pub seconds: f64,
 }
 
@@ -200,10 +200,13 @@ pub(super) fn shared(j: &Joined, ops: &[&JoinedOp]) -> Vec<Shared> {
     for o in ops.iter().filter(|o| o.op.fid.0 != 0) {
         let own = o.rpcs.iter().map(|i| &j.rpcs[*i].rpc);
         let sent: Vec<u32> = own.filter(|r| r.op == o.op.id).map(|r| r.opc).collect();
-        if sent
-            .iter()
-            .any(|o| [opc::OST_WRITE, opc::OST_READ].contains(o))
-        {
+        let is_at_once = |o: &u32| [opc::OST_WRITE, opc::OST_READ].contains(o);
+        let waited = o.in_segment(Segment::LockWait);
+        if !sent.iter().any(is_at_once) {
+            if waited > 0 {
+                all.entry(o.op.fid).or_default().0.seconds += seconds(waited);
+            }
+        } else {
             let (s, writers) = all.entry(o.op.fid).or_default();
             s.at_once += 1;
             s.seconds += seconds(o.ns());
@@ -327,5 +330,57 @@ mod tests {
         assert_eq!(f.gave_back, [times(2)]);
         assert_eq!(f.told_sizes, [times(1)]);
         assert_eq!(f.callbacks, (0, 0), "it does nothing else");
+    }
+
+    /// Two clients write a file past their caches, for 10 ns each, and one of them waits 30 ns of 40 for its lock beside that.
+    #[test]
+    fn waits_for_the_lock_of_a_shared_file_are_part_of_its_time() {
+        let op = |client: usize, id: u64, ns: i64, waited: i64, rpcs| JoinedOp {
+            op: coral_stopwatch::Op {
+                id,
+                op: "WRITE".into(),
+                fid: (1, 1, 0),
+                span: (0, ns),
+                run_ns: 0,
+                waits: vec![],
+            },
+            client,
+            parts: vec![Part {
+                segment: Segment::LockWait,
+                from: 0,
+                to: waited,
+                at: 2,
+            }],
+            rpcs,
+        };
+        let write = |client, id| JoinedRpc {
+            rpc: coral_stopwatch::Rpc {
+                op: id,
+                ..rpc_of(opc::OST_WRITE, id, (0, 10))
+            },
+            is_served: true,
+            service: String::new(),
+            target: 2,
+            client,
+            reply_late_ns: 0,
+            parts: vec![],
+        };
+        let j = Joined {
+            names: ["a@tcp", "b@tcp", "fs-OST0000"].map(Into::into).to_vec(),
+            ops: vec![
+                op(0, 1, 10, 5, vec![0]),
+                op(1, 2, 10, 0, vec![1]),
+                op(0, 3, 40, 30, vec![]),
+            ],
+            rpcs: vec![write(0, 1), write(1, 2)],
+            ..Joined::default()
+        };
+        let known = Shared {
+            fid: (1, 1, 0),
+            writers: 2,
+            at_once: 2,
+            seconds: 50e-9,
+        };
+        assert_eq!(shared(&j, &j.ops.iter().collect::<Vec<_>>()), [known]);
     }
 }

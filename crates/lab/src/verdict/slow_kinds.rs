@@ -121,6 +121,8 @@ mod tests {
             bytes: 0,
             rtt_s: least_s + 0.000_1,
             send_s: least_s,
+            answered_s: least_s + 0.000_1,
+            is_by_answers: false,
         };
         (opc, requests)
     }

@@ -37,7 +37,8 @@ fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64)) -> Option<SlowWay<'a>>
     let nearest = nearest.map_or(f64::INFINITY, |(_, there)| there);
     let known = nearest.is_finite() && own_way.is_finite();
     let far = known && own_way > TIMES_PEERS * nearest && own_way - nearest > more_least;
-    let (way, peers) = (p.way_s(), peers(v.paths, p, alike, Path::way_s));
+    let way = p.usual_way_s();
+    let peers = peers(v.paths, p, alike, Path::usual_way_s);
     let is_slow = |m: f64| way > TIMES_PEERS * m && way - m > MORE_LEAST_S;
     let slow = p.rpcs >= ENOUGH_OF_PATH && own_way.is_finite() && peers.is_some_and(is_slow);
     (far || slow).then(|| SlowWay {
@@ -86,8 +87,62 @@ pub(super) fn slow_links(f: &Facts, behind: &[String]) -> Vec<Cause> {
         .into_iter()
         .map(|(target, ways)| SlowLink { target, ways })
         .collect();
-    let own = links.iter().filter_map(|l| l.cause(&views));
-    own.chain(many(&links)).chain(held_up(&of_kinds)).collect()
+    let (nodes, apart) = by_node(f, links);
+    let own = apart.iter().filter_map(|l| l.cause(&views));
+    let own = own.chain(nodes.iter().filter_map(|(node, on)| of_node(node, on)));
+    own.chain(many(&apart)).chain(held_up(&of_kinds)).collect()
+}
+
+/// Nodes of which several targets are used, and the way to all of these is slow; and the others of these links.
+fn by_node<'a>(
+    f: &'a Facts,
+    links: Vec<SlowLink<'a>>,
+) -> (BTreeMap<&'a str, Vec<SlowLink<'a>>>, Vec<SlowLink<'a>>) {
+    let peer = |target: &str| {
+        let own = f.paths.iter().find(|p| p.target == target);
+        own.map_or("", |p| p.peer.as_str())
+    };
+    let used = |node: &str| {
+        let known = f.paths.iter().filter(|p| p.rpcs >= ENOUGH_OF_PATH);
+        known.filter(|p| p.peer == node).count()
+    };
+    let mut nodes: BTreeMap<&str, Vec<SlowLink<'_>>> = BTreeMap::new();
+    for l in links {
+        nodes.entry(peer(l.target)).or_default().push(l);
+    }
+    let is_whole = |node: &str, on: usize| !node.is_empty() && on > 1 && on == used(node);
+    let (whole, apart): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        (nodes.into_iter()).partition(|(node, on)| is_whole(node, on.len()));
+    (whole, apart.into_values().flatten().collect())
+}
+
+/// The way to a node is one, however many targets it has.
+fn of_node(node: &str, links: &[SlowLink]) -> Option<Cause> {
+    let share = links.iter().map(SlowLink::share).sum::<f64>();
+    let most = links
+        .iter()
+        .max_by(|a, b| a.share().total_cmp(&b.share()))?;
+    let worst = most.worst()?;
+    let names: Vec<&str> = links.iter().map(|l| l.target).collect();
+    let from: BTreeSet<&String> = links
+        .iter()
+        .flat_map(|l| &l.ways)
+        .flat_map(|w| w.from)
+        .collect();
+    (share >= SHARE_LEAST).then(|| Cause {
+        kind: CauseKind::SlowLink,
+        subject: names.join(", "),
+        fid: None,
+        share: share.min(1.0),
+        figure: format!(
+            "{}; that is {}, for one: all of them are on {node}{}",
+            worst.figure,
+            most.target,
+            who(from).map_or_else(String::new, |who| format!("; from {who}"))
+        ),
+        ceiling: None,
+        change: format!("measure the way to {node} alone with `lst`"),
+    })
 }
 
 /// A target, with the clients from which the way to it is slow.
@@ -153,7 +208,17 @@ mod tests {
 
     /// A near MDT, and so many OSTs that are 20 ms away, which share the time.
     fn far_osts(count: u32) -> Vec<Cause> {
+        far_osts_on(count, "")
+    }
+
+    /// The same with these OSTs on one node.
+    fn far_osts_on(count: u32, node: &str) -> Vec<Cause> {
         let path = |target: String, way_s: f64| Path {
+            peer: if way_s > 0.01 {
+                node.into()
+            } else {
+                "m@tcp".into()
+            },
             target,
             rpcs: 100,
             service_s: 100.0 * way_s,
@@ -193,5 +258,17 @@ mod tests {
         let told = "20.00 ms on the way an RPC, 20.00 ms at least there and back; the nearest server 100.0 us; that is fs-OST000";
         assert!(eight[0].figure.starts_with(told), "{eight:?}");
         assert!(eight[0].is_same(&four[1]) && !four[0].is_same(&four[1]));
+    }
+
+    #[test]
+    fn a_node_that_is_far_is_one_cause_however_many_targets_it_has() {
+        for count in [2, 4, 8] {
+            let all = far_osts_on(count, "s@tcp");
+            let named: Vec<_> = all.iter().map(|c| c.targets().count()).collect();
+            assert_eq!(named, [count as usize], "{all:?}");
+            let told = ", for one: all of them are on s@tcp";
+            assert!(all[0].figure.ends_with(told), "{all:?}");
+            assert!(all[0].change.contains("the way to s@tcp alone"), "{all:?}");
+        }
     }
 }

@@ -6,6 +6,9 @@ use super::explain::Verdict;
 use super::rules::ms;
 use super::slots::of_places;
 
+/// Operations that were answered at once are told where they are so large a part of the others.
+const AT_ONCE_PART: f64 = 0.05;
+
 /// The parts of what is printed, each in lines of its own, or in none.
 impl Verdict {
     /// Little's law, with its figures.
@@ -19,7 +22,7 @@ impl Verdict {
             ),
             false => writeln!(
                 out,
-                "Little's law {}: {:.1} operations/s x {} = {:.2} under way, {:.2} counted{}",
+                "Little's law {}: {:.1} operations/s x {} = {:.2} under way, {:.2} counted{}{}",
                 if l.holds() { "holds" } else { "does not hold" },
                 l.rate,
                 ms(l.time_s),
@@ -28,8 +31,19 @@ impl Verdict {
                 match self.not_ended() {
                     0 => String::new(),
                     n => format!(", without {n} that have not ended"),
-                }
+                },
+                self.at_once_text()
             ),
+        }
+    }
+
+    /// Operations that were answered at once, where they are more than a few beside the others.
+    fn at_once_text(&self) -> String {
+        match self.little.at_once_per_s {
+            Some(n) if n >= AT_ONCE_PART * self.little.rate && n >= 1.0 => {
+                format!("; and {n:.1}/s answered at once, not in these figures")
+            }
+            _ => String::new(),
         }
     }
 

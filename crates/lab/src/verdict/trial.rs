@@ -272,8 +272,10 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Whether the change took away what the first cause accounts for.
-    pub fn outcome(&self, first: &Cause) -> Outcome {
+    /// Whether the change took away what the first cause accounts for, as far as processors have room for more: `room` is
+    /// [`Verdict::room`].
+    pub fn outcome(&self, first: &Cause, room: Option<f64>) -> Outcome {
+        let share = first.share.min(1.0).min(room.unwrap_or(1.0));
         let mut figures = vec![
             self.before.text("before"),
             self.with.text("with it"),
@@ -288,7 +290,7 @@ impl Windows {
             return Outcome::open(figures, "the programs did other operations then".to_owned());
         };
         if self.after.count() < LEAST_COUNT {
-            return self.ended(first, 1.0 - to, figures);
+            return self.ended(share, 1.0 - to, figures);
         }
         let Some(back) = self.before.times(&self.after) else {
             return Outcome::open(figures, "the programs did other operations then".to_owned());
@@ -296,7 +298,6 @@ impl Windows {
         // Against the mean of the two windows without it, whose distance is the noise.
         let usual = (1.0 + back) / 2.0;
         let (fall, noise) = (1.0 - to / usual, (1.0 - back).abs() / usual);
-        let share = first.share.min(1.0);
         figures.push(format!(
             "the time of an operation {}, a fall of up to {:.0}% was expected; by itself it moved by {:.0}%",
             moved(fall),
@@ -321,8 +322,7 @@ impl Windows {
     }
 
     /// The same where the load ended before the third window had enough of it.
-    fn ended(&self, first: &Cause, fall: f64, mut figures: Vec<String>) -> Outcome {
-        let share = first.share.min(1.0);
+    fn ended(&self, share: f64, fall: f64, mut figures: Vec<String>) -> Outcome {
         figures.push(format!(
             "the load ended: the last window has {} operations only, and by how much the time moves by itself is not known",
             self.after.count()
@@ -530,6 +530,15 @@ mod tests {
         }
     }
 
+    /// A fall of 87 % was the slots' share, and the processors have room for one of 40 %.
+    #[test]
+    fn a_change_is_judged_by_what_the_processors_have_left() {
+        let c = cause(CauseKind::Window, "fs-OST0000", 0.87);
+        let was = |room| windows([0.010, 0.007_1, 0.010]).outcome(&c, room).was;
+        assert_eq!(was(Some(0.4)), Was::First);
+        assert_eq!(was(None), Was::Open);
+    }
+
     #[test]
     fn a_rate_is_over_what_the_records_reach_back_to() {
         let op = |n: i64| Op {
@@ -571,7 +580,7 @@ mod tests {
                 after: window(1, 0.01),
                 ..windows([0.01, with_s, 0.01])
             };
-            let Outcome { was, figures, .. } = all.outcome(&c);
+            let Outcome { was, figures, .. } = all.outcome(&c, None);
             let told = "the load ended: the last window has 3 operations only";
             assert!(figures.iter().any(|f| f.starts_with(told)), "{figures:?}");
             was
@@ -584,7 +593,7 @@ mod tests {
     #[test]
     fn a_change_is_believed_beyond_the_noise_only() {
         let c = cause(CauseKind::Window, "fs-OST0000", 0.8);
-        let was = |each| windows(each).outcome(&c).was;
+        let was = |each| windows(each).outcome(&c, None).was;
         assert_eq!(was([0.010, 0.003, 0.011]), Was::First);
         assert_eq!(was([0.010, 0.0098, 0.0101]), Was::Second);
         // it fell, and stayed there when it was put back
@@ -596,17 +605,17 @@ mod tests {
             with: window(90, 0.05),
             ..windows([0.010, 0.05, 0.010])
         };
-        assert_eq!(no_more.outcome(&c).was, Was::Second);
+        assert_eq!(no_more.outcome(&c, None).was, Was::Second);
         let few = Windows {
             with: window(1, 0.01),
             ..windows([0.01, 0.003, 0.01])
         };
-        assert_eq!(few.outcome(&c).was, Was::Open);
+        assert_eq!(few.outcome(&c, None).was, Was::Open);
         let v = verdict(vec![
             c.clone(),
             cause(CauseKind::SlowStorage, "fs-OST0000", 0.3),
         ]);
-        let text = windows([0.010, 0.0098, 0.0101]).outcome(&c).text(&v);
+        let text = windows([0.010, 0.0098, 0.0101]).outcome(&c, None).text(&v);
         assert!(
             text.contains("it is not RPCs in flight (fs-OST0000); what is left is slow storage"),
             "{text}"
@@ -625,7 +634,7 @@ mod tests {
             assert_eq!(moved(fall), told);
         }
         let c = cause(CauseKind::Window, "fs-OST0000", 0.8);
-        let slower = windows([0.010, 0.013, 0.010]).outcome(&c);
+        let slower = windows([0.010, 0.013, 0.010]).outcome(&c, None);
         let rose = "the time of an operation rose by 30%, a fall of up to 80% was expected";
         assert!(
             slower.figures.iter().any(|f| f.starts_with(rose)),
