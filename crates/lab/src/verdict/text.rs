@@ -41,7 +41,9 @@ impl Verdict {
     fn at_once_text(&self) -> String {
         match self.little.at_once_per_s {
             Some(n) if n >= AT_ONCE_PART * self.little.rate && n >= 1.0 => {
-                format!("; and {n:.1}/s answered at once, not in these figures")
+                format!(
+                    "; and {n:.1}/s answered at once while it was watched, not in these figures"
+                )
             }
             _ => String::new(),
         }
@@ -168,5 +170,36 @@ impl fmt::Display for Verdict {
             writeln!(out, "  {:>18} {:>5.1}%", s.name(), 100.0 * share)?;
         }
         writeln!(out, "next: {}", self.next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::facts::OpKind;
+    use super::super::{Facts, explain};
+
+    #[test]
+    fn operations_that_were_answered_at_once_are_told_beside_the_others() {
+        let told = |at_once_per_s| {
+            let f = Facts {
+                window_s: 1.0,
+                under_way: 1.0,
+                ops: vec![OpKind {
+                    op: "WRITE".into(),
+                    count: 1_000,
+                    seconds: 1.0,
+                }],
+                at_once_per_s,
+                ..Facts::default()
+            };
+            let text = explain(&f).to_string();
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        let law =
+            "Little's law holds: 1000.0 operations/s x 1.00 ms = 1.00 under way, 1.00 counted";
+        let beside = "; and 17800.0/s answered at once while it was watched, not in these figures";
+        assert_eq!(told(Some(17_800.0)), format!("{law}{beside}"));
+        assert_eq!(told(Some(3.0)), law);
+        assert_eq!(told(None), law);
     }
 }
