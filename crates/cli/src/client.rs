@@ -207,7 +207,8 @@ impl MountedClient {
         loop {
             tokio::time::sleep(GOODBYE).await;
             let (files, mountpoint) = (self.client.unwritten().len(), self.mountpoint.display());
-            tracing::warn!(files, %mountpoint, "waiting for OSTs to take what was written; a signal (kill -INT) gives it up");
+            let removals = self.client.unremoved();
+            tracing::warn!(files, removals, %mountpoint, "waiting for servers to take what was written and removed; a signal (kill -INT) gives it up");
         }
     }
 
@@ -216,7 +217,15 @@ impl MountedClient {
         for fid in &lost {
             tracing::error!(%fid, "unmounted before an OST took what was written: it is lost");
         }
+        let removals = self.client.unremoved();
+        if removals > 0 {
+            tracing::error!(removals, "unmounted before an MDT heard of files that were removed: they are there still");
+        }
         match lost.len() {
+            0 if removals > 0 => Err(format!(
+                "'{}': {removals} files that were removed are there still, as their MDT has not heard of it",
+                self.mountpoint.display()
+            )),
             0 => Ok(()),
             n => Err(format!(
                 "'{}': written data of {n} files, which no OST took, are lost; the log names them",

@@ -29,6 +29,8 @@ coral_metrics::group! {
         pub strided_hits: Counter = "coral_llite_strided_read_hits_total", Lookups, Experimental;
         /// Blocks of those that were stored into the kernel's page cache: it need not ask for them.
         pub strided_stores: Counter = "coral_llite_strided_read_stores_total", Lookups, Experimental;
+        /// Names taken away that were told as gone before the MDT heard of it.
+        pub removed_late: Counter = "coral_llite_names_removed_late_total", Lookups, Experimental;
         /// Objects remembered.
         pub inodes: Probe = "coral_llite_inodes", Lookups, Stable;
         /// Memory of objects and names that are remembered.

@@ -21,9 +21,9 @@ use std::time::Duration;
 use coral_lnet::exec::run_inline;
 use coral_lnet::{Node, PortalHandler, PutEvent};
 use coral_stopwatch::{self as stopwatch, Watch};
-use coral_wire::coral::{KEPT_ATTRS, UNTOLD_OPEN};
+use coral_wire::coral::{KEPT_ATTRS, LENT, UNTOLD_OPEN};
 use coral_wire::ldlm::{LdlmIntent, it};
-use coral_wire::mds::{RecCreate, RecSetattr, ReintOp, open};
+use coral_wire::mds::{RecCreate, RecSetattr, RecUnlink, ReintOp, open};
 use coral_wire::ost::{NiobufRemote, ObdFlags, Obdo, brw, md};
 use coral_wire::ptlrpc::{Message, PTL_RPC_MSG_REQUEST, opc};
 use futures_util::future::BoxFuture;
@@ -385,7 +385,10 @@ fn holds_a_lock(rq: &ServerRequest) -> bool {
         }
         opc::OST_PUNCH | opc::OST_SETATTR | opc::OST_FALLOCATE | opc::OST_SEEK => obdo(),
         opc::OST_GETATTR => rq.msg.get::<Obdo>(1).is_ok_and(|o| unlocked(&o)),
-        opc::MDS_REINT => rq.msg.get::<RecSetattr>(1).is_ok_and(|r| keeps(&r)),
+        opc::MDS_REINT => {
+            rq.msg.get::<RecSetattr>(1).is_ok_and(|r| keeps(&r))
+                || rq.msg.get::<RecUnlink>(1).is_ok_and(|r| is_late(&r))
+        }
         opc::LDLM_ENQUEUE => is_untold_open(rq),
         _ => false,
     }
@@ -394,6 +397,11 @@ fn holds_a_lock(rq: &ServerRequest) -> bool {
 /// It brings attributes that were kept back under a lock which others may be waiting for.
 fn keeps(rec: &RecSetattr) -> bool {
     rec.opcode == ReintOp::SETATTR && rec.bias & KEPT_ATTRS != 0
+}
+
+/// It takes names away under a lock which others may be waiting for.
+fn is_late(rec: &RecUnlink) -> bool {
+    rec.opcode == ReintOp::UNLINK && rec.bias & LENT != 0
 }
 
 /// It opens what was read under a lock which others may be waiting for, wants no other and changes nothing.

@@ -1480,6 +1480,73 @@ async fn what_was_read_without_a_word_is_opened_by_who_holds_its_lock() -> TestR
     Ok(())
 }
 
+/// Names taken away under the right to a directory: all or none, and only of who has it.
+#[tokio::test]
+async fn a_directory_is_lent_to_one_client_at_a_time() -> TestResult {
+    let rig = Rig::new(2).await;
+    let (a, b) = (rig.client("1@lo").await, rig.client("2@lo").await);
+    let d = a.mkdir(Fid::ROOT, b"d").await?;
+    let mut fids = Vec::new();
+    for name in [b"f0", b"f1", b"f2", b"f3"] {
+        fids.push(a.mknod(d, name, 0o100644).await?);
+    }
+    let sub = a.mkdir(d, b"sub").await?;
+    let no = async |names: &[u8], fids: &[Fid]| a.unlink_lent(d, names, fids).await.unwrap_err();
+
+    // without the right
+    assert_eq!(no(b"f0\0", &fids[..1]).await, Errno::ESTALE);
+    // one of the entries is another's too
+    let seen = b.lookup(d, b"f1").await?;
+    assert!(b.has_lock(&seen));
+    assert_eq!(a.lend(d, &[]).await?.lock, None);
+    b.ns.cancel_unused().await;
+    // its own locks go for it, and stay where they are not named
+    let own = a.lookup(d, b"").await?;
+    assert_eq!(a.lend(d, &[]).await?.lock, None);
+    assert!(a.has_lock(&own));
+    let lent = a.lend(d, &[own.lock_cookie]).await?;
+    assert_eq!((lent.body.fid1, lent.lock.is_some()), (d, true));
+    let here = rig.mdt().target.ldlm().locks();
+    let on_it = here.iter().filter(|l| l.res == d.res_id());
+    assert_eq!(on_it.count(), 1, "{here:?}");
+
+    // what is no such request, or cannot be done, does nothing
+    for (names, of, e) in [
+        (&b"f0\0f1\0"[..], &fids[..1], Errno::EPROTO),
+        (b"f0\0", &fids[..0], Errno::EPROTO),
+        (b"f0\0f0\0", &[fids[0], fids[0]], Errno::ENOENT),
+        (b"f0\0gone\0", &fids[..2], Errno::ENOENT),
+        (b"f0\0f1\0", &[fids[0], fids[2]], Errno::ESTALE),
+        (b"f0\0sub\0", &[fids[0], sub], Errno::EISDIR),
+        (b"f0\0..\0", &[fids[0], Fid::ROOT], Errno::ENOENT),
+    ] {
+        assert_eq!(no(names, of).await, e, "{}", names.escape_ascii());
+    }
+    let many: Vec<Fid> = vec![fids[0]; 65];
+    assert_eq!(no(&b"f0\0".repeat(65), &many).await, Errno::EPROTO);
+    a.unlink_lent(d, b"f0\0f2\0", &[fids[0], fids[2]]).await?;
+
+    // another client has it given back, whatever it asks
+    assert!(a.has_lock(&lent));
+    let mut names = b.names(d).await?;
+    names.sort();
+    assert_eq!(names, [".", "..", "f1", "f3", "sub"]);
+    assert!(!a.has_lock(&lent));
+    assert_eq!(no(b"f1\0", &fids[1..2]).await, Errno::ESTALE);
+    for fid in [fids[0], fids[2]] {
+        assert_eq!(b.getattr(fid).await.err(), Some(Errno::ENOENT));
+    }
+    let again = a.lend(d, &[]).await?;
+    assert!(a.has_lock(&again));
+    let theirs = b.unlink_lent(d, b"f1\0", &fids[1..2]).await;
+    assert_eq!((theirs, a.has_lock(&again)), (Err(Errno::ESTALE), false));
+    assert_eq!(a.lend(sub, &[]).await?.body.fid1, sub);
+    assert_eq!(a.lend(fids[1], &[]).await.err(), Some(Errno::ENOTDIR));
+    rig.stop().await;
+    clean(&rig.mem);
+    Ok(())
+}
+
 /// Figures, not a test: `cargo test -p coral-server --test mdt -- --ignored --nocapture figures`.
 #[tokio::test]
 #[ignore = "prints figures"]

@@ -39,6 +39,14 @@
 //!   file by its FID, for reading alone, with [`UNTOLD_OPEN`] in the bias. From who holds the lock that open waits for nobody, and needs no
 //!   right: the file was open before. The access time of such a read comes in an MDS_CLOSE without a handle, with [`UNTOLD_OPEN`] in the
 //!   bias of its record.
+//! * **removals told late**: a client asks for the right to take names from a directory and tell of it later by the intent [`LEND`] in an
+//!   LDLM_ENQUEUE, with the body of a getattr by FID, and behind it an `ldlm_request` of its own locks on the directory, which go for the
+//!   new one. The answer is that of the getattr; its lock is EX on LOOKUP, UPDATE and PERM, and is the right. It is given when nobody else could notice: others' locks on
+//!   the directory are called back first, and there must be none on anything that it names. As long as it is held, nobody
+//!   else is told of the directory, of a name in it, or of an object whose only name is in it: the lock is called back before. Names go in
+//!   an unlink with [`LENT`] in the bias, all or none: its name buffer has each with a NUL behind it, and buffer 6 the FIDs that they stand
+//!   for, in that order ([`LENT_MAX`] at most). It needs no lock and waits for nobody; ESTALE when the right has ended, as with an eviction,
+//!   or a name stands for something else.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
@@ -48,6 +56,8 @@
 
 pub mod glimpses;
 pub mod updates;
+
+use crate::ldlm::Ibits;
 
 /// Seconds between updates of a file's access time by closes (`mdd.*.atime_diff`).
 pub const ATIME_DIFF_S: i64 = 60;
@@ -64,6 +74,15 @@ pub const UNTOLD_OPEN: u32 = 1 << 30;
 pub const READABLE: u32 = 0o444;
 /// Valid bit of the body of a file: no user of this client is refused for being unknown.
 pub const ANYONE: u64 = 1 << 62;
+
+/// Intent: the right to take names from a directory and tell of it later.
+pub const LEND: u64 = 1 << 62;
+/// Bias of an unlink: it takes names away under the right that [`LEND`] gives.
+pub const LENT: u32 = 1 << 29;
+/// What the lock covers that is the right.
+pub const LENT_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
+/// Names of one such unlink.
+pub const LENT_MAX: usize = 64;
 
 /// The rename fails with EEXIST when the target exists.
 pub const RENAME_NOREPLACE: u32 = 1;

@@ -18,6 +18,7 @@ use super::identities::Identities;
 use super::inode::MdInode;
 use super::late::LateAttrs;
 use super::layouts::Layouts;
+use super::removals::Removals;
 use super::removers::Removers;
 use super::reopen::Reopen;
 use super::servers::Servers;
@@ -49,6 +50,7 @@ pub(super) struct Attributes {
     pub reopen: Arc<Reopen>,
     pub late: Arc<LateAttrs>,
     pub removers: Arc<Removers>,
+    pub removals: Arc<Removals>,
 }
 
 impl Attributes {
@@ -224,7 +226,7 @@ impl Attributes {
             Some(_) => self.cache.striped(attr.fid),
         });
         Entry {
-            attr: self.late.beside(now.unwrap_or(attr)),
+            attr: self.removals.beside(self.late.beside(now.unwrap_or(attr))),
             attr_ttl: ttl(now.is_some()),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }

@@ -25,6 +25,7 @@ mod cred;
 mod dir;
 mod dirstripe;
 mod drains;
+mod entries;
 mod file_io;
 mod finish;
 mod flock;
@@ -59,7 +60,9 @@ mod pools;
 mod privileges;
 mod quota;
 mod range;
+mod removals;
 mod removers;
+mod removing;
 mod reopen;
 mod reports;
 mod rows;
@@ -81,10 +84,8 @@ pub use migrate::MigrateRequest;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_lnet::Node;
-use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use attributes::Attributes;
@@ -105,13 +106,14 @@ use names::Names;
 use opens::Opens;
 use pages::PageCache;
 use params::Tunables;
+use removals::Removals;
 use reports::Reports;
 use servers::Servers;
 use setattr::SetAttrs;
-use types::{Cred, DirEntry, Entry, FileLock, Invalidate, LockKind, SeekWhence, SetAttr, StatFs};
+use types::{Cred, FileLock, Invalidate, LockKind, SeekWhence};
 use upcalls::Upcalls;
 
-use crate::error::{Error, Refusal};
+use crate::error::Error;
 use crate::lmv::Lmv;
 use crate::lov::Lov;
 
@@ -137,6 +139,7 @@ pub struct Llite {
     dirs: Arc<Directories>,
     names: Arc<Names>,
     namespace: Arc<Namespace>,
+    removals: Arc<Removals>,
     reports: Arc<Reports>,
     tunables: Tunables,
 }
@@ -188,154 +191,6 @@ impl Llite {
         self.ghosts.forget(fid);
         self.cache.unused(fid);
         self.drains.release(fid);
-    }
-
-    /// Attributes, and how long they may be remembered (`entry_ttl` has no meaning here).
-    pub async fn getattr(
-        &self,
-        cred: &Cred,
-        fid: Fid,
-        _fh: Option<&FileHandle>,
-    ) -> Result<Entry, Error> {
-        self.attributes.getattr(cred, fid).await
-    }
-
-    /// Changes attributes; answers the new ones. With `fh` a truncate needs no write permission on the file.
-    pub async fn setattr(
-        &self,
-        cred: &Cred,
-        fid: Fid,
-        set: SetAttr,
-        fh: Option<&FileHandle>,
-    ) -> Result<Entry, Error> {
-        self.setattrs.set(cred, fid, set, fh).await
-    }
-
-    /// Resolves one name; ".." works. ENOENT when there is none.
-    pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Error> {
-        self.names.lookup(cred, parent, name).await
-    }
-
-    /// One of these directories was moved to another MDT since it was looked up, and has another FID there.
-    pub async fn has_any_moved(&self, dirs: &[Fid]) -> bool {
-        if !self.servers.lmv.several() {
-            return false;
-        }
-        for dir in dirs {
-            if self.names.has_moved(*dir).await {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Target of a symbolic link, no NUL.
-    pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
-        self.names.readlink(cred, fid).await
-    }
-
-    /// A path of the file, from the mounted directory, without leading slash. Others than root are told one by which they can
-    /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
-    /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
-    pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
-        self.names.fid2path(cred, fid).await
-    }
-
-    /// FID of a path below the mounted root.
-    pub async fn path2fid(&self, cred: &Cred, path: &[u8]) -> Result<Fid, Error> {
-        self.names.path2fid(cred, path).await
-    }
-
-    /// Makes a device, fifo, socket or regular file; `mode` holds type bits, `cred.umask` applies.
-    pub async fn mknod(
-        &self,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        mode: u32,
-        rdev: u32,
-    ) -> Result<Entry, Error> {
-        self.namespace.mknod(cred, parent, name, mode, rdev).await
-    }
-
-    /// Makes a directory.
-    pub async fn mkdir(
-        &self,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        mode: u32,
-    ) -> Result<Entry, Error> {
-        self.namespace.mkdir(cred, parent, name, mode).await
-    }
-
-    /// Makes a symbolic link to `target`.
-    pub async fn symlink(
-        &self,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<Entry, Error> {
-        self.namespace.symlink(cred, parent, name, target).await
-    }
-
-    /// A further name for `fid`.
-    pub async fn link(
-        &self,
-        cred: &Cred,
-        fid: Fid,
-        parent: Fid,
-        name: &[u8],
-    ) -> Result<Entry, Error> {
-        self.namespace.link(cred, fid, parent, name).await
-    }
-
-    /// Removes a name that is not a directory.
-    pub async fn unlink(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Error> {
-        self.namespace.unlink(cred, parent, name).await
-    }
-
-    /// Removes an empty directory.
-    pub async fn rmdir(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<(), Error> {
-        self.namespace.rmdir(cred, parent, name).await
-    }
-
-    /// Renames; `flags` as in renameat2: RENAME_NOREPLACE, and RENAME_EXCHANGE with servers that know it, else EINVAL.
-    pub async fn rename(
-        &self,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        new_parent: Fid,
-        new_name: &[u8],
-        flags: u32,
-    ) -> Result<(), Error> {
-        self.namespace
-            .rename(cred, parent, name, new_parent, new_name, flags)
-            .await
-    }
-
-    /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.
-    pub async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Error> {
-        self.attributes.access(cred, fid, mask).await
-    }
-
-    /// Opens, creating when there is no such name (`O_EXCL` in `flags`: EEXIST when there is). `flags` are `O_*`.
-    pub async fn create(
-        &self,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        mode: u32,
-        flags: u32,
-    ) -> Result<(Entry, Arc<FileHandle>), Error> {
-        self.opens.create(cred, parent, name, mode, flags).await
-    }
-
-    /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
-    pub async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Error> {
-        self.opens.open(cred, fid, flags).await
     }
 
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
@@ -399,7 +254,7 @@ impl Llite {
         self.servers.stats.writing(done)
     }
 
-    /// Everything written and every change of metadata is on disk when this returns.
+    /// Everything written to the file and every change of its attributes is on disk when this returns.
     pub async fn fsync(&self, fh: &FileHandle, datasync: bool) -> Result<(), Error> {
         self.io.fsync(fh, datasync).await
     }
@@ -452,38 +307,6 @@ impl Llite {
         self.file_locks.flock(fh, kind, wait).await
     }
 
-    /// Value of one xattr; ENODATA when there is none.
-    pub async fn getxattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Bytes, Error> {
-        self.xattrs.get(cred, fid, name).await
-    }
-
-    /// Sets one; `flags` XATTR_CREATE 1, XATTR_REPLACE 2.
-    pub async fn setxattr(
-        &self,
-        cred: &Cred,
-        fid: Fid,
-        name: &[u8],
-        value: Bytes,
-        flags: u32,
-    ) -> Result<(), Error> {
-        self.xattrs.set(cred, fid, name, value, flags).await
-    }
-
-    /// Removes one; ENODATA when there is none.
-    pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Error> {
-        self.xattrs.remove(cred, fid, name).await
-    }
-
-    /// Sum over the targets: space of the OSTs, inodes of the MDTs.
-    pub async fn statfs(&self) -> Result<StatFs, Error> {
-        self.reports.statfs().await
-    }
-
-    /// The LOV EA as stored on the MDT.
-    pub async fn layout(&self, fid: Fid) -> Result<Bytes, Error> {
-        self.reports.layout(fid).await
-    }
-
     /// Whether a server that is in use cannot be reached now, or is not back in service: requests to it may wait long.
     pub fn is_cut_off(&self) -> bool {
         self.reports.is_cut_off()
@@ -515,19 +338,14 @@ impl Llite {
         self.tunables.set_param(name, value).await
     }
 
+    /// Names that were taken away of which an MDT has not heard.
+    pub fn unremoved(&self) -> usize {
+        self.removals.count()
+    }
+
     /// Files of which data is dirty.
     pub fn unwritten(&self) -> Vec<Fid> {
         self.flusher.unwritten()
-    }
-
-    /// Writes out dirty data of all files, however long the OSTs take.
-    pub async fn write_out_all(&self) {
-        self.flusher.write_out_all().await
-    }
-
-    /// All names of extended attributes, each ended by a NUL.
-    pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
-        self.xattrs.list(cred, fid).await
     }
 
     /// Pages that reads through `fh` bring may stay in the kernel's cache. A file that one read brings whole is worth a lock
@@ -552,45 +370,5 @@ impl Llite {
         self.servers
             .stats
             .writing(self.pages.write(fh, offset, data).await)
-    }
-
-    /// Opens a directory for reading.
-    pub async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Arc<DirHandle>, Error> {
-        self.dirs.opendir(cred, fid).await
-    }
-
-    /// Lists from `cookie` (0: the beginning) until `fill` says true (full: that entry was NOT taken) or the end.
-    /// With `plus` each entry carries its attributes. ENOENT when the directory was removed, ESTALE when it was moved to another MDT
-    /// since it was opened.
-    pub async fn readdir(
-        &self,
-        cred: &Cred,
-        dh: &DirHandle,
-        cookie: u64,
-        plus: bool,
-        fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
-    ) -> Result<(), Error> {
-        match self.dirs.readdir(cred, dh, cookie, plus, fill).await {
-            // taken for its end, or for empty, it would be where its names are still
-            Err(e) if e.is(Errno::ENOENT) && self.has_any_moved(&[dh.fid()]).await => {
-                Err(Refusal::DirectoryMoved.into())
-            }
-            done => done,
-        }
-    }
-
-    /// Ends reading.
-    pub async fn releasedir(&self, dh: &DirHandle) -> Result<(), Error> {
-        self.dirs.releasedir(dh).await
-    }
-
-    /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
-    pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Error> {
-        self.dirs.fsyncdir(dh).await
-    }
-
-    /// The entries of the directory `fid` are on disk when this returns.
-    pub async fn sync_dir(&self, fid: Fid) -> Result<(), Error> {
-        self.dirs.sync_dir(fid).await
     }
 }

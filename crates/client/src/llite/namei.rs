@@ -7,12 +7,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
-use coral_wire::ldlm::{LdlmType, ResId};
+use coral_wire::ldlm::ResId;
 use coral_wire::mds::MdtBody;
 
 use super::attributes::Attributes;
 use super::cache::{Cache, Lookup};
 use super::changes::Changes;
+use super::covers::OpenFiles;
 use super::dirstripe::{DirStripes, asks_shards};
 use super::finish::finish;
 use super::ghosts::Ghosts;
@@ -22,14 +23,17 @@ use super::inode::read_attr;
 use super::kept::KeptOpens;
 use super::late::LateAttrs;
 use super::lookahead::Lookahead;
+use super::lost_dirs::LostDirs;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
+use super::removals::Removals;
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
 use super::untold::{Taking, UntoldOpens};
+use super::upcalls::Upcalls;
 use crate::error::{Error, Refusal};
-use crate::mdc::{Changed, CreateArgs, Ids, Mdc};
+use crate::mdc::{CreateArgs, Ids, Mdc};
 use crate::time::Timespec;
 
 /// Longest symlink target, bytes, without NUL.
@@ -44,8 +48,8 @@ const RENAME_EXCHANGE: u32 = 2;
 const STALE_MAX: usize = 3;
 
 /// What is to lose a name, as far as the cache knows.
-struct Victim {
-    fid: Option<Fid>,
+pub(super) struct Victim {
+    pub fid: Option<Fid>,
     /// Its objects: {OST index, resource}.
     objects: Vec<(u32, ResId)>,
 }
@@ -65,13 +69,22 @@ pub(super) struct Namespace {
     pub lookahead: Arc<Lookahead>,
     pub dir_stripes: Arc<DirStripes>,
     pub heritages: Arc<Heritages>,
+    pub open: Arc<OpenFiles>,
+    pub upcalls: Arc<Upcalls>,
+    pub lost_dirs: Arc<LostDirs>,
+    pub removals: Arc<Removals>,
 }
 
 impl Namespace {
     /// Where to send a request that takes `name` from what it names: with several MDTs that is the one of the victim, which
     /// alone can tell whether it becomes an orphan (`lmv_unlink`, `lmv_rename`). The FID is zero when none is needed or there
     /// is no such name. With `ask` what the cache knows does not count.
-    async fn victim(&self, dir: Fid, name: &[u8], ask: bool) -> Result<(Arc<Mdc>, Fid), Error> {
+    pub(super) async fn victim(
+        &self,
+        dir: Fid,
+        name: &[u8],
+        ask: bool,
+    ) -> Result<(Arc<Mdc>, Fid), Error> {
         let mdc = self.servers.lmv.of(dir).await?;
         if !self.servers.lmv.several() {
             return Ok((mdc, Fid::ZERO));
@@ -99,7 +112,7 @@ impl Namespace {
 
     /// The name may stand for something else than the victim that was taken from the cache, or than what it was when it was asked
     /// about, so many times; or the directory is laid out otherwise than is remembered, which is forgotten here.
-    fn is_another(&self, dirs: &[Fid], e: &Error, asked: usize) -> bool {
+    pub(super) fn is_another(&self, dirs: &[Fid], e: &Error, asked: usize) -> bool {
         let again = match e.errno() {
             Errno::EREMOTE => asked < MOVES_MAX,
             Errno::ESTALE => self.places.may_have_moved(dirs, e) && asked < STALE_MAX,
@@ -296,104 +309,6 @@ impl Namespace {
         self.attributes.getattr(cred, fid).await
     }
 
-    /// Removes a name that is not a directory.
-    pub async fn unlink(
-        self: &Arc<Self>,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-    ) -> Result<(), Error> {
-        self.remove(cred, parent, name, false).await
-    }
-
-    /// Removes an empty directory.
-    pub async fn rmdir(
-        self: &Arc<Self>,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-    ) -> Result<(), Error> {
-        match name {
-            b"." => return Err(Refusal::RemovesDot.into()),
-            b".." => return Err(Refusal::RemovesDotDot.into()),
-            _ => {}
-        }
-        self.remove(cred, parent, name, true).await
-    }
-
-    async fn remove(
-        self: &Arc<Self>,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        dir: bool,
-    ) -> Result<(), Error> {
-        check_name(name)?;
-        let (mut missed, mut asked) = (Missed::none(), 0);
-        loop {
-            let at = self.places.of(parent, name).await?;
-            missed.is_new(&at)?;
-            match self.remove_at(cred, at.dir, name, dir, asked > 0).await {
-                Err(e) if self.is_another(&[parent], &e, asked) => asked += 1,
-                Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
-                Err(e) => return Err(e),
-                Ok(()) => {
-                    self.attributes.removers.removed(cred.pid);
-                    if !self.attributes.removers.removes(cred.pid) {
-                        self.lookahead.rows.removed(parent, name);
-                    }
-                    return Ok(());
-                }
-            }
-        }
-    }
-
-    async fn remove_at(
-        self: &Arc<Self>,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        dir: bool,
-        ask: bool,
-    ) -> Result<(), Error> {
-        let ids = self.ids.of(cred, &[parent]).await;
-        let (mdc, child) = self.victim(parent, name, ask).await?;
-        let (me, name) = (self.clone(), Bytes::copy_from_slice(name));
-        finish(async move {
-            me.late.sent_of_name(&me.cache, parent, &name).await;
-            let _taking = match dir {
-                true => None,
-                false => Some(me.taking(&[(parent, &name)]).await),
-            };
-            let victim = me.victim_of(parent, &name);
-            let kept = victim.fid.and_then(|fid| me.kept.lend(fid, &mdc));
-            let _change = me.changes.begin(&[(parent, &name)]);
-            let now = me.servers.now();
-            let open = match &kept {
-                Some(kept) => Some(kept.to_close().await),
-                None => None,
-            };
-            let done = mdc
-                .unlink(&ids, parent, &name, child, dir, now, open.as_ref())
-                .await;
-            if let Some(kept) = kept {
-                let gone = |done: &Changed| done.attrs.body.nlink == 0;
-                let closed = done.as_ref().ok().filter(|(_, closed)| *closed);
-                (me.kept).given_back(
-                    kept,
-                    closed.is_some(),
-                    closed.is_some_and(|(done, _)| gone(done)),
-                );
-            }
-            let (done, _) = done.inspect_err(|e| me.cache.refused(parent, &name, e))?;
-            me.changes
-                .named(&mdc, parent, done.dir(parent), now, &name, None);
-            me.lost_a_name(&mdc, &victim, &done.attrs.body, now);
-            Ok(())
-        })
-        .await
-    }
-
     /// Renames; `flags` as in renameat2: RENAME_NOREPLACE, and RENAME_EXCHANGE with servers that know it, else EINVAL.
     pub async fn rename(
         self: &Arc<Self>,
@@ -538,7 +453,7 @@ impl Namespace {
     }
 
     /// What these names stand for is to lose them, or to move: the MDTs hear of those who read it.
-    async fn taking(&self, names: &[(Fid, &[u8])]) -> Taking {
+    pub(super) async fn taking(&self, names: &[(Fid, &[u8])]) -> Taking {
         let (taking, beside_others) = self.untold.begin_taking();
         // from here on nothing more is opened
         let victim = |(dir, name): &(Fid, &[u8])| match self.cache.lookup(*dir, name) {
@@ -555,7 +470,7 @@ impl Namespace {
     }
 
     /// What `name` stands for, as far as is known, with what locks may be held on.
-    fn victim_of(&self, dir: Fid, name: &[u8]) -> Victim {
+    pub(super) fn victim_of(&self, dir: Fid, name: &[u8]) -> Victim {
         let fid = self.cache.name_of(dir, name);
         Victim {
             fid,
@@ -573,23 +488,16 @@ impl Namespace {
     }
 
     /// An object lost a name: `body` says how it looks now, `victim` which it was as far as the cache knew.
-    fn lost_a_name(&self, mdc: &Mdc, victim: &Victim, body: &MdtBody, now: Timespec) {
+    pub(super) fn lost_a_name(&self, mdc: &Mdc, victim: &Victim, body: &MdtBody, now: Timespec) {
         if !body.fid1.is_zero() {
             self.changes.object(mdc, body.fid1, body, now);
             if body.nlink == 0 && body.mode & libc::S_IFMT != libc::S_IFREG {
                 self.ghosts.removed(read_attr(mdc, body));
             }
             if mdc.coral() && body.nlink == 0 {
-                self.kept.close(body.fid1);
-                self.cache.gone(body.fid1);
-                mdc.object_gone(body.fid1);
-                if victim.fid == Some(body.fid1) {
-                    for (ost, object) in &victim.objects {
-                        if let Ok(osc) = self.servers.lov.osc(*ost) {
-                            (osc.namespace()).give_back_soon(*object, LdlmType::EXTENT);
-                        }
-                    }
-                }
+                let known = victim.fid == Some(body.fid1);
+                let objects = if known { &victim.objects[..] } else { &[] };
+                self.object_gone(mdc, body.fid1, objects);
             }
         }
         if let Some(fid) = victim.fid.filter(|f| *f != body.fid1) {

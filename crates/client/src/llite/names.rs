@@ -390,6 +390,7 @@ impl Names {
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             check_name(name)?;
             if name != b"." && (name != b".." || at != self.servers.root) {
+                self.attributes.removals.name_settled(at, name).await;
                 at = self.resolve(cred, at, name).await?.0.attr.fid;
             }
         }

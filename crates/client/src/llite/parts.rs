@@ -120,6 +120,7 @@ impl Below {
             reopen: reopen.clone(),
             late: late.clone(),
             removers: Arc::default(),
+            removals: Arc::default(),
         });
         let places = Arc::new(Places::new(servers.clone(), attributes.clone()));
         let flusher = Arc::new(Flusher::new(covers.clone(), open.clone(), runtime.clone()));
@@ -325,6 +326,10 @@ impl Below {
             untold: self.untold.clone(),
         });
         let namespace = Arc::new(Namespace {
+            open: self.open.clone(),
+            upcalls: self.upcalls.clone(),
+            lost_dirs: self.lost_dirs.clone(),
+            removals: self.attributes.removals.clone(),
             late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),

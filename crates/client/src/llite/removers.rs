@@ -6,8 +6,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use super::types::Cred;
 
 /// Programs remembered; the one that did not remove anything for longest goes first.
 const PROGRAMS: usize = 16;
@@ -20,6 +23,11 @@ const LATELY: Duration = Duration::from_secs(2);
 struct Remover {
     pid: u32,
     names: u32,
+    /// The directory of the last one, and how many of them one after the other were in it.
+    dir: Fid,
+    in_dir: u32,
+    /// As which user and group.
+    who: (u32, u32),
     last: Instant,
 }
 
@@ -28,8 +36,9 @@ struct Remover {
 pub(super) struct Removers(Mutex<VecDeque<Remover>>);
 
 impl Removers {
-    /// `pid` removed a name.
-    pub fn removed(&self, pid: u32) {
+    /// A program removed a name in `dir`.
+    pub fn removed(&self, cred: &Cred, dir: Fid) {
+        let (pid, who) = (cred.pid, (cred.uid, cred.gid));
         if pid == 0 {
             return;
         }
@@ -37,12 +46,29 @@ impl Removers {
         let mut all = self.0.lock();
         let at = all.iter().position(|r| r.pid == pid);
         let before = at.and_then(|at| all.remove(at));
-        let names = before.filter(|r| r.last + LATELY > last);
-        let names = names.map_or(0, |r| r.names).saturating_add(1);
+        let before = before.filter(|r| r.last + LATELY > last);
+        let names = before.as_ref().map_or(0, |r| r.names).saturating_add(1);
+        let in_dir = before.filter(|r| (r.dir, r.who) == (dir, who));
+        let in_dir = in_dir.map_or(0, |r| r.in_dir);
         if all.len() == PROGRAMS {
             all.pop_front();
         }
-        all.push_back(Remover { pid, names, last });
+        all.push_back(Remover {
+            pid,
+            names,
+            dir,
+            in_dir: in_dir.saturating_add(1),
+            who,
+            last,
+        });
+    }
+
+    /// How many names one after the other a program removed in `dir`, as the same user, if it removes what it lists.
+    pub fn removes_in(&self, cred: &Cred, dir: Fid) -> u32 {
+        let (who, all) = ((cred.uid, cred.gid), self.0.lock());
+        let of_it = (all.iter()).find(|r| (r.pid, r.dir, r.who) == (cred.pid, dir, who));
+        let lately = of_it.filter(|r| r.names >= ENOUGH && r.last.elapsed() < LATELY);
+        lately.map_or(0, |r| r.in_dir)
     }
 
     /// `pid` asked for the attributes of a file.
@@ -65,13 +91,22 @@ impl Removers {
 mod tests {
     use super::*;
 
+    const DIR: Fid = Fid::new(5, 6);
+
+    fn of(pid: u32) -> Cred {
+        Cred {
+            pid,
+            ..Cred::root()
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn who_removes_is_known_until_it_looks_or_rests() {
         let all = Removers::default();
         for n in 1..=ENOUGH {
             assert!(!all.removes(7));
-            all.removed(7);
-            all.removed(0);
+            all.removed(&of(7), DIR);
+            all.removed(&of(0), DIR);
             assert_eq!(all.removes(7), n == ENOUGH);
         }
         assert!(!all.removes(0) && !all.removes(8));
@@ -80,15 +115,38 @@ mod tests {
         all.looked(7);
         assert!(!all.removes(7));
         // others do not drive it out, but by many
-        (0..ENOUGH).for_each(|_| all.removed(7));
-        (100..100 + PROGRAMS as u32 - 1).for_each(|p| all.removed(p));
+        (0..ENOUGH).for_each(|_| all.removed(&of(7), DIR));
+        (100..100 + PROGRAMS as u32 - 1).for_each(|p| all.removed(&of(p), DIR));
         assert!(all.removes(7));
-        all.removed(99);
+        all.removed(&of(99), DIR);
         assert!(!all.removes(7));
-        (0..ENOUGH).for_each(|_| all.removed(7));
+        (0..ENOUGH).for_each(|_| all.removed(&of(7), DIR));
         tokio::time::advance(LATELY).await;
         assert!(!all.removes(7));
-        all.removed(7);
+        all.removed(&of(7), DIR);
         assert!(!all.removes(7));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn names_count_in_the_directory_of_the_last() {
+        let (all, other) = (Removers::default(), Fid::new(5, 7));
+        (0..ENOUGH).for_each(|_| all.removed(&of(7), DIR));
+        assert_eq!(
+            (all.removes_in(&of(7), DIR), all.removes_in(&of(7), other)),
+            (ENOUGH, 0)
+        );
+        all.removed(&of(7), other);
+        assert_eq!(
+            (all.removes_in(&of(7), DIR), all.removes_in(&of(7), other)),
+            (0, 1)
+        );
+        all.removed(&of(8), other);
+        assert_eq!(all.removes_in(&of(8), other), 0);
+        let user = Cred { uid: 9, ..of(7) };
+        assert_eq!(all.removes_in(&user, other), 0);
+        all.removed(&user, other);
+        assert_eq!(all.removes_in(&user, other), 1);
+        tokio::time::advance(LATELY).await;
+        assert_eq!(all.removes_in(&user, other), 0);
     }
 }

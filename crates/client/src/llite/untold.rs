@@ -51,6 +51,8 @@ struct State {
     swept: usize,
     /// Removals and renames of this client that are under way.
     takers: usize,
+    /// Files that go, of which it is known which they are.
+    going: Vec<Fid>,
     /// The mount ends.
     ended: bool,
 }
@@ -73,6 +75,18 @@ impl Drop for Taking {
     }
 }
 
+/// A file goes.
+pub(super) struct GoingFile(Arc<UntoldOpens>, Fid);
+
+impl Drop for GoingFile {
+    fn drop(&mut self) {
+        let mut state = self.0.0.lock();
+        if let Some(at) = state.going.iter().position(|f| *f == self.1) {
+            state.going.swap_remove(at);
+        }
+    }
+}
+
 /// Whether what is covered so may be opened with these MDS_OPEN bits and the MDT not be told.
 pub(super) fn may_be_untold(bits: u64, md: &MdInode) -> bool {
     bits == open::READ
@@ -92,7 +106,11 @@ impl UntoldOpens {
         let opened = MdtOpen::untold(mdc.clone(), open::READ, ids, attr);
         {
             let mut state = self.0.lock();
-            if state.takers > 0 || state.ended || state.by_fid.len() >= MOST {
+            if state.takers > 0
+                || state.going.contains(&fid)
+                || state.ended
+                || state.by_fid.len() >= MOST
+            {
                 return None;
             }
             if state.by_fid.len() > SWEPT_LEAST.max(2 * state.swept) {
@@ -150,6 +168,12 @@ impl UntoldOpens {
         let mut state = self.0.lock();
         state.takers += 1;
         (Taking(self.clone()), state.takers > 1)
+    }
+
+    /// The same of one file alone: others are opened so.
+    pub fn going(self: &Arc<Self>, fid: Fid) -> GoingFile {
+        self.0.lock().going.push(fid);
+        GoingFile(self.clone(), fid)
     }
 
     /// When this returns the MDT knows of the opens of these files; None: of all.

@@ -58,10 +58,10 @@ pub struct Opened {
 }
 
 /// What an intent reply says apart from its buffers.
-struct Outcome<'a> {
+pub(super) struct Outcome<'a> {
     disposition: u64,
-    lock: Option<LockRef>,
-    reply: Answer<'a>,
+    pub(super) lock: Option<LockRef>,
+    pub(super) reply: Answer<'a>,
 }
 
 impl Outcome<'_> {
@@ -86,7 +86,11 @@ impl Outcome<'_> {
 
 impl Mdc {
     /// Sends an intent RPC under `pending`; an error of the operation (policy_res2) becomes `Err` after the lock, if any, is given up.
-    async fn intent(&self, rq: Request, pending: PendingLock) -> Result<Outcome<'_>, TargetError> {
+    pub(super) async fn intent(
+        &self,
+        rq: Request,
+        pending: PendingLock,
+    ) -> Result<Outcome<'_>, TargetError> {
         let (opc, fid) = (rq.opc, rq.fid());
         let (reply, pending) = self.namespace().intent(rq, pending).await?;
         let reply = Answer::of(reply, self.import(), opc, fid);

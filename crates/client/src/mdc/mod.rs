@@ -9,6 +9,7 @@ mod batch;
 mod device;
 mod ids;
 mod intent;
+mod lend;
 mod readdir;
 mod reint;
 mod seq;
@@ -16,6 +17,7 @@ mod seq;
 pub use device::{Attrs, Changed, Mdc, Open};
 pub use ids::Ids;
 pub use intent::{Found, Opened};
+pub use lend::Lent;
 pub use readdir::DirChunk;
 pub use reint::{CreateArgs, MigrateArgs, SetattrArgs};
 

@@ -108,7 +108,7 @@ fn told_as_set(valid: u64) -> u64 {
 
 impl Mdc {
     /// A DLM_REQ buffer with early cancels: locks on objects that are gone.
-    fn elc(&self) -> Bytes {
+    pub(super) fn elc(&self) -> Bytes {
         let mut waiting = self.cancels.lock();
         let at = waiting.len().saturating_sub(EARLY_CANCELS);
         LdlmRequest::cancel(&waiting.split_off(at)).to_bytes()
@@ -135,11 +135,11 @@ impl Mdc {
         }
     }
 
-    async fn reint(&self, rq: Request) -> Result<Answer<'_>, TargetError> {
+    pub(super) async fn reint(&self, rq: Request) -> Result<Answer<'_>, TargetError> {
         self.call(rq.replayable()).await
     }
 
-    fn reint_rq(rec: Bytes) -> Request {
+    pub(super) fn reint_rq(rec: Bytes) -> Request {
         Request::new(portal::MDS_REQUEST, opc::MDS_REINT)
             .push_bytes(rec)
             .push_empty()

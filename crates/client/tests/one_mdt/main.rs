@@ -18,6 +18,7 @@ mod pages;
 mod posix;
 mod privileges;
 mod recovery;
+mod removals;
 mod reopen;
 mod rows;
 mod rpcs;

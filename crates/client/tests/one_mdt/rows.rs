@@ -233,8 +233,8 @@ async fn who_looks_and_removes_asks_for_nothing_ahead() {
     c.stop().await;
 }
 
-/// A program that goes on removing asks for each name by its removal alone, and for what the names are many at a time: their answers
-/// come while other names are being removed.
+/// A program that goes on removing has the directory to itself soon, and many names go in one request; what they are is asked for many at
+/// a time, and the answers come while other names are being removed.
 #[tokio::test(start_paused = true)]
 async fn who_removes_a_row_asks_for_no_sizes() {
     for is_far in [false, true] {
@@ -258,7 +258,9 @@ async fn who_removes_a_row_asks_for_no_sizes() {
         })
         .await;
         let of = |op: &str| n.iter().find(|(name, _)| name == op).map_or(0, |(_, n)| *n);
-        assert_eq!(of("MDS_REINT"), 100);
+        // the first go one by one
+        assert!((9..=50).contains(&of("MDS_REINT")), "{n:?}");
+        assert!(v.names("d").await.unwrap().is_empty());
         // the first are looked up and sized one by one
         assert!((1..=6).contains(&of("MDS_BATCH")), "{n:?}");
         assert!(of("LDLM_ENQUEUE") <= 30, "{n:?}");

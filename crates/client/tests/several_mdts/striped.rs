@@ -593,3 +593,47 @@ async fn directories_go_where_there_is_room() {
     assert!(small <= 2, "{small} of 9 have a shard on the small one");
     end(&c, &[&fs]).await;
 }
+
+/// A program that removes what it lists has each shard to itself: another client sees none of the names.
+#[tokio::test(start_paused = true)]
+async fn names_go_from_shards_many_in_one_request() {
+    const FILES: usize = 300;
+    let c = Cluster::start_mdts(3, 2).await;
+    let (fs, other) = (c.remote_client().await, c.remote_client().await);
+    let (mut u, v) = (User::root(&fs), User::root(&other));
+    u.cred.pid = 7;
+    mkdir_over(&u, "s", 3, 1).await.unwrap();
+    let s = u.fid("s").await.unwrap();
+    for i in 0..FILES {
+        u.put(&format!("s/f{i}"), b"data").await.unwrap();
+    }
+    let remove = async |i: usize| {
+        let name = format!("f{i}");
+        u.fs.lookup(&u.cred, s, name.as_bytes()).await.unwrap();
+        u.fs.unlink(&u.cred, s, name.as_bytes()).await.unwrap();
+    };
+    let (_, n) = crate::common::rpcs(&fs, async {
+        for i in 0..FILES - 1 {
+            remove(i).await;
+            if i % 50 == 49 {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    })
+    .await;
+    let reints = n
+        .iter()
+        .find(|(o, _)| o == "MDS_REINT")
+        .map_or(0, |(_, n)| *n);
+    assert!(reints <= FILES as u64 / 2, "{n:?}");
+    let last = format!("f{}", FILES - 1);
+    assert_eq!(v.names("s").await.unwrap(), std::slice::from_ref(&last));
+    for who in [&u, &v] {
+        assert_eq!(who.stat("s/f77").await.err(), Some(Errno::ENOENT));
+    }
+    let (mine, theirs) = (u.stat("s").await.unwrap(), v.stat("s").await.unwrap());
+    assert_eq!((mine.mtime, mine.size), (theirs.mtime, theirs.size));
+    u.unlink(&format!("s/{last}")).await.unwrap();
+    u.rmdir("s").await.unwrap();
+    end(&c, &[&fs, &other]).await;
+}

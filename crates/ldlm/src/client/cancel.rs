@@ -227,6 +227,17 @@ impl ClientNamespace {
         self.clone().give_back(doomed).await;
     }
 
+    /// The locks on an object that are held and not wanted back: {our cookie, the server's}.
+    pub fn held_on(&self, res: &ResId, ty: LdlmType) -> Vec<(u64, u64)> {
+        self.locks.lock().usable_on(*res, ty)
+    }
+
+    /// The server has given a greater lock for these, by our cookies. No hook is called: what they covered is covered by it.
+    pub fn replaced(&self, cookies: impl Iterator<Item = u64>) {
+        let mut locks = self.locks.lock();
+        cookies.for_each(|cookie| locks.replaced(cookie));
+    }
+
     /// Forgets the unused locks on an object that is gone; their server cookies, for a request of the next days to cancel on its
     /// way. No hook is called: the caller has dropped what they covered. Until then the server may ask for them back: they are
     /// then unknown here, which ends them there as well.

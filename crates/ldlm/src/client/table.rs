@@ -389,6 +389,25 @@ impl LockTable {
         idx.into_iter().map(|i| self.doom(i)).collect()
     }
 
+    /// The granted locks of a resource that nobody wants back: {our cookie, the server's}.
+    pub fn usable_on(&self, res: ResId, ty: LdlmType) -> Vec<(u64, u64)> {
+        let list = self.by_res.get(&(res, ty)).into_iter().flatten();
+        let locks = list.map(|i| self.slab.at(*i)).filter(|h| h.usable());
+        locks.map(|h| (h.cookie, h.remote)).collect()
+    }
+
+    /// The server has given another lock for this one, of which it knows no more.
+    pub fn replaced(&mut self, cookie: u64) {
+        let Some(idx) = self.slab.find(cookie) else {
+            return;
+        };
+        let h = self.slab.at_mut(idx);
+        h.blocked = true;
+        if h.pins == 0 && !h.cancelling {
+            self.take(idx);
+        }
+    }
+
     /// Every granted lock is to go: idle ones now, others with their last pin.
     pub fn doom_all(&mut self) -> Vec<Doomed> {
         let all: Vec<u32> = self

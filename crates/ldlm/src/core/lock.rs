@@ -1,6 +1,6 @@
 //! A lock in the table, its copy for the outside, and what must be sent because of it.
 
-use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
+use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
 
 use crate::ExportId;
 
@@ -91,6 +91,13 @@ pub(crate) struct Lock {
 impl Lock {
     pub fn key(&self) -> (ResId, LdlmType) {
         (self.res, self.ty)
+    }
+
+    /// A client is alone with what the UPDATE bit of an inode covers.
+    pub fn is_alone(&self) -> bool {
+        let covers =
+            |p: &Policy| matches!(p, Policy::Ibits { bits, .. } if bits.intersects(Ibits::UPDATE));
+        self.granted && self.export.is_some() && self.mode == LdlmMode::EX && covers(&self.policy)
     }
 
     pub fn info(&self) -> LockInfo {

@@ -9,6 +9,7 @@
 //! `ldlm_flock.c`, `ldlm_plain.c`. Different here: waiting locks are tried past the first one that stays blocked (up to
 //! [`MAX_BLOCKED_TRIED`]), and flock deadlocks are searched over all blockers, not the first.
 
+mod alone;
 pub mod extent;
 pub mod flock;
 mod ibits;
@@ -94,6 +95,8 @@ pub struct Namespace {
     resources: FoldMap<Key, Resource>,
     flock_waiters: posix::Waiters,
     replaying: bool,
+    /// Clients with granted locks that are [`Lock::is_alone`], and how many.
+    alone: FoldMap<ExportId, usize>,
 }
 
 /// False for what no queue can hold: an unknown mode or type, a policy of another type, a range that ends before it starts.
@@ -128,6 +131,7 @@ impl Namespace {
             resources: FoldMap::default(),
             flock_waiters: Default::default(),
             replaying: false,
+            alone: FoldMap::default(),
         }
     }
 
@@ -322,6 +326,7 @@ impl Namespace {
             .get_mut(&res)
             .expect("lock has a resource")
             .add_granted(idx, mode);
+        self.count_alone(idx);
     }
 
     fn grown(&self, idx: u32) -> Policy {
@@ -390,6 +395,7 @@ impl Namespace {
                 self.flock_waiters.remove(owner, idx);
             }
         }
+        self.uncount_alone(&lock);
         lock
     }
 
@@ -428,43 +434,6 @@ impl Namespace {
         all.len()
     }
 
-    /// Turns a granted server-side lock into one of a client (Lustre: `mdt_intent_lock_replace`). Whoever waits for it
-    /// now waits for the client. `None`: no such lock, or it would conflict with what the export holds already.
-    pub fn hand_over(
-        &mut self,
-        cookie: u64,
-        exp: ExportId,
-        remote: u64,
-        out: &mut Actions,
-    ) -> Option<LockInfo> {
-        let idx = self.table.find(cookie)?;
-        let lock = self.table.lock_mut(idx);
-        if !lock.granted || lock.export.is_some() {
-            return None;
-        }
-        let ignored = lock.ignore.take();
-        if ignored.is_some() && self.meets_granted(idx) {
-            self.table.lock_mut(idx).ignore = ignored;
-            return None;
-        }
-        self.table.set_export(idx, exp, remote);
-        let lock = self.table.lock_mut(idx);
-        let (info, wanted, res) = (lock.info(), lock.ast_sent, lock.key());
-        lock.ast_sent = false;
-        if wanted {
-            self.reprocess(res, out);
-        }
-        Some(info)
-    }
-
-    fn meets_granted(&self, idx: u32) -> bool {
-        let want = self.table.lock(idx);
-        self.resources[&want.key()]
-            .granted
-            .iter()
-            .any(|i| *i != idx && conflicts(self.table.lock(*i), want))
-    }
-
     /// Leaves a granted inode-bits lock only the bits in `keep` (LDLM_CONVERT); it goes when no bit is left. False: no such
     /// lock.
     pub fn keep_bits(&mut self, cookie: u64, exp: ExportId, keep: u64, out: &mut Actions) -> bool {
@@ -475,9 +444,13 @@ impl Namespace {
         if lock.export != Some(exp) || !lock.granted || lock.ty != LdlmType::IBITS {
             return false;
         }
+        let before = lock.clone();
         lock.policy = ibits::only(lock.policy, keep);
         lock.ast_sent = false;
         let res = lock.key();
+        self.uncount_alone(&before);
+        self.count_alone(idx);
+        let lock = self.table.lock(idx);
         if !ibits::wants_something(lock) {
             self.unlink(idx);
         }
@@ -503,6 +476,7 @@ impl Namespace {
                 .get_mut(&res)
                 .expect("lock has a resource")
                 .add_granted(idx, mode);
+            self.count_alone(idx);
         } else {
             self.queue(idx);
             if let Some(owner) = self.table.lock(idx).flock_owner() {
@@ -538,6 +512,12 @@ impl Namespace {
         reason = "each resource is checked by itself"
     )]
     pub fn check_invariants(&self) {
+        let mut alone = FoldMap::default();
+        let found = self.table.iter().filter(|l| l.is_alone());
+        found
+            .filter_map(|l| l.export)
+            .for_each(|exp| *alone.entry(exp).or_default() += 1);
+        assert_eq!(self.alone, alone, "clients that have EX locks on UPDATE");
         for (name, r) in &self.resources {
             assert!(!r.is_empty(), "{name:?} is empty and still there");
             for (n, a) in r.granted.iter().enumerate() {

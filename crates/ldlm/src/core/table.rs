@@ -119,6 +119,16 @@ impl Table {
         self.exports.get(&exp).map_or(&[], |l| l.as_slice())
     }
 
+    /// No other export has a lock.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whether there is one does not depend on the order"
+    )]
+    pub fn is_only(&self, exp: ExportId) -> bool {
+        let mut all = self.exports.iter();
+        all.all(|(other, locks)| *other == exp || locks.is_empty())
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &Lock> {
         self.locks.iter()
     }

@@ -446,6 +446,48 @@ fn a_handed_over_lock_owes_what_the_local_one_owed() {
 }
 
 #[test]
+fn own_locks_go_for_the_one_that_is_handed_over() {
+    let mut t = Bed::new();
+    let own = t.granted(ibits(1, PR, 0x3, 0));
+    let ignoring = Want {
+        ignore: Some(1),
+        ..local(ibits(0, EX, 0x3, 0))
+    };
+    let lock = t.granted(ignoring);
+    let would = |t: &Bed, own: &[u64]| t.ns.would_hand_over(lock, 1, own);
+    // of another resource, or another client's
+    let elsewhere = Want {
+        res: ResId([8, 0, 0, 0]),
+        ..ibits(1, PR, 0x3, 0)
+    };
+    let elsewhere = t.granted(elsewhere);
+    let beside = t.ns.own_beside(lock, 1, &[own, elsewhere, lock, 77]);
+    assert_eq!(
+        (beside, t.ns.own_beside(lock, 2, &[own])),
+        (vec![own], vec![])
+    );
+    assert!(!would(&t, &[]) && would(&t, &[own]) && !t.ns.would_hand_over(lock, 2, &[own]));
+    assert_eq!((t.ns.alone_on(RES), t.ns.is_other_alone(2)), (None, false));
+    assert!(!t.ns.others_on(RES, 1) && t.ns.others_on(RES, 2));
+    assert!(t.ns.is_only(1) && !t.ns.is_only(2));
+    t.cancel(own);
+    t.ns.hand_over(lock, 1, 77, &mut t.out).unwrap();
+    t.ns.check_invariants();
+    assert_eq!(t.ns.alone_on(RES), Some(1));
+    assert!(t.ns.is_other_alone(2) && !t.ns.is_other_alone(1));
+    assert!(t.ns.others_on(RES, 2) && !t.ns.others_on(RES, 1));
+    // without UPDATE it is no such lock
+    assert!(t.ns.keep_bits(lock, 1, 0x1, &mut t.out));
+    t.ns.check_invariants();
+    assert_eq!((t.ns.alone_on(RES), t.ns.is_other_alone(2)), (None, false));
+    let again = t.ns.replay(ibits(3, EX, 0x2, 0), true).unwrap();
+    t.ns.check_invariants();
+    assert!(t.ns.is_other_alone(1));
+    t.cancel(again);
+    assert!(!t.ns.is_other_alone(1));
+}
+
+#[test]
 fn replay_puts_locks_back_and_serves_at_the_end() {
     let mut t = Bed::new();
     t.ns.begin_replay();

@@ -26,14 +26,31 @@ impl LocalLock {
     /// Turns the lock into the client's (`mdt_intent_lock_replace`): nothing can come between. Who waits for it now waits for
     /// the client, which gets a blocking callback at once, maybe before the reply. `Err`, with the lock, when the client is gone, or
     /// holds conflicting locks (only possible with `ignore_export`).
-    pub fn give_to(mut self, exp: ExportId, client_cookie: u64) -> Result<(u64, Policy), Self> {
-        let mut out = Actions::new();
-        let mut st = self.server.state.lock();
-        let given = match st.gone.contains(&exp) {
-            true => None,
-            false => st.ns.hand_over(self.cookie, exp, client_cookie, &mut out),
+    pub fn give_to(self, exp: ExportId, client_cookie: u64) -> Result<(u64, Policy), Self> {
+        self.give_for(exp, client_cookie, &[])
+    }
+
+    /// The same, and `own` locks of the client on the resource go for it; they stay when it is not given.
+    pub fn give_for(
+        mut self,
+        exp: ExportId,
+        client_cookie: u64,
+        own: &[u64],
+    ) -> Result<(u64, Policy), Self> {
+        let (server, mut out) = (self.server.clone(), Actions::new());
+        let mut st = server.state.lock();
+        let own = st.ns.own_beside(self.cookie, exp, own);
+        let gives = !st.gone.contains(&exp) && st.ns.would_hand_over(self.cookie, exp, &own);
+        let given = match gives {
+            false => None,
+            true => {
+                for cookie in own {
+                    st.ns.cancel(cookie, Some(exp), &mut out);
+                }
+                st.ns.hand_over(self.cookie, exp, client_cookie, &mut out)
+            }
         };
-        self.server.finish(st, out);
+        server.finish(st, out);
         let Some(info) = given else { return Err(self) };
         // From here it is the client's: nothing to release.
         self.cookie = 0;

@@ -326,6 +326,28 @@ impl LdlmServer {
         })
     }
 
+    /// Another client than `exp` has an EX lock on the UPDATE bit of one of these inodes; which.
+    pub fn alone_on(&self, exp: ExportId, all: &[ResId]) -> Option<ResId> {
+        let st = self.state.lock();
+        let other = |res: &&ResId| st.ns.alone_on(**res).is_some_and(|e| e != exp);
+        all.iter().find(other).copied()
+    }
+
+    /// Another client than `exp` has such a lock on anything.
+    pub fn is_other_alone(&self, exp: ExportId) -> bool {
+        self.state.lock().ns.is_other_alone(exp)
+    }
+
+    /// Other clients than `exp` have locks, or wait for some, on this inode.
+    pub fn others_on(&self, exp: ExportId, res: ResId) -> bool {
+        self.state.lock().ns.others_on(res, exp)
+    }
+
+    /// Nobody but `exp` has any locks here.
+    pub fn is_only(&self, exp: ExportId) -> bool {
+        self.state.lock().ns.is_only(exp)
+    }
+
     /// Every lock, for `lctl`-like listings.
     pub fn locks(&self) -> Vec<LockInfo> {
         self.state.lock().ns.locks().collect()

@@ -66,7 +66,6 @@ impl Inspection {
         );
         let options = OsdFsOptions::default();
         let limits = Limits {
-            cache_bytes: options.kv_cache_bytes,
             open_files: options.kv_open_files,
             workers: 1,
             logs_damage: false,

@@ -63,8 +63,6 @@ const OBJECTS_DIR: &str = "objects";
 /// Limits of an [`OsdFs`].
 #[derive(Clone, Debug)]
 pub struct OsdFsOptions {
-    /// Cache of the tables in bytes.
-    pub kv_cache_bytes: u64,
     /// Object files kept open.
     pub open_files: usize,
     /// Files of the tables kept open, at least 10.
@@ -80,7 +78,6 @@ impl Default for OsdFsOptions {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let limit = limit.map_or(usize::MAX, |n| n as usize);
         OsdFsOptions {
-            kv_cache_bytes: 8 << 20,
             open_files: (limit / 16).clamp(32, 2048),
             kv_open_files: (limit / 32).clamp(16, 512),
             disk: Arc::default(),
@@ -350,7 +347,6 @@ fn open_tables(
     // An MDT flushes and compacts at the same time; the others hardly write.
     let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
     let limits = Limits {
-        cache_bytes: options.kv_cache_bytes,
         open_files: options.kv_open_files,
         workers,
         logs_damage: true,

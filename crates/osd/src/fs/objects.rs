@@ -517,7 +517,6 @@ mod tests {
     fn open(dir: &Path, open_files: usize) -> FsObjects {
         let gate = || Arc::new(SpaceGate::open(dir, Arc::default(), false).unwrap());
         let limits = super::super::tables::Limits {
-            cache_bytes: 1 << 20,
             open_files: 16,
             workers: 1,
             logs_damage: true,

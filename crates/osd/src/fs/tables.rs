@@ -39,6 +39,8 @@ use crate::{Batch, OsdError, Table};
 const MEMTABLE_BYTES: u64 = 4 << 20;
 /// Bytes of journals kept on disk before tables are flushed to let them go.
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
+/// Blocks of tables that all stores of the process keep in memory together, bytes.
+const CACHE_BYTES: u64 = 16 << 20;
 /// Has one row, which is written when much was sorted before the store is closed: of a row that was removed last, the sorted tables
 /// may not keep the number, and numbers must not be given again.
 const CLOSED: Table = Table("closed");
@@ -50,7 +52,6 @@ const REVIVE_PAUSE_MS: u64 = 250;
 /// Limits of a store.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
-    pub(super) cache_bytes: u64,
     pub(super) open_files: usize,
     pub(super) workers: usize,
     /// Damage is logged: whoever is served does not see what is wrong.
@@ -163,15 +164,21 @@ pub(super) fn write_in_place(dir: &Path) {
     }
 }
 
+/// Has the cache that all stores of the process share: a file system with many targets needs no more memory for each. It is in the
+/// configuration of the first store, as fjall has no name for the cache alone.
+static SHARED: OnceLock<fjall::Config> = OnceLock::new();
+
 /// Opens the store in `dir`, whose files were looked at before.
 fn open_store(dir: &Path, limits: Limits) -> Result<Database, String> {
     let open = || {
-        Database::builder(dir)
-            .cache_size(limits.cache_bytes)
+        let mut config = Database::builder(dir)
+            .cache_size(CACHE_BYTES)
             .max_cached_files(Some(limits.open_files.max(10)))
             .worker_threads(limits.workers)
             .max_journaling_size(JOURNALS_MAX_BYTES)
-            .open()
+            .into_config();
+        config.cache = SHARED.get_or_init(|| config.clone()).cache.clone();
+        Database::open(config)
     };
     // A store that is damaged in ways fjall does not expect makes it panic.
     catch_unwind(AssertUnwindSafe(open))

@@ -198,13 +198,17 @@ impl Ctx {
     /// Whether the client may keep back what it sets of the attributes of a file that it makes by this open: it asks for that, there
     /// is a lock to call back, and nothing that a client takes for granted is refused here. A replay says whether it might.
     pub fn may_keep(&self, open: &RecCreate, locked: bool) -> bool {
-        let nid = self.rq.exp.nid();
-        let believed = self.view.map().is_none() && self.ops.squash.read().is_excepted(nid);
         let may = match self.rq.is_replay() {
             true => open.flags() & flag::CREATED != 0,
-            false => locked && believed,
+            false => locked && self.believes_client(),
         };
         self.coral && open.bias & KEPT_ATTRS != 0 && may
+    }
+
+    /// Users of this client are here who they are there.
+    pub(super) fn believes_client(&self) -> bool {
+        let nid = self.rq.exp.nid();
+        self.view.map().is_none() && self.ops.squash.read().is_excepted(nid)
     }
 
     /// Nobody keeps attributes of `fid` back any more, and what was kept has come. The caller holds no lock.

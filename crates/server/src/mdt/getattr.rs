@@ -184,6 +184,9 @@ impl Ctx {
             })
         };
         let fid = named()?;
+        if self.ops.ldlm.is_other_alone(self.exp()) {
+            Box::pin(self.not_lent(&[fid])).await?;
+        }
         self.nothing_kept(&fid).await;
         let p = {
             let core = self.reading();

@@ -339,6 +339,9 @@ impl Ctx {
         if self.ops.out.prepared() > 0 {
             self.ops.out.settled(&self.reads()).await?;
         }
+        if self.ops.ldlm.is_other_alone(self.exp()) && !self.rq.is_replay() {
+            Box::pin(self.not_lent(&self.reads())).await?;
+        }
         match self.rq.rq.body.opc {
             opc::LDLM_ENQUEUE => self.enqueue().await,
             opc::MDS_REINT => self.reint().await,

@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use coral_ldlm::LocalLock;
+use coral_wire::coral::LEND;
 use coral_wire::layout::Layout;
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
@@ -99,26 +100,32 @@ impl Ctx {
             return self.plain(&req).await;
         }
         let intent: LdlmIntent = self.rq.rq.msg.get(2)?;
-        self.take_back_of_before(&req);
+        if intent.opc != LEND {
+            self.take_back_of_before(&req);
+        }
         match intent.opc {
             o if o & it::OPEN != 0 => self.intent_open(&req).await,
             it::GETATTR | it::LOOKUP => self.intent_getattr(&req, intent.opc).await,
             it::READDIR => self.plain(&req).await,
             it::LAYOUT => self.intent_layout(&req).await,
             it::GETXATTR => self.intent_getxattr(&req),
+            LEND => Box::pin(self.intent_lend(&req)).await,
             _ => Err(Errno::EOPNOTSUPP.into()),
         }
     }
 
     /// A resent request whose lock was given already: that lock is not known to the client.
     pub fn take_back_of_before(&self, req: &LdlmRequest) {
-        let again = self.rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
-        if let Some(rep) = again
-            .then(|| self.ops.ldlm.find_resent(self.exp(), req.handle(0)))
-            .flatten()
-        {
-            self.ops.ldlm.cancel(self.exp(), &[rep.handle]);
+        if let Some(cookie) = self.given_before(req) {
+            self.ops.ldlm.cancel(self.exp(), &[cookie]);
         }
+    }
+
+    /// The lock that a resent request was given already.
+    pub(super) fn given_before(&self, req: &LdlmRequest) -> Option<u64> {
+        let again = self.rq.rq.body.flags & (MSG_RESENT | MSG_REPLAY) != 0;
+        let found = again.then(|| self.ops.ldlm.find_resent(self.exp(), req.handle(0)));
+        found.flatten().map(|rep| rep.handle)
     }
 
     /// An enqueue that has the intent flag but no intent: READDIR locks.
@@ -196,7 +203,7 @@ impl Ctx {
     }
 
     /// The answer to a getattr or lookup intent.
-    fn getattr_answer(&self, out: &IntentOutcome, p: Packed) -> Answer {
+    pub(super) fn getattr_answer(&self, out: &IntentOutcome, p: Packed) -> Answer {
         let mut a = self.intent_answer(out);
         a.msg
             .push(&p.body)
@@ -325,6 +332,10 @@ impl Ctx {
             ..IntentOutcome::default()
         };
         let core = self.reading();
+        let dir = Some(&b.fid1).filter(|_| !name.is_empty());
+        if let Some(lent) = self.lent_to_other(&core, dir, None)? {
+            return Ok(Err(lent));
+        }
         let found = if name.is_empty() {
             Ok(Some(if b.fid2.is_zero() { b.fid1 } else { b.fid2 }))
         } else {
@@ -372,8 +383,8 @@ impl Ctx {
             out.error = name.is_empty().then_some(Errno::ENOENT);
             return answer(&out, Packed::default());
         };
-        if core.opens.is_kept_by_other(&fid, self.exp()) {
-            return Ok(Err(Blocked::Kept(fid)));
+        if let Some(blocked) = self.kept_by_other(&core, &fid, &ino)? {
+            return Ok(Err(blocked));
         }
         let mut bits = if op == it::LOOKUP {
             Ibits::LOOKUP.0 | Ibits::PERM.0

@@ -19,7 +19,7 @@
 //! round. A client in the circle gives its granted lock up when it is asked, without waiting for a lock of this server, or is
 //! evicted; its cancels and the writes before them are served in lanes of their own ([`coral_ptlrpc::Service`]).
 //! A client that keeps attributes of a file back sends them before it gives its lock up: that setattr takes no lock and has a place
-//! of its own, as others wait for the lock already.
+//! of its own, as others wait for the lock already. So do the removals of a client that has a directory to itself (`lending.rs`).
 //! Whoever finds out late what it must lock lets go of all it holds and starts over; that it looked up before it locked is
 //! looked up again under the core's lock.
 //! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs, where the MDT on which the object lies comes after
@@ -38,6 +38,8 @@
 //! | layout intent (`intent.rs`) | nothing | the layout |
 //! | getattr and open of a file by a kernel client (`intent.rs`, `opening.rs`) | nothing; the client the name of the file on another MDT | the file |
 //! | getattr, lookup and open of a file whose maker may keep attributes back (`intent.rs`, `getattr.rs`, `opening.rs`) | nothing; the client the name of the file on another MDT | the file |
+//! | a directory that is going to be lent (`lending.rs`) | nothing | the directory |
+//! | what is about a directory that is lent (`lending.rs`, `intent.rs`, `opening.rs`) | nothing | the directory |
 //! | removal of data on the MDT (`dom.rs`) | nothing: each object is a future with one lock | DOM of one object |
 //! | data on the MDT, OST read, write, punch, fallocate (`ost/io.rs`, `ost/ops.rs`) | nothing: data of a write is fetched before | one object |
 //! | OST destroy (`ost/ops.rs`) | nothing: a range of objects is locked one after another | one object |

@@ -130,6 +130,7 @@ impl Ctx {
                 .unwrap_or(&[]),
         );
         let root = root.ok().filter(|f| !f.is_zero()).unwrap_or(Fid::ROOT);
+        Box::pin(self.not_lent(&[gf.fid])).await?;
         let root = self.confined(&gf.fid, root).await?;
         let Path { path, more, top } = self.path_of(&gf.fid, gf.linkno, &root)?;
         if path.len() + 1 > gf.pathlen as usize {

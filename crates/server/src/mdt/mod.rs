@@ -7,6 +7,7 @@
 //! * requests: [`ctx`], [`packed`], [`locks`], `version` (what replays are allowed on), then `getattr`, `reint`, `intent`, `batch`, `opening`, `misc`;
 //! * who asks: `who`, with [`identity`] (the groups of users), [`squash`] (root squash), and their settings in `params`;
 //! * [`osp`], the MDT as a client of its OSTs; [`dom`], data on the MDT; [`handler`], the MDT as a target;
+//! * `lending`: directories from which one client takes names and tells of it later;
 //! * other MDTs: [`fld`] (whose a FID is), [`mdts`] (connections), `remote` (names and objects apart), [`trans`] and [`out`] (operations
 //!   over several of them), `restripe` (names on their way to other shards).
 //!
@@ -32,6 +33,7 @@ mod getattr;
 pub mod handler;
 pub mod identity;
 mod intent;
+mod lending;
 pub mod locks;
 pub mod mdts;
 pub mod migrating;

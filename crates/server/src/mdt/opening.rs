@@ -5,11 +5,12 @@
 //! that lost its last name meanwhile is still there as an orphan.
 
 mod layout;
+mod lease;
 mod untold;
 
 use bytes::Bytes;
 use coral_wire::coral::KEEPS_ATTRS;
-use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest, LdlmType, Policy};
+use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest};
 use coral_wire::mds::{MdtRecReint, RecCreate, bias, disp, open as flag};
 use coral_wire::{ConnectFlags, Errno, Fid};
 
@@ -175,6 +176,10 @@ impl Ctx {
         if let Err(e) = core.opens.room(self.exp()) {
             tracing::warn!(client = %self.rq.exp.uuid, nid = %self.rq.rq.from, limits = ?core.opens.limits, "an open is refused: too many open files");
             return Ok(self.open_failed(0, e));
+        }
+        let dir = Some(&o.rec.fid1).filter(|_| !o.by_fid() && !o.replay);
+        if let Some(lent) = self.lent_to_other(core, dir, None)? {
+            return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(lent)));
         }
         let mut t = Txn::after(&self.ops.store, early);
         let found = match self.find_target(&mut t, o) {
@@ -384,31 +389,6 @@ impl Ctx {
             .permit(&o.cred, &o.rec.fid1, dir, MAY_WRITE | MAY_EXEC)
     }
 
-    /// The lock that is a lease: whoever opens the file to write it, or truncates it, calls it back. It lives with the client,
-    /// whose close may come with it. `None`: it is not free at once.
-    fn lease_lock(&self, req: &LdlmRequest, fid: &Fid) -> Option<u64> {
-        let given = self.ops.ldlm.try_grant(
-            self.exp(),
-            req.handle(0),
-            fid.res_id(),
-            LdlmType::IBITS,
-            LdlmMode::PW,
-            Policy::ibits(Ibits::OPEN),
-        )?;
-        Some(given.0)
-    }
-
-    /// EPROTO of a lease without a lock, EINVAL of what is no file, EBUSY of what others use.
-    fn may_lease(&self, core: &MdtCore, o: &Open<'_>, fid: &Fid, ino: &Inode) -> Result<(), Errno> {
-        if !o.has(flag::LOCK) {
-            return Err(Errno::EPROTO);
-        }
-        if !ino.is_reg() {
-            return Err(Errno::EINVAL);
-        }
-        core.opens.may_lease(fid, o.rec.open_handle_old, self.exp())
-    }
-
     /// A lock given with a reply that will not be sent. Later: the core's lock is held.
     fn take_back(&self, lock: Option<u64>) {
         let (ldlm, exp) = (self.ops.ldlm.clone(), self.exp());
@@ -432,8 +412,8 @@ impl Ctx {
         if ino.nlink == 0 && !o.replay && !core.opens.is_open(&fid) {
             return Ok(self.open_failed(disp::LOOKUP_NEG, Errno::ENOENT));
         }
-        if !o.replay && core.opens.is_kept_by_other(&fid, self.exp()) {
-            return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(Blocked::Kept(fid))));
+        if let Some(blocked) = self.kept_by_other(core, &fid, &ino)? {
+            return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(blocked)));
         }
         if let Err(e) = self.check_open(&core.store, o, &fid, &ino) {
             return Ok(self.open_failed(disp::LOOKUP_POS, self.told(&e)));

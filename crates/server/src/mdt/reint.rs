@@ -30,7 +30,7 @@ use super::striped;
 const RETRIES: usize = 64;
 
 /// Bits of an object that loses a name.
-const NAME_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0);
+pub(super) const NAME_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0);
 
 /// Body of a reply about attributes, and the fields behind it, which stay empty.
 fn push_attributes(a: &mut Answer, body: &MdtBody) {
@@ -70,6 +70,8 @@ impl Ctx {
             Rec::Setattr(r) => self.setattr(&head, &r).await,
             Rec::Create(r) => self.create(&head, &r).await,
             Rec::Link(r) => self.link(&head, &r).await,
+            Rec::Unlink(r) if r.bias & coral::LENT != 0 && !self.coral => Err(Errno::EPROTO.into()),
+            Rec::Unlink(r) if self.is_late(&r) => self.unlink_lent(&head, &r).await,
             Rec::Unlink(r) => self.unlink(&head, &r).await,
             Rec::Rename(r) => self.rename(&head, &r).await,
             Rec::Setxattr(r) => self.setxattr(&head, &r).await,

@@ -6,8 +6,9 @@
 
 use std::sync::Arc;
 
+use coral_wire::coral::LEND;
 use coral_wire::ldlm::{LdlmIntent, it};
-use coral_wire::mds::{MdtBody, MdtRecReint, ReintOp};
+use coral_wire::mds::{MdtBody, MdtRecReint, RecUnlink, ReintOp};
 use coral_wire::{Errno, opc};
 
 use super::cred::{Ucred, cap};
@@ -76,7 +77,7 @@ impl Asking {
             opc::MDS_GETATTR | opc::MDS_GETATTR_NAME | opc::MDS_GETXATTR => body(1),
             opc::LDLM_ENQUEUE => match rq.rq.msg.get::<LdlmIntent>(2).ok()?.opc {
                 op if op & it::OPEN != 0 => rec(3),
-                it::GETATTR | it::LOOKUP | it::GETXATTR => body(3),
+                it::GETATTR | it::LOOKUP | it::GETXATTR | LEND => body(3),
                 _ => None,
             },
             _ => None,
@@ -97,7 +98,7 @@ impl Ctx {
     /// All groups of who asks, as far as they matter. Errors are those of [`Ctx::identify`].
     pub async fn groups_of(&self, asking: &Asking) -> MdtResult<Option<Arc<[u32]>>> {
         // what was acknowledged is done again, whatever has become of its user since
-        let replay = self.rq.is_replay();
+        let replay = self.rq.is_replay() || self.is_told_late();
         if self.view.denies(asking.uid) && !replay {
             return Err(Errno::EACCES.into());
         }
@@ -109,6 +110,14 @@ impl Ctx {
             Err(_) if !replay => Err(Errno::EACCES.into()),
             groups => Ok(groups.unwrap_or_default()),
         }
+    }
+
+    /// It tells of what was acknowledged, by a client whose users are here who they are there.
+    fn is_told_late(&self) -> bool {
+        let rec = self.rq.rq.msg.get::<RecUnlink>(1);
+        let is_unlink = self.rq.rq.body.opc == opc::MDS_REINT
+            && rec.is_ok_and(|r| r.opcode == ReintOp::UNLINK && self.is_late(&r));
+        is_unlink && self.believes_client()
     }
 
     /// The identity that counts here.

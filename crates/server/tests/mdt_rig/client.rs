@@ -10,8 +10,10 @@ use coral_lnet::{Nid, Node};
 use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
-use coral_wire::coral::{UNTOLD_OPEN, pack_time};
-use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmType, Policy, it};
+use coral_wire::coral::{LEND, LENT, UNTOLD_OPEN, pack_time};
+use coral_wire::ldlm::{
+    Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it,
+};
 use coral_wire::mds::*;
 use coral_wire::ost::{ObdStatfs, md};
 use coral_wire::quota::ObdQuotactl;
@@ -714,6 +716,45 @@ impl Client {
         };
         self.reint(rec.to_bytes(), &[Bytes::new(), nul(name), Bytes::new()])
             .await
+    }
+
+    /// Asks for the right to take names from `dir` and tell later, for which these locks of its own go, by the server's cookies.
+    pub async fn lend(&self, dir: Fid, own: &[u64]) -> Result<Found, Errno> {
+        let body = self.body(dir, md::FLGETATTR | md::FLEASIZE | md::FLACL);
+        let own = LdlmRequest::cancel(own).to_bytes();
+        let bits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
+        let (r, rep) = self
+            .intent(dir, LEND, LdlmMode::EX, bits, |rq| {
+                rq.push(&body).push_bytes(own)
+            })
+            .await?;
+        Self::found(&r, &rep)
+    }
+
+    /// Takes names away under that right; `names` as they go on the wire.
+    pub async fn unlink_lent(&self, dir: Fid, names: &[u8], fids: &[Fid]) -> Result<(), Errno> {
+        let c = self.rec_create(dir, 0);
+        let rec = RecUnlink {
+            opcode: ReintOp::UNLINK,
+            cap: c.cap,
+            fsuid: c.fsuid,
+            fsgid: c.fsgid,
+            suppgid1: u32::MAX,
+            suppgid2: u32::MAX,
+            fid1: dir,
+            time: c.time,
+            bias: LENT,
+            ..RecUnlink::default()
+        };
+        let fids = coral_wire::raw::encode_all(fids);
+        let bufs = [
+            Bytes::new(),
+            Bytes::copy_from_slice(names),
+            Bytes::new(),
+            Bytes::new(),
+            fids,
+        ];
+        self.reint(rec.to_bytes(), &bufs).await.map(drop)
     }
 
     pub async fn rename(&self, p1: Fid, n1: &[u8], p2: Fid, n2: &[u8]) -> Result<(), Errno> {
