@@ -219,7 +219,10 @@ impl MountedClient {
         }
         let removals = self.client.unremoved();
         if removals > 0 {
-            tracing::error!(removals, "unmounted before an MDT heard of files that were removed: they are there still");
+            tracing::error!(
+                removals,
+                "unmounted before an MDT heard of files that were removed: they are there still"
+            );
         }
         match lost.len() {
             0 if removals > 0 => Err(format!(

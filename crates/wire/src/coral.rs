@@ -45,7 +45,8 @@
 //!   the directory are called back first, and there must be none on anything that it names. As long as it is held, nobody
 //!   else is told of the directory, of a name in it, or of an object whose only name is in it: the lock is called back before. Names go in
 //!   an unlink with [`LENT`] in the bias, all or none: its name buffer has each with a NUL behind it, and buffer 6 the FIDs that they stand
-//!   for, in that order ([`LENT_MAX`] at most). It needs no lock and waits for nobody; ESTALE when the right has ended, as with an eviction,
+//!   for, in that order ([`LENT_MAX`] at most). Buffer 7 may have as many handles, of opens that are closed with them, or 0; the reply's
+//!   buffer 2 has the FIDs of the files of which one was. It needs no lock and waits for nobody; ESTALE when the right has ended, as with an eviction,
 //!   or a name stands for something else.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose

@@ -286,11 +286,6 @@ impl KeptOpens {
         }
     }
 
-    /// Such an open of `fid` is kept.
-    pub fn has(&self, fid: Fid) -> bool {
-        self.table.lock().by_fid.contains_key(&fid)
-    }
-
     /// What is open of `fid` at `mdc`, to be closed by the removal of its name: [`Self::given_back`] says what came of that. Of a file
     /// that was made it stays kept meanwhile, for whoever asks for the file.
     pub fn lend(&self, fid: Fid, mdc: &Arc<Mdc>) -> Option<Arc<MdtOpen>> {

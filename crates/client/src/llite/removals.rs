@@ -5,7 +5,7 @@
 //!   is under way: nobody else is told of the directory, of the name or of what it stands for meanwhile. Whoever asks waits for the lock, and
 //!   so for these removals. A lock that nobody has used for [`IDLE`] is given back.
 //! - Only what the MDT will grant by all that the lock covers: the name stands for a regular file with no other name, which nobody has open
-//!   here and nothing is kept back of, and who asks may change the directory.
+//!   here, but for one that is kept beyond its close, and who asks may change the directory.
 //! - Calls of this client that could tell the difference wait first for those that were under way when they came: those about the name or
 //!   the file, listings of the directory, its own changes, syncs and statfs ([`Removals::name_settled`] and its like, before the call is
 //!   handed on). As long as the directory or the file is being changed, nothing more goes so ([`Removals::hold`]). The directory's times are

@@ -19,7 +19,7 @@ use super::places::Missed;
 use super::removals::{Added, Batch, Borrowed, IDLE, Removal, Teller};
 use super::types::Cred;
 use crate::error::{Error, Refusal, TargetError};
-use crate::mdc::{Changed, Ids, Mdc};
+use crate::mdc::{Changed, Ids, Leaving, Mdc};
 use crate::time::Timespec;
 
 /// Removals one after the other in a directory, from which on the MDT is asked to lend it.
@@ -216,7 +216,6 @@ impl Namespace {
             && attr.nlink == 1
             && attr.flags & STAYS == 0
             && self.open.of(attr.fid).is_none()
-            && !self.kept.has(attr.fid)
             && mdt.is_ok_and(|m| Arc::ptr_eq(&m, mdc));
         goes.then_some(attr.fid)
     }
@@ -289,16 +288,36 @@ impl Namespace {
         let Some(dir) = going.first().map(|r| r.dir) else {
             return Ok(());
         };
-        let names: Vec<(Bytes, Fid)> = going.iter().map(|r| (r.name.clone(), r.fid)).collect();
+        let (mut names, mut kept) = (Vec::new(), Vec::new());
+        for r in going {
+            let open = self.kept.lend(r.fid, &batch.mdc);
+            names.push(Leaving {
+                name: r.name.clone(),
+                fid: r.fid,
+                open: match &open {
+                    Some(open) => Some(open.to_close().await),
+                    None => None,
+                },
+            });
+            kept.extend(open);
+        }
         let now = going.iter().map(|r| r.now).max().unwrap_or_default();
         let mut tries = 0;
         let done = loop {
             match batch.mdc.unlink_lent(&batch.ids, dir, &names, now).await {
                 Err(e) if may_pass(&e) && tries < TRIES => tokio::time::sleep(PAUSE).await,
-                done => break done?,
+                done => break done,
             }
             tries += 1;
         };
+        for open in kept {
+            let closed = done
+                .as_ref()
+                .map(|(_, closed)| closed.contains(&open.fid()));
+            self.kept
+                .given_back(open, closed == Ok(true), closed.is_ok());
+        }
+        let (done, _) = done?;
         for r in going {
             self.removal_done(&batch.mdc, r, &done, now);
         }

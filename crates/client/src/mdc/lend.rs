@@ -9,8 +9,9 @@ use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmIntent, LdlmMode, LdlmRequest, LdlmType, Policy};
 use coral_wire::mds::{RecUnlink, ReintOp};
 use coral_wire::ptlrpc::{opc, portal};
+use coral_wire::raw::{decode_all, encode_all};
 
-use super::device::{Attrs, Changed, EA_BYTES, Mdc, WANT};
+use super::device::{Attrs, Changed, EA_BYTES, Mdc, Open, WANT};
 use super::ids::Ids;
 use crate::error::TargetError;
 use crate::time::Timespec;
@@ -23,6 +24,16 @@ pub struct Lent {
     pub lock: Option<LockRef>,
     /// Locks of this client, by its own cookies, of which the MDT knows no more if there is a new one.
     pub given_up: Vec<u64>,
+}
+
+/// A name that goes from a directory that is lent.
+pub struct Leaving {
+    /// It.
+    pub name: Bytes,
+    /// What it stands for.
+    pub fid: Fid,
+    /// What is open of that here, to be closed with it.
+    pub open: Option<Open>,
 }
 
 impl Mdc {
@@ -54,14 +65,14 @@ impl Mdc {
         })
     }
 
-    /// Takes these names, which stand for these objects, away from `dir`, which is lent: all, or none.
+    /// Takes these names away from `dir`, which is lent: all, or none. Besides, which opens were closed.
     pub async fn unlink_lent(
         &self,
         ids: &Ids,
         dir: Fid,
-        names: &[(Bytes, Fid)],
+        names: &[Leaving],
         now: Timespec,
-    ) -> Result<Changed, TargetError> {
+    ) -> Result<(Changed, Vec<Fid>), TargetError> {
         let rec = RecUnlink {
             opcode: ReintOp::UNLINK,
             cap: ids.cap,
@@ -74,21 +85,28 @@ impl Mdc {
             bias: LENT,
             ..Default::default()
         };
-        let (mut joined, mut fids) = (Vec::new(), Vec::new());
-        for (name, fid) in names {
-            joined.extend_from_slice(name);
+        let (mut joined, mut handles) = (Vec::new(), Vec::new());
+        for n in names {
+            joined.extend_from_slice(&n.name);
             joined.push(0);
-            fids.extend_from_slice(&fid.to_bytes());
+            handles.push(n.open.as_ref().map_or(0, |open| self.closing(open)));
         }
+        let fids: Vec<Fid> = names.iter().map(|n| n.fid).collect();
         let mut rq = Self::reint_rq(rec.to_bytes())
             .push_bytes(Bytes::from(joined))
             .push_bytes(self.elc())
             .push_empty()
-            .push_bytes(Bytes::from(fids))
+            .push_bytes(encode_all(&fids))
+            .push_bytes(encode_all(&handles))
             .about([dir, Fid::ZERO]);
         // others may be waiting for the directory, and hold every place meanwhile
         rq.urgent = true;
         let reply = self.reint(rq).await?;
-        Changed::read(self, &reply)
+        let closed: Vec<Fid> = decode_all(reply.msg.buf(2));
+        let open = names.iter().filter(|n| closed.contains(&n.fid));
+        for open in open.filter_map(|n| n.open.as_ref()) {
+            self.forget_open(open, reply.transno);
+        }
+        Ok((Changed::read(self, &reply)?, closed))
     }
 }

@@ -17,7 +17,7 @@ mod seq;
 pub use device::{Attrs, Changed, Mdc, Open};
 pub use ids::Ids;
 pub use intent::{Found, Opened};
-pub use lend::Lent;
+pub use lend::{Leaving, Lent};
 pub use readdir::DirChunk;
 pub use reint::{CreateArgs, MigrateArgs, SetattrArgs};
 

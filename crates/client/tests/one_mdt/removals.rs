@@ -360,6 +360,68 @@ async fn what_others_use_stays_with_them() {
     c.stop().await;
 }
 
+/// Opens that are kept beyond their close, of files that were made empty and of files that were read, are closed with the names; also where
+/// the servers die in between.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_open_is_closed_with_the_names() {
+    const FILES: usize = 80;
+    for dies in [false, true] {
+        let mut c = Cluster::start(2, 1, 1 << 20).await;
+        let [u, v] = clients(&c).await;
+        u.mkdir("d").await.unwrap();
+        for i in 0..FILES {
+            let path = format!("d/f{i}");
+            if i % 2 == 0 {
+                let fh = u.create(&path, libc::O_RDWR).await.unwrap();
+                u.close(&fh).await.unwrap();
+            } else {
+                u.put(&path, b"some data").await.unwrap();
+                u.get(&path).await.unwrap();
+                u.get(&path).await.unwrap();
+            }
+        }
+        assert!(opens(&c) >= FILES / 2, "{} are kept open", opens(&c));
+        borrowed(&u, "d", FILES).await;
+        let (again, n) = rpcs(&u.fs, async {
+            remove(&u, "d", FIRST..50).await;
+            if dies {
+                c = c.kill_and_restart().await;
+            }
+            remove(&u, "d", 50..FILES).await;
+            u.fs.statfs().await.unwrap();
+            c
+        })
+        .await;
+        c = again;
+        assert!(dies || of(&n, "MDS_CLOSE") == 0, "{n:?}");
+        assert!(removed_late(&u) >= 50);
+        assert!(v.names("d").await.unwrap().is_empty());
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert_eq!(opens(&c), 0);
+        // nothing of them is left for the next start either
+        c = c.kill_and_restart().await;
+        assert!(v.names("d").await.unwrap().is_empty());
+        tokio::time::sleep(Duration::from_secs(200)).await;
+        assert_eq!(opens(&c), 0);
+        assert!(
+            c.mdt()
+                .ops
+                .core
+                .read()
+                .orphans_after(None, 1)
+                .unwrap()
+                .is_empty()
+        );
+        u.fs.umount().await;
+        v.fs.umount().await;
+        c.stop().await;
+    }
+}
+
+fn opens(c: &Cluster) -> usize {
+    c.mdt().ops.core.read().opens.len()
+}
+
 /// The reply that lends the directory is lost: the right is there all the same, and the client's own locks went for it.
 #[tokio::test(start_paused = true)]
 async fn a_lost_reply_lends_once() {

@@ -30,7 +30,7 @@ use super::ctx::{Answer, Ctx};
 use super::intent::{Blocked, IntentOutcome};
 use super::namespace::{self, At};
 use super::record::Inode;
-use super::reint::{NAME_BITS, push_unlinked};
+use super::reint::NAME_BITS;
 use super::store::{MdtResult, Txn};
 
 /// A directory with more entries is not lent where other clients have locks at all: each entry is looked at with the MDT at a standstill.
@@ -174,20 +174,22 @@ impl Ctx {
     pub(super) async fn unlink_lent(&self, head: &MdtRecReint, r: &RecUnlink) -> MdtResult<Answer> {
         self.cancel_early(4);
         let cred = self.cred(head);
-        let (names, fids) = self.lent_names()?;
+        let lent = self.lent_names()?;
+        let fids: Vec<Fid> = lent.iter().map(|n| n.fid).collect();
         if !self.all_here(fids.iter().chain([&r.fid1])) {
             return Err(Errno::ESTALE.into());
         }
         self.ops.out.settled(&fids).await?;
         let early = self.ahead(|t| {
             t.find(&r.fid1)?;
-            for (name, fid) in names.iter().zip(&fids) {
-                t.lookup(&r.fid1, name)?;
-                t.find(fid)?;
+            for n in &lent {
+                t.lookup(&r.fid1, n.name)?;
+                t.find(&n.fid)?;
             }
             Ok(())
         });
-        let core = self.core();
+        let mut guard = self.core();
+        let core = &mut *guard;
         let held = Policy::ibits(LENT_BITS);
         let (ldlm, res) = (&self.ops.ldlm, r.fid1.res_id());
         let has_it = || ldlm.holds(self.exp(), &res, LdlmType::IBITS, LdlmMode::EX, &held);
@@ -197,29 +199,52 @@ impl Ctx {
         let mut t = Txn::after(&core.store, early);
         let mut pre = self.pre_versions();
         pre.object(0, &mut t, Some(&r.fid1))?;
-        for (name, fid) in names.iter().zip(&fids) {
+        let mut closed = Vec::new();
+        for n in &lent {
             let at = At {
                 parent: r.fid1,
-                name,
+                name: n.name,
                 layout: 0,
             };
-            let child = t.lookup(&at.parent, name)?;
-            pre.same(fid, child.as_ref())?;
-            if child != Some(*fid) {
+            let child = t.lookup(&at.parent, n.name)?;
+            pre.same(&n.fid, child.as_ref())?;
+            if child != Some(n.fid) {
                 return Err(child.map_or(Errno::ENOENT, |_| Errno::ESTALE).into());
             }
-            let is_open = |f: &Fid| core.opens.is_open(f);
+            let own = self.given_up(core, n.open, child);
+            closed.extend(own.map(|cookie| (n.fid, cookie)));
+            let own = own.map(|cookie| (cookie, self.exp()));
+            let is_open = |f: &Fid| core.opens.is_open_but(f, own);
             namespace::unlink(&mut t, &cred, at, false, &is_open, self.time(r.time))?;
         }
+        let (files, cookies): (Vec<Fid>, Vec<u64>) = closed.into_iter().unzip();
         let mut a = self.answer(0);
         pre.tell(&mut a);
-        push_unlinked(&mut a, &self.unlinked(None));
+        a.msg
+            .push(&MdtBody::default())
+            .push_bytes(coral_wire::raw::encode_all(&files))
+            .push_empty();
         let dir = t.get(&r.fid1)?;
         self.push_parents(&mut a, [Some((r.fid1, t.ino(dir))), None]);
         self.commit(t, &mut a)?;
-        drop(core);
+        for cookie in cookies {
+            core.opens.remove(cookie, self.exp());
+        }
+        drop(guard);
         self.call_back(&fids);
         Ok(a)
+    }
+
+    /// A replay of what is on disk closes what it closed: those opens were replayed before it.
+    pub(super) fn lent_again(&self) -> MdtResult<()> {
+        let lent = self.lent_names()?;
+        let core = &mut *self.core();
+        for n in &lent {
+            if let Some(cookie) = self.given_up(core, n.open, Some(n.fid)) {
+                core.opens.remove(cookie, self.exp());
+            }
+        }
+        Ok(())
     }
 
     /// Others that have locks on these objects are asked for them: a name has gone.
@@ -236,14 +261,29 @@ impl Ctx {
         }
     }
 
-    /// The names and what they stand for. EPROTO: it is no such request.
-    fn lent_names(&self) -> MdtResult<(Vec<&[u8]>, Vec<Fid>)> {
-        let (names, fids) = (self.name(3), self.buf(6));
+    /// The names, with what they stand for. EPROTO: it is no such request.
+    fn lent_names(&self) -> MdtResult<Vec<LentName<'_>>> {
+        let (names, fids, opens) = (self.name(3), self.buf(6), self.buf(7));
         let names: Vec<&[u8]> = names.split(|b| *b == 0).take(LENT_MAX + 1).collect();
         let fids: Vec<Fid> = coral_wire::raw::decode_all(fids);
-        match names.len() == fids.len() && names.len() <= LENT_MAX {
-            true => Ok((names, fids)),
-            false => Err(Errno::EPROTO.into()),
+        let mut opens: Vec<u64> = coral_wire::raw::decode_all(opens);
+        if opens.is_empty() {
+            opens = vec![0; fids.len()];
         }
+        if names.len() > LENT_MAX || fids.len() != names.len() || opens.len() != names.len() {
+            return Err(Errno::EPROTO.into());
+        }
+        let all = names.into_iter().zip(fids).zip(opens);
+        Ok(all
+            .map(|((name, fid), open)| LentName { name, fid, open })
+            .collect())
     }
+}
+
+/// A name that goes from a directory that is lent.
+struct LentName<'a> {
+    name: &'a [u8],
+    fid: Fid,
+    /// Handle of an open that is closed with it; 0: none.
+    open: u64,
 }

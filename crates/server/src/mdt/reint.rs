@@ -56,6 +56,7 @@ impl Ctx {
         if self.rq.replay_committed() {
             match &rec {
                 Rec::Setattr(r) => Box::pin(self.data_times_again(r)).await?,
+                Rec::Unlink(r) if self.is_late(r) => self.lent_again()?,
                 // its open was replayed before it
                 Rec::Unlink(r) => {
                     let core = &mut *self.core();
@@ -299,7 +300,7 @@ impl Ctx {
     }
 
     /// The open that the client closes with its removal of `child`: `handle`, or what became of it by a replay.
-    fn given_up(&self, core: &MdtCore, handle: u64, child: Option<Fid>) -> Option<u64> {
+    pub(super) fn given_up(&self, core: &MdtCore, handle: u64, child: Option<Fid>) -> Option<u64> {
         let cookie = core
             .opens
             .current(handle, self.exp())
