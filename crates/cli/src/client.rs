@@ -208,7 +208,11 @@ impl MountedClient {
             tokio::time::sleep(GOODBYE).await;
             let (files, mountpoint) = (self.client.unwritten().len(), self.mountpoint.display());
             let removals = self.client.unremoved();
-            tracing::warn!(files, removals, %mountpoint, "waiting for servers to take what was written and removed; a signal (kill -INT) gives it up");
+            if removals > 0 {
+                tracing::warn!(removals, %mountpoint, "waiting for MDTs to hear of files that were removed; a signal (kill -INT) gives it up");
+            } else {
+                tracing::warn!(files, %mountpoint, "waiting for OSTs to take what was written; a signal (kill -INT) gives it up");
+            }
         }
     }
 
