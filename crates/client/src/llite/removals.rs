@@ -169,7 +169,7 @@ impl Drop for Held {
 
 impl Removals {
     fn is_idle(&self) -> bool {
-        self.count.load(Ordering::Acquire) == 0
+        self.count() == 0
     }
 
     /// Names under way.

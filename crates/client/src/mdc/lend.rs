@@ -7,7 +7,7 @@ use coral_wire::Wire;
 use coral_wire::coral::{LEND, LENT, LENT_BITS};
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmIntent, LdlmMode, LdlmRequest, LdlmType, Policy};
-use coral_wire::mds::{RecUnlink, ReintOp};
+use coral_wire::mds::RecUnlink;
 use coral_wire::ptlrpc::{opc, portal};
 use coral_wire::raw::{decode_all, encode_all};
 
@@ -74,16 +74,8 @@ impl Mdc {
         now: Timespec,
     ) -> Result<(Changed, Vec<Fid>), TargetError> {
         let rec = RecUnlink {
-            opcode: ReintOp::UNLINK,
-            cap: ids.cap,
-            fsuid: ids.fsuid,
-            fsgid: ids.fsgid,
-            suppgid1: ids.suppgids[0],
-            suppgid2: ids.suppgids[1],
-            fid1: dir,
-            time: self.time(now),
             bias: LENT,
-            ..Default::default()
+            ..self.rec_unlink(ids, dir, now)
         };
         let (mut joined, mut handles) = (Vec::new(), Vec::new());
         for n in names {

@@ -219,6 +219,21 @@ impl Mdc {
         Changed::read(self, &reply)
     }
 
+    /// A removal from `dir`, in whose name and when.
+    pub(super) fn rec_unlink(&self, ids: &Ids, dir: Fid, now: Timespec) -> RecUnlink {
+        RecUnlink {
+            opcode: ReintOp::UNLINK,
+            cap: ids.cap,
+            fsuid: ids.fsuid,
+            fsgid: ids.fsgid,
+            suppgid1: ids.suppgids[0],
+            suppgid2: ids.suppgids[1],
+            fid1: dir,
+            time: self.time(now),
+            ..Default::default()
+        }
+    }
+
     /// Removes a name; `dir`: it must be an empty directory, else it must be none. A Coral server closes `open` with it, unless it
     /// stands for something else: true.
     #[expect(clippy::too_many_arguments, reason = "a name, and what it stands for")]
@@ -234,18 +249,10 @@ impl Mdc {
     ) -> Result<(Changed, bool), TargetError> {
         let close = open.map_or(0, |open| self.closing(open));
         let mut rec = RecUnlink {
-            opcode: ReintOp::UNLINK,
-            cap: ids.cap,
-            fsuid: ids.fsuid,
-            fsgid: ids.fsgid,
-            suppgid1: ids.suppgids[0],
-            suppgid2: ids.suppgids[1],
-            fid1: parent,
             fid2: child,
-            time: self.time(now),
             close,
             mode: if dir { libc::S_IFDIR } else { 0 },
-            ..Default::default()
+            ..self.rec_unlink(ids, parent, now)
         };
         let rq = Self::reint_rq(coral_wire::Wire::to_bytes(&rec))
             .push_bytes(nul(name))

@@ -700,19 +700,25 @@ impl Client {
         .map(drop)
     }
 
-    pub async fn unlink(&self, parent: Fid, name: &[u8], dir: bool) -> Result<MdtBody, Errno> {
-        let c = self.rec_create(parent, 0);
-        let rec = RecUnlink {
+    fn rec_unlink(&self, dir: Fid) -> RecUnlink {
+        let c = self.rec_create(dir, 0);
+        RecUnlink {
             opcode: ReintOp::UNLINK,
             cap: c.cap,
             fsuid: c.fsuid,
             fsgid: c.fsgid,
             suppgid1: u32::MAX,
             suppgid2: u32::MAX,
-            fid1: parent,
+            fid1: dir,
             time: c.time,
-            mode: if dir { 0o040000 } else { 0 },
             ..RecUnlink::default()
+        }
+    }
+
+    pub async fn unlink(&self, parent: Fid, name: &[u8], dir: bool) -> Result<MdtBody, Errno> {
+        let rec = RecUnlink {
+            mode: if dir { 0o040000 } else { 0 },
+            ..self.rec_unlink(parent)
         };
         self.reint(rec.to_bytes(), &[Bytes::new(), nul(name), Bytes::new()])
             .await
@@ -733,18 +739,9 @@ impl Client {
 
     /// Takes names away under that right; `names` as they go on the wire.
     pub async fn unlink_lent(&self, dir: Fid, names: &[u8], fids: &[Fid]) -> Result<(), Errno> {
-        let c = self.rec_create(dir, 0);
         let rec = RecUnlink {
-            opcode: ReintOp::UNLINK,
-            cap: c.cap,
-            fsuid: c.fsuid,
-            fsgid: c.fsgid,
-            suppgid1: u32::MAX,
-            suppgid2: u32::MAX,
-            fid1: dir,
-            time: c.time,
             bias: LENT,
-            ..RecUnlink::default()
+            ..self.rec_unlink(dir)
         };
         let fids = coral_wire::raw::encode_all(fids);
         let bufs = [
