@@ -81,7 +81,7 @@ pub const LEND: u64 = 1 << 62;
 /// Bias of an unlink: it takes names away under the right that [`LEND`] gives.
 pub const LENT: u32 = 1 << 29;
 /// What the lock covers that is the right.
-pub const LENT_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
+pub const LENT_BITS: Ibits = Ibits::ATTRIBUTES;
 /// Names of one such unlink.
 pub const LENT_MAX: usize = 64;
 

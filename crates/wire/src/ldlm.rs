@@ -108,6 +108,9 @@ wire_flags! {
 }
 
 impl Ibits {
+    /// What covers the attributes of an object and its names.
+    pub const ATTRIBUTES: Ibits = Ibits(Self::LOOKUP.0 | Self::UPDATE.0 | Self::PERM.0);
+
     /// All bits in use (`MDS_INODELOCK_FULL`).
     pub const FULL: Ibits = Ibits(0x7f);
 }

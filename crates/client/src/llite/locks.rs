@@ -24,9 +24,6 @@ use crate::osc::Osc;
 use crate::target::{ClientObd, TargetHooks};
 use crate::time::Timespec;
 
-/// Bits that cover attributes.
-const ATTRIBUTES: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
-
 /// What the locks of a mount's targets protect.
 pub(super) struct Locks {
     pub cache: Arc<Cache>,
@@ -112,7 +109,7 @@ impl MdtHooks {
             open.layout_lost();
             locks.drains.settle_later(fid, &open.gate);
         }
-        if bits.intersects(ATTRIBUTES) {
+        if bits.intersects(Ibits::ATTRIBUTES) {
             locks.late.end(fid);
         }
         locks
@@ -130,7 +127,7 @@ impl LockHook for MdtHooks {
     ) -> BoxFuture<'static, ()> {
         self.lost(lock);
         if let Policy::Ibits { bits, .. } = lock.policy
-            && bits.intersects(ATTRIBUTES)
+            && bits.intersects(Ibits::ATTRIBUTES)
             && let Some(locks) = self.locks.upgrade()
         {
             let fid = Fid::from_res_id(&lock.res);

@@ -54,9 +54,6 @@ use coral_wire::ldlm::{Ibits, LdlmMode, LdlmType, Policy};
 
 use super::handler::MdtOps;
 
-/// Bits that cover attributes.
-const ATTRIBUTES: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
-
 /// Locks held during a change; released when dropped.
 #[derive(Default)]
 pub struct HeldLocks {
@@ -136,12 +133,14 @@ impl MdtOps {
 
     /// Asks client `exp` for the attributes of `fid` that it keeps back. False: it could not be asked.
     pub async fn ask_kept(&self, exp: ExportId, fid: &Fid) -> bool {
-        self.ldlm.ask_kept(exp, fid.res_id(), ATTRIBUTES).await
+        self.ldlm
+            .ask_kept(exp, fid.res_id(), Ibits::ATTRIBUTES)
+            .await
     }
 
     /// Locks the attributes of `fid`, so that nobody keeps any of them back. The caller holds no lock.
     pub async fn lock_kept(&self, fid: &Fid, own: Option<ExportId>) -> HeldLocks {
-        self.lock(&[], &[(*fid, ATTRIBUTES)], own).await
+        self.lock(&[], &[(*fid, Ibits::ATTRIBUTES)], own).await
     }
 
     /// Locks the layout of `fid` for a change; nobody keeps a lock on it. The caller holds no lock.

@@ -10,7 +10,7 @@ use coral_lnet::{Nid, Node};
 use coral_ptlrpc::alive::Alive;
 use coral_ptlrpc::{Bulk, Import, ImportConfig, ImportObserver, Reply, Request};
 use coral_wire::connect::{ConnectFlags as F, ConnectFlags2 as F2};
-use coral_wire::coral::{LEND, LENT, UNTOLD_OPEN, pack_time};
+use coral_wire::coral::{LEND, LENT, LENT_BITS, UNTOLD_OPEN, pack_time};
 use coral_wire::ldlm::{
     Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType, Policy, it,
 };
@@ -728,9 +728,8 @@ impl Client {
     pub async fn lend(&self, dir: Fid, own: &[u64]) -> Result<Found, Errno> {
         let body = self.body(dir, md::FLGETATTR | md::FLEASIZE | md::FLACL);
         let own = LdlmRequest::cancel(own).to_bytes();
-        let bits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0 | Ibits::PERM.0);
         let (r, rep) = self
-            .intent(dir, LEND, LdlmMode::EX, bits, |rq| {
+            .intent(dir, LEND, LdlmMode::EX, LENT_BITS, |rq| {
                 rq.push(&body).push_bytes(own)
             })
             .await?;

@@ -12,7 +12,7 @@ use crate::osc::ObjectAttr;
 pub(in crate::llite) const MISSES_BEFORE_READDIR: u32 = 2;
 
 /// Bits that cover attributes.
-pub(super) const ATTR_BITS: u64 = Ibits::LOOKUP.bits() | Ibits::UPDATE.bits() | Ibits::PERM.bits();
+pub(super) const ATTR_BITS: u64 = Ibits::ATTRIBUTES.bits();
 
 /// What the cache says about a name.
 #[derive(Debug)]
