@@ -297,7 +297,7 @@ fn moose_servers(dir: &Path) -> Result<Vec<Process>, String> {
     write(
         &dir.join("chunks.cfg"),
         &format!(
-            "{who}DATA_PATH = {}\nHDD_CONF_FILENAME = {}\nMASTER_HOST = {ADDRESS}\nMASTER_PORT = {cs}\nBIND_HOST = {ADDRESS}\nCSSERV_LISTEN_HOST = {ADDRESS}\nCSSERV_LISTEN_PORT = {own}\n",
+            "{who}DATA_PATH = {}\nHDD_CONF_FILENAME = {}\nMASTER_HOST = {ADDRESS}\nMASTER_PORT = {cs}\nBIND_HOST = {ADDRESS}\nCSSERV_LISTEN_HOST = {ADDRESS}\nCSSERV_LISTEN_PORT = {own}\nHDD_FSYNC_BEFORE_CLOSE = 1\n",
             place("data/chunks"),
             place("disk.cfg")
         ),
