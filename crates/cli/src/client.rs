@@ -15,6 +15,7 @@ use coral_node::{Client, NetConfig, Servers};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
@@ -46,6 +47,8 @@ pub(crate) struct MountedClient {
     mountpoint: PathBuf,
     /// Taken note of before the mount is to be seen, so that whoever sees it can end it.
     signals: tokio::sync::Mutex<crate::StopSignals>,
+    /// One was given.
+    signalled: AtomicBool,
 }
 
 impl MountedClient {
@@ -134,6 +137,7 @@ impl MountedClient {
                     mount,
                     mountpoint: mountpoint.to_owned(),
                     signals,
+                    signalled: AtomicBool::new(false),
                 })
             }
             Err(e) => {
@@ -170,6 +174,16 @@ impl MountedClient {
     /// Resolves when Ctrl-C or SIGTERM was given.
     pub(crate) async fn signalled(&self) {
         self.signals.lock().await.given().await;
+        self.signalled.store(true, Ordering::Relaxed);
+    }
+
+    /// Resolves when a signal gives up what the end of the mount waits for. One that comes soon after an umount(8) asks for the end that
+    /// is under way, as a service manager does that unmounts first and then stops the process.
+    async fn insisted(&self) {
+        if !self.signalled.load(Ordering::Relaxed) {
+            let _ = tokio::time::timeout(GOODBYE, self.signalled()).await;
+        }
+        self.signalled().await;
     }
 
     /// Resolves when the mount is gone, by whoever's hand.
@@ -178,7 +192,7 @@ impl MountedClient {
     }
 
     /// Ends the mount (detaching it when in use) and the client behind it. Servers that do not answer are left after
-    /// [`GOODBYE`], or at a second signal; but for what is written and that no server has yet, only a second signal ends the
+    /// [`GOODBYE`], or when a signal insists; but for what is written and that no server has yet, only such a signal ends the
     /// wait. The error says what was lost.
     pub(crate) async fn umount(self) -> Result<(), String> {
         let written_out = async {
@@ -191,13 +205,13 @@ impl MountedClient {
             biased;
             () = written_out => {}
             () = self.tell_what_waits() => {}
-            () = self.signalled() => return self.give_up(),
+            () = self.insisted() => return self.give_up(),
         }
         tokio::select! {
             biased;
             () = self.client.umount() => {}
             () = tokio::time::sleep(GOODBYE) => tracing::warn!("servers do not answer: they are left without goodbye"),
-            () = self.signalled() => {}
+            () = self.insisted() => {}
         }
         Ok(())
     }

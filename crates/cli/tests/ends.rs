@@ -250,6 +250,40 @@ fn what_is_written_outlives_the_end_of_the_client() {
     });
 }
 
+/// As a service manager ends it: umount(8), and SIGTERM for the process. Servers hear that the client has gone, and get what was written.
+#[test]
+fn a_signal_right_after_an_umount_gives_nothing_up() {
+    in_namespace("a_signal_right_after_an_umount_gives_nothing_up", || {
+        let place = Place::new();
+        let (mnt, data) = (place.make("second"), place.path("data"));
+        let running = place.up(&[]);
+        let before = exports(&data);
+        for n in 0..5 {
+            let mut client = client(place.port, &mnt);
+            write(&mnt.join(format!("f{n}")), "x");
+            ok(Command::new("umount").arg(&mnt));
+            signal(client.id(), "TERM");
+            assert!(client.wait().unwrap().success());
+            assert_eq!(exports(&data), before, "{n}");
+        }
+        let mut client = client(place.port, &mnt);
+        let mut file = write(&mnt.join("f"), "");
+        let mut add = |n: u32| writeln!(file, "line {n}").unwrap();
+        (0..40).for_each(&mut add); // the client has its lock and its grant by now
+        ok(Command::new("sync").arg(mnt.join("f")));
+        running.kill();
+        (40..80).for_each(&mut add);
+        drop(file);
+        ok(Command::new("umount").arg("-l").arg(&mnt));
+        signal(client.id(), "TERM");
+        let running = place.up(&[]);
+        assert!(client.wait().unwrap().success());
+        let lines: String = (0..80).map(|n| format!("line {n}\n")).collect();
+        assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), lines);
+        running.stop();
+    });
+}
+
 #[test]
 fn a_mount_that_fails_leaves_no_client_behind() {
     in_namespace("a_mount_that_fails_leaves_no_client_behind", || {

@@ -125,11 +125,10 @@ impl ClientNamespace {
     /// The oldest idle locks beyond `keep`, and those that are too old, are to go: as many as one message holds.
     fn doom_beyond(&self, keep: usize) -> Vec<Doomed> {
         let limit = Instant::now().checked_sub(self.lru_max_age);
-        let mut aged = self.locks.lock().aged(keep, limit, CANCEL_BATCH);
-        if let Some(hook) = self.hook() {
-            aged.retain(|i| hook.may_cancel_early(i));
-        }
-        let doomed = self.locks.lock().doom_if_idle(&aged);
+        let mut locks = self.locks.lock();
+        let aged = locks.aged(keep, limit, CANCEL_BATCH);
+        let doomed = locks.doom_if_idle(&aged);
+        drop(locks);
         self.tell_idle(self.counts().1);
         doomed
     }

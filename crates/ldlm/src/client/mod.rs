@@ -108,10 +108,6 @@ pub trait LockHook: Send + Sync + 'static {
     fn told(&self, _lock: &LockInfo) -> BoxFuture<'static, bool> {
         Box::pin(async { false })
     }
-    /// False keeps an idle lock that the LRU or an early cancel would give back (for example: it covers unwritten data).
-    fn may_cancel_early(&self, _lock: &LockInfo) -> bool {
-        true
-    }
 }
 
 /// What an flock enqueue is to do.
