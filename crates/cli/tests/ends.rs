@@ -70,6 +70,22 @@ fn write(path: &Path, text: &str) -> std::fs::File {
     file
 }
 
+const LINES: u32 = 80;
+
+/// Writes [`lines`] to a new file: the servers take the first half of them, and are killed before the rest.
+fn write_beyond_the_end_of(servers: Running, path: &Path) {
+    let mut file = write(path, "");
+    let mut add = |n: u32| writeln!(file, "line {n}").unwrap();
+    (0..LINES / 2).for_each(&mut add); // the client has its lock and its grant by now
+    ok(Command::new("sync").arg(path));
+    servers.kill();
+    (LINES / 2..LINES).for_each(&mut add);
+}
+
+fn lines() -> String {
+    (0..LINES).map(|n| format!("line {n}\n")).collect()
+}
+
 /// The number of clients of the MDT.
 fn exports(data: &Path) -> u64 {
     let status: serde_json::Value =
@@ -222,13 +238,7 @@ fn what_is_written_outlives_the_end_of_the_client() {
         for gives_up in [false, true] {
             let running = place.up(&[]);
             let mut client = client_with_log(place.port, &mnt, &log);
-            let mut file = write(&mnt.join("f"), "");
-            let mut add = |n: u32| writeln!(file, "line {n}").unwrap();
-            (0..40).for_each(&mut add); // the client has its lock and its grant by now
-            ok(Command::new("sync").arg(mnt.join("f")));
-            running.kill();
-            (40..80).for_each(&mut add);
-            drop(file);
+            write_beyond_the_end_of(running, &mnt.join("f"));
             signal(client.id(), "INT");
             until("the client says what it waits for", || {
                 said("waiting for OSTs to take what was written")
@@ -241,8 +251,10 @@ fn what_is_written_outlives_the_end_of_the_client() {
             } else {
                 let running = place.up(&[]);
                 assert!(client.wait().unwrap().success());
-                let lines: String = (0..80).map(|n| format!("line {n}\n")).collect();
-                assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), lines);
+                assert_eq!(
+                    std::fs::read_to_string(place.path("mnt/f")).unwrap(),
+                    lines()
+                );
                 running.stop();
             }
             std::fs::remove_file(&log).unwrap();
@@ -267,19 +279,15 @@ fn a_signal_right_after_an_umount_gives_nothing_up() {
             assert_eq!(exports(&data), before, "{n}");
         }
         let mut client = client(place.port, &mnt);
-        let mut file = write(&mnt.join("f"), "");
-        let mut add = |n: u32| writeln!(file, "line {n}").unwrap();
-        (0..40).for_each(&mut add); // the client has its lock and its grant by now
-        ok(Command::new("sync").arg(mnt.join("f")));
-        running.kill();
-        (40..80).for_each(&mut add);
-        drop(file);
+        write_beyond_the_end_of(running, &mnt.join("f"));
         ok(Command::new("umount").arg("-l").arg(&mnt));
         signal(client.id(), "TERM");
         let running = place.up(&[]);
         assert!(client.wait().unwrap().success());
-        let lines: String = (0..80).map(|n| format!("line {n}\n")).collect();
-        assert_eq!(std::fs::read_to_string(place.path("mnt/f")).unwrap(), lines);
+        assert_eq!(
+            std::fs::read_to_string(place.path("mnt/f")).unwrap(),
+            lines()
+        );
         running.stop();
     });
 }
