@@ -32,6 +32,7 @@ mod ioctl;
 mod listings;
 mod llite;
 mod mount;
+mod naming;
 mod nodes;
 mod notify;
 mod ops;

@@ -47,6 +47,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::abi::{self, OutHeader, notify};
 use crate::listings::Listings;
+use crate::naming::{self, Askers};
 use crate::nodes::Nodes;
 use crate::reply;
 use crate::told::Told;
@@ -88,6 +89,8 @@ pub struct Notifier {
     minor: Arc<AtomicU32>,
     /// Files whose attributes were to be forgotten: answers on their way know them too.
     pub(crate) told: Told,
+    /// Directories in which names are made.
+    pub(crate) askers: Askers,
     /// Names on their way.
     pub(crate) listings: Arc<Listings>,
     queue: Mutex<Queue>,
@@ -117,6 +120,7 @@ impl Notifier {
             nodes,
             minor,
             told: Told::default(),
+            askers: Askers::default(),
             listings: Arc::default(),
             queue: Mutex::default(),
             fewer_old: Notify::new(),
@@ -270,6 +274,18 @@ impl Notifier {
         }
     }
 
+    /// Has the kernel forget the attributes of a file that this mount has changed. INVAL_INODE makes it drop those of every answer to a
+    /// request that began before (`attr_version`). Of its own it does so for a file that is written or cut, not for a directory whose
+    /// entries change (`fuse_dir_changed`).
+    pub(crate) fn forget_changed(self: &Arc<Self>, fid: Fid) {
+        let Some(ino) = self.nodes.id(fid) else {
+            return;
+        };
+        if self.is_early(ino, self.inval_node(ino, false)) {
+            self.later(fid, false, true);
+        }
+    }
+
     /// Whether an answer that brings the file may still be on its way, after it was `told` of.
     fn is_early(&self, ino: u64, told: rustix::io::Result<()>) -> bool {
         match told {
@@ -327,14 +343,11 @@ impl Invalidate for Invalidator {
         Box::pin(n.clone().forgotten())
     }
 
-    // INVAL_INODE makes the kernel drop the attributes of every answer to a request that began before (`attr_version`). Of its own
-    // it does so for a file that is written or cut, not for a directory whose entries change (`fuse_dir_changed`).
     fn own_change(&self, fid: Fid) {
         let n = &self.0;
         n.told.note(fid);
-        let Some(ino) = n.nodes.id(fid) else { return };
-        if n.is_early(ino, n.inval_node(ino, false)) {
-            n.later(fid, false, true);
+        if !naming::is_of_request(fid) {
+            n.forget_changed(fid);
         }
     }
 
@@ -389,6 +402,8 @@ impl Invalidate for Invalidator {
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::listings::Page;
 
@@ -436,6 +451,59 @@ mod tests {
         i.inval_inode(fid(2), true);
         idle(&i).await;
         assert_eq!(told.load(Ordering::Relaxed), 5001);
+    }
+
+    /// The kernel is told of a directory in which a name was made where it may take in what was asked for before.
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_is_told_of_where_it_has_to_be() {
+        let nodes = Arc::new(Nodes::new(fid(1)));
+        let (dir, other) = (fid(2), fid(3));
+        nodes.remember(dir);
+        nodes.remember(other);
+        let (i, told) = kernel(&nodes, 0);
+        let times = || told.swap(0, Ordering::Relaxed);
+        let make = |thread, ok| {
+            let work = async {
+                i.own_change(dir);
+                if ok { Ok(()) } else { Err(()) }
+            };
+            naming::naming(&i.0, dir, thread, work)
+                .now_or_never()
+                .unwrap()
+        };
+        make(7, true).unwrap();
+        assert_eq!(times(), 1, "anybody may have asked");
+        make(7, true).unwrap();
+        i.0.askers.note(dir, 7);
+        make(7, true).unwrap();
+        i.0.askers.note(other, 8);
+        make(7, true).unwrap();
+        assert_eq!(times(), 0);
+        i.0.askers.note(dir, 8);
+        make(7, true).unwrap();
+        assert_eq!(times(), 1, "another has asked");
+        i.0.askers.note(dir, 8);
+        make(7, true).unwrap();
+        assert_eq!(times(), 1, "it may be on its way again");
+        i.0.askers.note(dir, 0);
+        make(0, true).unwrap();
+        assert_eq!(times(), 1, "threads without a number may be several");
+        make(7, false).unwrap_err();
+        assert_eq!(times(), 1, "the kernel knows of no change");
+        let hangs = async {
+            i.own_change(dir);
+            std::future::pending::<Result<(), ()>>().await
+        };
+        assert!(naming::naming(&i.0, dir, 7, hangs).now_or_never().is_none());
+        assert_eq!(times(), 1, "nobody waits for the answer any more");
+        let beside = async {
+            i.own_change(other);
+            Ok::<_, ()>(())
+        };
+        naming::naming(&i.0, dir, 7, beside).now_or_never();
+        assert_eq!(times(), 1, "of another directory");
+        i.own_change(dir);
+        assert_eq!(times(), 1, "by no such request");
     }
 
     #[tokio::test(start_paused = true)]

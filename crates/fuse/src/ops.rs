@@ -204,8 +204,9 @@ impl<F: FileSystem> Shared<F> {
         }
     }
 
-    /// The answer to a request that began at `began`, which makes the kernel remember `e`.
-    fn entry_out(&self, began: Mark, e: &Entry) -> abi::EntryOut {
+    /// The answer to a request of `thread` that began at `began`, which makes the kernel remember `e`.
+    fn entry_out(&self, thread: u32, began: Mark, e: &Entry) -> abi::EntryOut {
+        self.notifier.askers.note(e.attr.fid, thread);
         self.counted_out(Nodes::remember, began, e)
     }
 
@@ -292,7 +293,7 @@ fn lookup<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut
             b"." => s.fs.getattr(&cred, parent, None).await?,
             _ => s.fs.lookup(&cred, parent, &name).await?,
         };
-        Ok(Body::of(&s.entry_out(began, &e)))
+        Ok(Body::of(&s.entry_out(cred.pid, began, &e)))
     }))
 }
 
@@ -425,6 +426,7 @@ fn getattr<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fu
         None
     };
     let (s, node, fid, cred) = (s.clone(), h.nodeid, s.fid(h.nodeid)?, cred(h, 0));
+    s.notifier.askers.note(fid, h.pid);
     Ok(boxed(async move {
         let e = looked_at(&s, &cred, node, fid, file).await?;
         Ok(Body::of(&reply::attr_out(&e)))
@@ -439,6 +441,7 @@ fn statx<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut 
         None
     };
     let (s, node, fid, cred) = (s.clone(), h.nodeid, s.fid(h.nodeid)?, cred(h, 0));
+    s.notifier.askers.note(fid, h.pid);
     Ok(boxed(async move {
         let e = looked_at(&s, &cred, node, fid, file).await?;
         Ok(Body::of(&reply::statx_out(&e)))

@@ -642,6 +642,39 @@ fn attributes_of_before_an_own_change_are_not_remembered() {
     });
 }
 
+/// The same where the file system tells of what it makes: of a thread that is the only one to look at the directory the kernel need not
+/// be told, of any other it is.
+#[test]
+fn what_another_thread_asked_for_before_a_create_is_not_remembered() {
+    mounted(false, Duration::from_secs(1000), |f| {
+        let dir = f.at.join("dir");
+        fs::create_dir(&dir).unwrap();
+        let root = Cred::root();
+        let found = f.fs.lookup(&root, f.fs.root(), b"dir");
+        let fid = f.runtime.block_on(found).unwrap().attr.fid;
+        f.fs.tells(f.mount.invalidate());
+        let look = || {
+            let s = rustix::fs::stat(&dir).unwrap();
+            (s.st_mtime, s.st_mtime_nsec)
+        };
+        for round in 0..10 {
+            for n in 0..3 {
+                let before = look();
+                File::create(dir.join(format!("own{round}.{n}"))).unwrap();
+                assert_ne!(look(), before, "round {round}");
+            }
+            let (before, path) = (look(), dir.join(format!("other{round}")));
+            f.fs.beside_getattr(fid, move || drop(File::create(path).unwrap()));
+            use rustix::fs::{AtFlags, CWD, StatxFlags};
+            let asks = AtFlags::from_bits_retain(libc::AT_STATX_FORCE_SYNC as u32);
+            let asked = rustix::fs::statx(CWD, &dir, asks, StatxFlags::BASIC_STATS).unwrap();
+            let asked = (asked.stx_mtime.tv_sec, u64::from(asked.stx_mtime.tv_nsec));
+            assert_eq!(asked, before, "made before");
+            assert_ne!(look(), before, "round {round}");
+        }
+    });
+}
+
 #[test]
 fn a_busy_mount_stays_unless_lazy_and_open_files_are_closed_at_the_end() {
     mounted(false, Duration::ZERO, |f| {

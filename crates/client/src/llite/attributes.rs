@@ -32,7 +32,7 @@ use crate::osc::SHORT_IO_BYTES;
 use crate::time::Timespec;
 
 /// How long what a lock covers may be remembered: until its loss is told.
-const COVERED_TTL: Duration = Duration::from_secs(24 * 3600);
+pub(super) const COVERED_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Times a layout is read again of which a shard has gone.
 const MERGES_MAX: usize = 4;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_wire::fid::Fid;
 use coral_wire::mds::MdtBody;
+use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
 
-use super::cache::{Cache, Change, Entries};
+use super::cache::{Cache, Change, Entries, Forget};
 use super::inode::read_attr;
 use super::upcalls::Upcalls;
 use crate::lov::DOM_OST;
@@ -117,6 +118,24 @@ impl Changes {
                 .changed_name(&read_attr(mdc, b), b.version, name, fid),
             None => self.cache.doubt(dir),
         }
+    }
+
+    /// The caller may remember what a lock covers: it is told when that ends.
+    pub fn are_heard(&self) -> bool {
+        self.caller.upcalls.are_heard()
+    }
+
+    /// Resolves when the caller has forgotten what it was told to.
+    pub fn forgotten(&self) -> BoxFuture<'static, ()> {
+        self.caller.upcalls.forgotten()
+    }
+
+    /// The caller is told to forget attributes of `fid`.
+    pub fn caller_forgets(&self, fid: Fid) {
+        self.caller.upcalls.tell(|| Forget {
+            inodes: vec![fid],
+            entries: Vec::new(),
+        });
     }
 
     /// An own change at `now` left `fid` as `body` says, or in a way it does not say.

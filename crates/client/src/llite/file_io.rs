@@ -147,6 +147,9 @@ impl FileIo {
         fh.still_open(self.servers.now()).await?;
         match self.pages.admit(&fh.inode, offset, len_bytes).await? {
             Some(c) => {
+                if let Some(data) = self.attributes.data_known(fh.fid(), offset, len_bytes) {
+                    return Ok(data);
+                }
                 if let Some(data) = self
                     .strides
                     .read((&fh.strides, &fh.inode), &c, offset, len_bytes)

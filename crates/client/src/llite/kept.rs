@@ -279,7 +279,14 @@ impl KeptOpens {
 
     /// What is known of a file because this client made it and has it open. `gone`: the kernel has no use for it any more either.
     fn forget_made(&self, fid: Fid, gone: bool) {
-        let forget = || self.cache.extent_lost(DOM_OST, fid.res_id());
+        let forget = || {
+            let mut forget = self.cache.extent_lost(DOM_OST, fid.res_id());
+            // also what it was told when it made the file
+            if !forget.inodes.contains(&fid) {
+                forget.inodes.push(fid);
+            }
+            forget
+        };
         match gone {
             true => drop(forget()),
             false => self.upcalls.tell(forget),

@@ -70,6 +70,8 @@ struct State {
     sending: Option<SetattrArgs>,
     /// The file's objects when its data had changed so often ([`super::covers::OpenInode::data`]).
     objects: Option<(u64, ObjectAttr)>,
+    /// The caller remembers that the file is empty.
+    shown_empty: bool,
 }
 
 impl LateAttrs {
@@ -107,10 +109,38 @@ impl LateAttrs {
         self.files.lock().get(&fid).and_then(Weak::upgrade)
     }
 
-    /// Nothing more of `fid` is kept back; what is, is to be sent.
-    pub fn end(&self, fid: Fid) {
+    /// Nothing more of `fid` is kept back; what is, is to be sent. If the caller remembers that the file is empty it is told to forget
+    /// (true).
+    pub fn end(&self, fid: Fid) -> bool {
+        let Some(file) = self.of(fid) else {
+            return false;
+        };
+        let shown = {
+            let mut state = file.state.lock();
+            state.ended = true;
+            std::mem::take(&mut state.shown_empty)
+        };
+        if shown {
+            self.changes.caller_forgets(fid);
+        }
+        shown
+    }
+
+    /// The caller may remember the attributes of `fid`, which was just made and is empty: it is told when that ends. False: others may
+    /// know the file.
+    pub fn show_empty(&self, fid: Fid) -> bool {
+        let Some(file) = self.of(fid).filter(|f| f.at_mdt.get().is_some()) else {
+            return false;
+        };
+        let mut state = file.state.lock();
+        state.shown_empty = !state.ended;
+        state.shown_empty
+    }
+
+    /// The caller has no more to be told of the size of `fid` by [`LateAttrs::end`].
+    pub fn told_otherwise(&self, fid: Fid) {
         if let Some(file) = self.of(fid) {
-            file.state.lock().ended = true;
+            file.state.lock().shown_empty = false;
         }
     }
 

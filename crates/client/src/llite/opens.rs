@@ -11,7 +11,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 
-use super::attributes::Attributes;
+use super::attributes::{Attributes, COVERED_TTL};
 use super::cache::{Cache, Known};
 use super::changes::Changes;
 use super::covers::{Covers, OpenFiles, OpenInode};
@@ -341,6 +341,8 @@ impl Opens {
                 if !created {
                     // the kernel may know the file already, and would take this in whatever it was told meanwhile
                     entry = Entry::for_now(entry.attr);
+                } else if self.shows_empty(&fh) {
+                    entry.attr_ttl = COVERED_TTL;
                 }
                 Ok(Created::Here(entry, fh))
             }
@@ -349,6 +351,16 @@ impl Opens {
                 Err(e)
             }
         }
+    }
+
+    /// The caller may remember the attributes of the file that `fh` has just made, with its size.
+    fn shows_empty(&self, fh: &FileHandle) -> bool {
+        let layout = fh.inode.layout();
+        layout.form == Form::Objects
+            && !layout.has_dom()
+            && self.changes.are_heard()
+            && self.has_covered_name(fh.fid())
+            && self.late.show_empty(fh.fid())
     }
 
     /// Attributes of the file that `fh` has made may be kept back.
@@ -494,7 +506,13 @@ impl Opens {
         if let Some(late) = fh.late.get() {
             late.sent().await;
             let kept = self.keep_made(fh, late);
-            self.late.end(fh.fid());
+            // the kernel forgets the size of what it writes
+            if kept || fh.inode.rough_size() != Some(0) {
+                self.late.told_otherwise(fh.fid());
+            }
+            if self.late.end(fh.fid()) {
+                self.changes.forgotten().await;
+            }
             late.sent().await;
             self.late.closed(fh.fid());
             if kept {

@@ -1,7 +1,13 @@
 //! What a lookup brings along when it is the beginning of a read: the open, and the data of a small file.
 
-use coral_client::SetAttr;
-use coral_wire::Errno;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coral_buffers::Payload;
+use coral_client::{Invalidate, SetAttr};
+use coral_wire::{Errno, Fid};
+use parking_lot::Mutex;
 
 use crate::common::*;
 
@@ -60,6 +66,84 @@ async fn reading_unknown_small_files_is_one_each_and_what_tells_of_many() {
     assert_eq!(n, counts(&[("MDS_BATCH", 1), ("OST_READ", each)]));
     let (_, n) = rpcs(&u.fs, read_file(&u, FILES - 1)).await;
     assert_eq!(n, counts(&[]), "and of one that was read before none");
+    c.stop().await;
+}
+
+/// The files whose pages were to be dropped from the kernel's cache.
+#[derive(Default)]
+struct Dropped(Mutex<Vec<Fid>>);
+
+impl Invalidate for Dropped {
+    fn inval_inode(&self, _: Fid, _: bool) {}
+    fn inval_entry(&self, _: Fid, _: &[u8]) {}
+    fn drop_pages(&self, fid: Fid, _: Range<u64>) {
+        self.0.lock().push(fid);
+    }
+    fn store_pages(&self, _: Fid, _: u64, _: &Payload) -> bool {
+        false
+    }
+}
+
+/// As a mount does: the pages that the data of a file went to stay in the kernel's cache, however many files were read since, under the
+/// lock that came with it.
+#[tokio::test(start_paused = true)]
+async fn files_that_were_read_once_are_read_again_without_an_rpc() {
+    const MANY: usize = 300;
+    let (c, u, v) = dir_of_small_files().await;
+    for i in FILES..MANY {
+        v.put(&format!("d/f{i}"), content(i).as_bytes())
+            .await
+            .unwrap();
+    }
+    let dropped = Arc::new(Dropped::default());
+    u.fs.set_invalidate(dropped.clone());
+    let open = |i: usize| {
+        let u = &u;
+        async move {
+            let dir = u.fid("d").await.unwrap();
+            let name = format!("f{i}");
+            let file = u.fs.lookup(&u.cred, dir, name.as_bytes()).await.unwrap();
+            let flags = libc::O_RDONLY as u32;
+            let fh = u.fs.open(&u.cred, file.attr.fid, flags).await.unwrap();
+            (u.fs.caches_pages(&fh) && !u.fs.pages_uncovered(&fh), fh)
+        }
+    };
+    let mut kept = Vec::new();
+    for i in 0..MANY {
+        let (caches, fh) = open(i).await;
+        let data = match caches {
+            true => u.fs.read_pages(&fh, 0, 4096).await.unwrap().copy_to_bytes(),
+            false => u.read(&fh, 0, 4096).await.unwrap().into(),
+        };
+        assert_eq!(data, content(i).as_bytes());
+        u.close(&fh).await.unwrap();
+        kept.push(caches);
+    }
+    assert!(
+        kept[6..].iter().all(|k| *k),
+        "the kernel may keep what it read"
+    );
+    // names beyond the last are asked for ahead: until nothing is under way
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let (_, n) = rpcs(&u.fs, async {
+        for i in 6..MANY - 100 {
+            let (caches, fh) = open(i).await;
+            assert!(caches, "the pages of file {i} are dropped");
+            u.close(&fh).await.unwrap();
+        }
+    })
+    .await;
+    assert_eq!(n, counts(&[]));
+    // under a lock: who writes has the pages dropped
+    let path = format!("d/f{}", MANY - 1);
+    assert_eq!(*dropped.0.lock(), []);
+    let w = v.open(&path, libc::O_WRONLY).await.unwrap();
+    v.write(&w, 0, b"that").await.unwrap();
+    let fid = u.fid(&path).await.unwrap();
+    assert_eq!(*dropped.0.lock(), [fid]);
+    let written = content(MANY - 1).replace("this", "that");
+    assert_eq!(read(&u, &path).await, written.as_bytes());
+    v.close(&w).await.unwrap();
     c.stop().await;
 }
 

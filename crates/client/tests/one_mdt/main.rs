@@ -23,6 +23,7 @@ mod reopen;
 mod rows;
 mod rpcs;
 mod shared;
+mod shown;
 mod stored;
 mod untold;
 mod writeback;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,8 +11,9 @@ use coral_client::llite::types::*;
 use coral_fuse::{FileSystem, OpError};
 use coral_wire::{Errno, fid::Fid};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
+use self::hooks::Hooks;
 use crate::locks::LockTable;
 
 #[path = "hooks.rs"]
@@ -52,18 +53,8 @@ pub struct MemFs {
     changed: Arc<Notify>,
     slow: bool,
     ttl: Duration,
-    beside: Arc<Mutex<Option<Beside>>>,
-    /// Files whose attributes were asked for, once for each time.
-    asked: Arc<Mutex<Vec<Fid>>>,
-    late: Arc<Mutex<Option<(Fid, Beside)>>>,
-    /// Reads that have come.
-    reads: Arc<AtomicUsize>,
-    /// They are answered.
-    answers: Arc<watch::Sender<bool>>,
+    hooks: Arc<Hooks>,
 }
-
-/// Runs in the middle of an operation.
-type Beside = Box<dyn FnOnce() + Send>;
 
 /// An open file: which, and its number among those opened.
 pub struct MemFile(Fid, u64);
@@ -340,16 +331,12 @@ impl MemFs {
             changed: Arc::new(Notify::new()),
             slow,
             ttl,
-            beside: Arc::default(),
-            asked: Arc::default(),
-            late: Arc::default(),
-            reads: Arc::default(),
-            answers: Arc::new(watch::Sender::new(true)),
+            hooks: Arc::default(),
         }
     }
 
     fn made(&self) {
-        let f = self.beside.lock().take();
+        let f = self.hooks.beside.lock().take();
         f.into_iter().for_each(|f| f());
     }
 
@@ -474,9 +461,9 @@ impl FileSystem for MemFs {
 
     async fn getattr(&self, _: &Cred, fid: Fid, _: Option<&MemFile>) -> R<Entry> {
         self.pause().await;
-        self.asked.lock().push(fid);
+        self.hooks.asked.lock().push(fid);
         let e = self.entry(&mut self.state.lock(), fid);
-        let late = self.late.lock().take_if(|(of, _)| *of == fid);
+        let late = self.hooks.late.lock().take_if(|(of, _)| *of == fid);
         late.into_iter().for_each(|(_, f)| f());
         e
     }
@@ -525,6 +512,7 @@ impl FileSystem for MemFs {
             Err(_) => st.make(cred, parent, name, mode & 0o7777 | libc::S_IFREG)?,
         };
         let file = st.open(fid)?;
+        self.hooks.tell(parent);
         Ok((self.entry(st, fid)?, file))
     }
 
@@ -540,8 +528,8 @@ impl FileSystem for MemFs {
 
     async fn read(&self, f: &MemFile, offset: u64, len: u32) -> R<Payload> {
         self.pause().await;
-        self.reads.fetch_add(1, Ordering::SeqCst);
-        let _ = self.answers.subscribe().wait_for(|a| *a).await;
+        self.hooks.reads.fetch_add(1, Ordering::SeqCst);
+        let _ = self.hooks.answers.subscribe().wait_for(|a| *a).await;
         let st = &mut *self.state.lock();
         let i = st.inode(f.0)?;
         let from = (offset as usize).min(i.data.len());

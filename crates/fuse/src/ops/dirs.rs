@@ -152,6 +152,7 @@ impl Listing {
         for p in &mut self.pending {
             let attr = (p.record.attr.mode, p.record.attr.size);
             p.record.nodeid = s.remember(Nodes::remember, p.fid, attr);
+            s.notifier.askers.note(p.fid, 0);
         }
         let told = s.notifier.told.since(began);
         for Pending {

@@ -11,6 +11,7 @@ use crate::abi::{self, InHeader};
 use crate::buf::RequestBuf;
 use crate::error::OpError;
 use crate::fs::FileSystem;
+use crate::naming::naming;
 use crate::reply::Body;
 use crate::session::Shared;
 
@@ -19,7 +20,8 @@ pub(super) fn create<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<
     let (s, h, parent, name, cred) = (s.clone(), *h, s.fid(h.nodeid)?, i.name()?, cred(h, c.umask));
     Ok(boxed(async move {
         let began = s.notifier.told.mark();
-        let (e, file) = s.fs.create(&cred, parent, &name, c.mode, c.flags).await?;
+        let work = s.fs.create(&cred, parent, &name, c.mode, c.flags);
+        let (e, file) = naming(&s.notifier, parent, h.pid, work).await?;
         let file = OpenFile::new(file, e.attr.fid);
         if e.attr.mode & (libc::S_ISUID | libc::S_ISGID) == 0 {
             file.clean
