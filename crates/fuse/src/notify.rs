@@ -22,7 +22,7 @@
 //!   given back after that ([`Notifier::forgotten`]), or when it has taken [`TAKEN_IN_MAX`].
 //! - The kernel takes some answers in without that comparison. Those of SETATTR, MKDIR, MKNOD, SYMLINK and LINK get no
 //!   validity at all (`ops.rs`). Those of CREATE do, because programs look at what they made; until the kernel shows that it has
-//!   taken one in, by a request that names the file ([`Nodes::confirm`]; each FLUSH and RELEASE does), the file is told again.
+//!   taken one in, by a request that names the file ([`Nodes::confirm`]), the file is told again.
 //!
 //! What this mount changes itself is told in the same way (`own_change`), so that no answer of before is remembered over it.
 //!

@@ -121,8 +121,8 @@ fn try_start<F: FileSystem>(
 ) -> Result<Started, OpError> {
     let body = &buf.request(len)[size_of::<InHeader>()..];
     let i = In(body);
+    s.nodes.confirm(h.nodeid);
     if let Some(check) = s.fresh.check(h, body, &s.notifier.told) {
-        s.nodes.confirm(h.nodeid);
         return Ok(Started::Done(Ok(Body::of(&check))));
     }
     let fut = match h.opcode {
@@ -132,8 +132,8 @@ fn try_start<F: FileSystem>(
         op::GETATTR => getattr(s, h, i)?,
         op::CREATE => create(s, h, i)?,
         op::OPEN => open(s, h, i)?,
-        op::FLUSH => flush(s, h, i)?,
-        op::RELEASE => release(s, h, i)?,
+        op::FLUSH => flush(s, i)?,
+        op::RELEASE => release(s, i)?,
         op::STATX => statx(s, h, i)?,
         op::SETATTR => setattr(s, h, i)?,
         op::READLINK => readlink(s, h)?,
@@ -181,7 +181,6 @@ type Fut = Result<BoxFuture<'static, Reply>, OpError>;
 impl<F: FileSystem> Shared<F> {
     /// The file that a request names.
     fn fid(&self, nodeid: u64) -> Result<Fid, OpError> {
-        self.nodes.confirm(nodeid);
         self.nodes.fid(nodeid).ok_or(OpError::Forgotten)
     }
 

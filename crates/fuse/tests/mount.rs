@@ -642,6 +642,24 @@ fn attributes_of_before_an_own_change_are_not_remembered() {
     });
 }
 
+/// A program that makes a file and writes to it asks for nothing that names the file before it closes it: what the kernel is told of it then
+/// is forgotten at once.
+#[test]
+fn a_file_that_is_written_was_taken_in() {
+    mounted(false, Duration::from_secs(1000), |f| {
+        let mut file = File::create(f.at.join("file")).unwrap();
+        let root = Cred::root();
+        let found = f.fs.lookup(&root, f.fs.root(), b"file");
+        let fid = f.runtime.block_on(found).unwrap().attr.fid;
+        assert_eq!(f.fs.asked(fid), 0);
+        file.write_all(b"text").unwrap();
+        let _in = f.runtime.enter();
+        let kernel = f.mount.invalidate();
+        kernel.inval_inode(fid, true);
+        assert!(kernel.forgotten().now_or_never().is_some());
+    });
+}
+
 /// The same where the file system tells of what it makes: of a thread that is the only one to look at the directory the kernel need not
 /// be told, of any other it is.
 #[test]

@@ -1,7 +1,7 @@
 //! `cargo xtask bench shared`: two mounts that write and read one file, beside the same bytes in a file for each.
 //!
 //! The servers and both mounts are processes of their own, over the loopback. Segmented: each mount has half of the file. Strided: the
-//! mounts' blocks alternate. A round makes the files anew, writes them with an fsync at the end, and reads them. Beside the rates
+//! mounts' blocks alternate. The shared file lies in one object, and then in two as the two files do. A round makes the files anew, writes them with an fsync at the end, and reads them. Beside the rates
 //! stand the locks that both mounts asked the OSTs for in a round, and those that the OSTs asked back.
 
 use super::served::{printed, sum};
@@ -13,6 +13,8 @@ use std::process::{Child, Command, Stdio};
 const ROUNDS: usize = 3;
 /// Port of the servers.
 const PORT: &str = "9983";
+/// Objects of the shared file.
+const OBJECTS: [u32; 2] = [1, 2];
 /// Block in bytes, and MiB that each mount writes.
 const STEPS: [(u64, u64); 3] = [(4 << 10, 64), (64 << 10, 192), (1 << 20, 256)];
 
@@ -94,43 +96,51 @@ fn table(coral: &Path, mounts: &[PathBuf; 2], only: Option<&str>) -> Result<(), 
                 continue;
             }
             let blocks = (mib << 20) / block;
-            let mut rows = [Seen::default(), Seen::default()];
+            let mut rows: [[Seen; 2]; OBJECTS.len()] = Default::default();
             for _ in 0..ROUNDS {
                 round(coral, mounts, how, (block, blocks), &mut rows)?;
             }
-            for (what, seen) in ["write", "read"].iter().zip(rows) {
-                print_row(&format!("{name} {what}"), seen);
+            for (objects, rows) in OBJECTS.iter().zip(rows) {
+                for (what, seen) in ["write", "read"].iter().zip(rows) {
+                    print_row(&format!("{name} {what}, objects: {objects}"), seen);
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Both layouts once, written and read.
+/// All layouts once, written and read.
 fn round(
     coral: &Path,
     mounts: &[PathBuf; 2],
     how: &str,
     (block, blocks): (u64, u64),
-    rows: &mut [Seen; 2],
+    rows: &mut [[Seen; 2]; OBJECTS.len()],
 ) -> Result<(), String> {
-    for layout in ["own", how] {
+    let clean = || {
         for name in ["shared", "own0", "own1"] {
             let _ = std::fs::remove_file(mounts[0].join(name));
         }
+    };
+    clean();
+    for (at, what) in ["write", "read"].iter().enumerate() {
+        let rate = both(mounts, what, "own", block, blocks)?;
+        rows.iter_mut().for_each(|rows| rows[at].own.push(rate));
+    }
+    for (objects, rows) in OBJECTS.iter().zip(rows) {
+        clean();
+        let mut stripe = Command::new(coral);
+        stripe.args(["lfs", "setstripe", "-c", &objects.to_string()]);
+        quietly(stripe.arg(mounts[0].join("shared")))?;
         for (row, what) in rows.iter_mut().zip(["write", "read"]) {
             let before = locks(coral, mounts)?;
-            let rate = both(mounts, what, layout, block, blocks)?;
+            row.shared.push(both(mounts, what, how, block, blocks)?);
             let after = locks(coral, mounts)?;
-            match layout {
-                "own" => row.own.push(rate),
-                _ => {
-                    row.shared.push(rate);
-                    row.locks.push((after.0 - before.0, after.1 - before.1));
-                }
-            }
+            row.locks.push((after.0 - before.0, after.1 - before.1));
         }
     }
+    clean();
     Ok(())
 }
 
@@ -146,7 +156,7 @@ fn print_row(name: &str, seen: Seen) {
     let (rate, least, most) = super::peers::middle(shared);
     let ratio = rate / own;
     println!(
-        "{name:<24} {rate:>8.1} ({least:.1} to {most:.1})  two files {own:>8.1}  ratio {ratio:.2}  locks {asked}, asked back {back}"
+        "{name:<36} {rate:>8.1} ({least:.1} to {most:.1})  two files {own:>8.1}  ratio {ratio:.2}  locks {asked}, asked back {back}"
     );
 }
 

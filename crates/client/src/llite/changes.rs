@@ -130,10 +130,10 @@ impl Changes {
         self.caller.upcalls.forgotten()
     }
 
-    /// The caller is told to forget attributes of `fid`.
-    pub fn caller_forgets(&self, fid: Fid) {
+    /// The caller is told to forget attributes of `fid`, if it has to; whoever finds that it has not comes after who told it.
+    pub fn caller_forgets(&self, fid: Fid, has_to: impl FnOnce() -> bool) {
         self.caller.upcalls.tell(|| Forget {
-            inodes: vec![fid],
+            inodes: if has_to() { vec![fid] } else { Vec::new() },
             entries: Vec::new(),
         });
     }

@@ -271,6 +271,8 @@ impl FileIo {
             time: self.servers.now(),
         };
         let layout = self.layouts.for_write(&fh.inode, offset, end).await?;
+        // one that fails may have grown the file, and the kernel forgets its size after one that does not
+        self.late.forget_size(fh.fid());
         self.servers
             .lov
             .fallocate(&layout, fh.fid(), mode, offset, end, &attr)

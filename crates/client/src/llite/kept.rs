@@ -296,9 +296,13 @@ impl KeptOpens {
     /// What is open of `fid` at `mdc`, to be closed by the removal of its name: [`Self::given_back`] says what came of that. Of a file
     /// that was made it stays kept meanwhile, for whoever asks for the file.
     pub fn lend(&self, fid: Fid, mdc: &Arc<Mdc>) -> Option<Arc<MdtOpen>> {
+        let one_name = self.has_one_name(fid);
         let open = {
             let mut table = self.table.lock();
             let open = table.by_fid.get(&fid)?.1.clone();
+            if open.has_made() && !one_name {
+                return None;
+            }
             if !open.has_made() {
                 table.take(fid);
             }
@@ -311,6 +315,11 @@ impl KeptOpens {
             self.close_soon(open);
         }
         None
+    }
+
+    /// No other name is left by which somebody could open the file without a question to this client, when this one is gone.
+    fn has_one_name(&self, fid: Fid) -> bool {
+        self.cache.known(fid).is_some_and(|k| k.md.attr.nlink == 1)
     }
 
     /// What was lent: `closed`, or to be closed now; `gone`: nobody has a use for the file any more.

@@ -70,8 +70,20 @@ struct State {
     sending: Option<SetattrArgs>,
     /// The file's objects when its data had changed so often ([`super::covers::OpenInode::data`]).
     objects: Option<(u64, ObjectAttr)>,
-    /// The caller remembers that the file is empty.
-    shown_empty: bool,
+    /// What the caller remembers of its size.
+    shown: Shown,
+}
+
+/// What the caller remembers of the size of a file that was just made.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Shown {
+    /// Nothing of which this client has to tell it.
+    #[default]
+    Nothing,
+    /// That it is empty.
+    Empty,
+    /// It was told to forget that.
+    ToForget,
 }
 
 impl LateAttrs {
@@ -110,20 +122,30 @@ impl LateAttrs {
     }
 
     /// Nothing more of `fid` is kept back; what is, is to be sent. If the caller remembers that the file is empty it is told to forget
-    /// (true).
+    /// that; true: it may be about to.
     pub fn end(&self, fid: Fid) -> bool {
         let Some(file) = self.of(fid) else {
             return false;
         };
-        let shown = {
-            let mut state = file.state.lock();
-            state.ended = true;
-            std::mem::take(&mut state.shown_empty)
+        file.state.lock().ended = true;
+        self.forget_size(fid)
+    }
+
+    /// The size of `fid` may change without a word to the caller, who is told to forget it where it remembers that the file is empty; true:
+    /// it may be about to.
+    pub fn forget_size(&self, fid: Fid) -> bool {
+        let Some(file) = self.of(fid) else {
+            return false;
         };
-        if shown {
-            self.changes.caller_forgets(fid);
-        }
-        shown
+        self.changes.caller_forgets(fid, || {
+            let mut state = file.state.lock();
+            let told = state.shown == Shown::Empty;
+            if told {
+                state.shown = Shown::ToForget;
+            }
+            told
+        });
+        file.state.lock().shown == Shown::ToForget
     }
 
     /// The caller may remember the attributes of `fid`, which was just made and is empty: it is told when that ends. False: others may
@@ -133,14 +155,16 @@ impl LateAttrs {
             return false;
         };
         let mut state = file.state.lock();
-        state.shown_empty = !state.ended;
-        state.shown_empty
+        if !state.ended {
+            state.shown = Shown::Empty;
+        }
+        !state.ended
     }
 
     /// The caller has no more to be told of the size of `fid` by [`LateAttrs::end`].
     pub fn told_otherwise(&self, fid: Fid) {
         if let Some(file) = self.of(fid) {
-            file.state.lock().shown_empty = false;
+            file.state.lock().shown = Shown::Nothing;
         }
     }
 

@@ -349,7 +349,7 @@ impl Llite {
     }
 
     /// Pages that reads through `fh` bring may stay in the kernel's cache. A file that one read brings whole is worth a lock
-    /// when it is opened a second time, as most are read once, unless its data came with one.
+    /// when it is opened a second time, as most are read once, unless its data came with one and there is room for its cover.
     pub fn caches_pages(&self, fh: &FileHandle) -> bool {
         self.pages.caches(fh)
     }

@@ -45,14 +45,14 @@ pub(super) struct PageCache {
 
 impl PageCache {
     /// Pages that reads through `fh` bring may stay in the kernel's cache. A file that one read brings whole is worth a lock
-    /// when it is opened a second time, as most are read once, unless its data came with one.
+    /// when it is opened a second time, as most are read once, unless its data came with one and there is room for its cover.
     pub fn caches(&self, fh: &FileHandle) -> bool {
         if fh.writable() || fh.flags() & libc::O_DIRECT as u32 != 0 || !self.cache.enabled() {
             return false;
         }
         let small = fh.inode.rough_size().is_some_and(|s| s <= SMALL_BYTES)
             && fh.inode.gate.cover().is_none()
-            && self.cache.data(fh.fid()).is_none();
+            && !(self.covers.has_room() && self.cache.data(fh.fid()).is_some());
         let again = self.cache.opened_again(fh.fid());
         (again || !small) && coverable(&fh.inode.layout()) && self.upcalls.are_heard()
     }

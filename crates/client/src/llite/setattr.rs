@@ -108,6 +108,7 @@ impl SetAttrs {
         let gate = self.covers.gate(fid);
         let mut truncating = set.size.map(|_| gate.begin_truncate());
         if of_objects {
+            self.late.forget_size(fid);
             self.kept.made_closed(fid).await;
             self.drains.settle(fid, &gate).await;
         }

@@ -162,14 +162,56 @@ async fn nobody_who_does_not_listen_remembers() {
     c.stop().await;
 }
 
-/// What a file is: its identity, FID, size and mode.
-type Model = BTreeMap<String, (u64, Fid, u64, u32)>;
+/// What a file is.
+#[derive(Clone, Copy)]
+struct Is {
+    number: u64,
+    fid: Fid,
+    size: u64,
+    mode: u32,
+}
+
+/// All files by their names.
+type Model = BTreeMap<String, Is>;
+
+fn change(all: &mut Model, number: u64, what: impl Fn(&mut Is)) {
+    all.values_mut()
+        .filter(|f| f.number == number)
+        .for_each(what);
+}
+
+/// One operation on an open file.
+async fn use_open(rng: &mut Rng, m: &mut Mounted, all: &mut Model) {
+    let place = rng.below(m.open.len() as u64) as usize;
+    let (number, fh) = m.open[place].clone();
+    let (at, len) = (rng.below(9), 1 + rng.below(9));
+    let grow = |f: &mut Is| f.size = f.size.max(at + len);
+    match rng.below(5) {
+        0 | 1 => {
+            m.write(&fh, at, &vec![1; len as usize]).await;
+            change(all, number, grow);
+        }
+        2 => {
+            let done = m.u.fs.fallocate(&m.u.cred, &fh, 0, at, len).await;
+            done.unwrap();
+            // the kernel does not forget when it fails, and it may have grown the file then too
+            if rng.below(2) == 0 {
+                m.memory.attrs.lock().remove(&fh.fid());
+            }
+            change(all, number, grow);
+        }
+        _ => {
+            m.open.swap_remove(place);
+            m.u.close(&fh).await.unwrap();
+        }
+    }
+}
 
 /// One operation, which ends before the next begins.
 async fn step(rng: &mut Rng, m: &mut Mounted, all: &mut Model, next: &mut u64) {
     let name = format!("f{}", rng.below(4));
     let known = all.get(&name).copied();
-    match (rng.below(12), known) {
+    match (rng.below(13), known) {
         (0..3, None) => {
             let (fid, fh) = m.create(&name, libc::O_RDWR | libc::O_EXCL).await;
             *next += 1;
@@ -177,28 +219,32 @@ async fn step(rng: &mut Rng, m: &mut Mounted, all: &mut Model, next: &mut u64) {
                 0 => m.u.close(&fh).await.unwrap(),
                 _ => m.open.push((*next, fh)),
             }
-            all.insert(name, (*next, fid, 0, 0o644));
+            let (number, size, mode) = (*next, 0, 0o644);
+            all.insert(
+                name,
+                Is {
+                    number,
+                    fid,
+                    size,
+                    mode,
+                },
+            );
         }
-        (0..2, Some((id, ..))) => {
+        (0..2, Some(f)) => {
             let fh = m.u.open(&name, libc::O_RDWR).await.unwrap();
-            m.open.push((id, fh));
+            m.open.push((f.number, fh));
         }
-        (3..5, _) if !m.open.is_empty() => {
-            let (id, fh) = &m.open[rng.below(m.open.len() as u64) as usize];
-            let (at, data) = (rng.below(9), vec![1; 1 + rng.below(9) as usize]);
-            m.write(fh, at, &data).await;
-            if let Some(f) = all.values_mut().find(|f| f.0 == *id) {
-                f.2 = f.2.max(at + data.len() as u64);
+        (2, Some(f)) => {
+            let other = format!("f{}", rng.below(4));
+            if m.u.link(&name, &other).await.is_ok() {
+                m.memory.attrs.lock().remove(&f.fid);
+                all.insert(other, f);
             }
         }
-        (5..8, _) if !m.open.is_empty() => {
-            let at = rng.below(m.open.len() as u64) as usize;
-            let (_, fh) = m.open.swap_remove(at);
-            m.u.close(&fh).await.unwrap();
-        }
+        (3..8, _) if !m.open.is_empty() => use_open(rng, m, all).await,
         (8, Some(f)) => {
             m.u.unlink(&name).await.unwrap();
-            m.memory.attrs.lock().remove(&f.1);
+            m.memory.attrs.lock().remove(&f.fid);
             all.remove(&name);
         }
         (9, Some(f)) => {
@@ -209,14 +255,13 @@ async fn step(rng: &mut Rng, m: &mut Mounted, all: &mut Model, next: &mut u64) {
                 mode: (both != 1).then_some(mode),
                 ..Default::default()
             };
-            m.set(f.1, set).await;
-            let f = all.get_mut(&name).unwrap();
-            f.2 = set.size.unwrap_or(f.2);
-            f.3 = set.mode.unwrap_or(f.3);
+            m.set(f.fid, set).await;
+            change(all, f.number, |f| {
+                f.size = set.size.unwrap_or(f.size);
+                f.mode = set.mode.unwrap_or(f.mode);
+            });
         }
-        (_, Some((_, fid, size, mode))) => {
-            assert_eq!(m.look(fid).await, (size, mode), "{name}");
-        }
+        (_, Some(f)) => assert_eq!(m.look(f.fid).await, (f.size, f.mode), "{name}"),
         _ => {}
     }
 }
@@ -241,10 +286,9 @@ async fn in_any_order_what_is_remembered_is_what_is() {
                 continue;
             }
             for m in &mounts {
-                for (name, &(_, fid, size, mode)) in &all {
-                    if m.remembers(fid) {
-                        assert_eq!(m.look(fid).await, (size, mode), "seed {seed}, {n}: {name}");
-                    }
+                for (name, f) in all.iter().filter(|(_, f)| m.remembers(f.fid)) {
+                    let remembered = m.look(f.fid).await;
+                    assert_eq!(remembered, (f.size, f.mode), "seed {seed}, {n}: {name}");
                 }
             }
         }

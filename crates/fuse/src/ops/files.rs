@@ -122,9 +122,8 @@ pub(super) fn write<F: FileSystem>(
     })))
 }
 
-pub(super) fn flush<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+pub(super) fn flush<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let f: abi::FlushIn = i.get()?;
-    s.nodes.confirm(h.nodeid);
     let (s, file) = (s.clone(), s.file(f.fh)?);
     Ok(boxed(async move {
         s.fs.flush(&file.file, f.lock_owner)
@@ -133,9 +132,8 @@ pub(super) fn flush<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'
     }))
 }
 
-pub(super) fn release<F: FileSystem>(s: &Arc<Shared<F>>, h: &InHeader, mut i: In<'_>) -> Fut {
+pub(super) fn release<F: FileSystem>(s: &Arc<Shared<F>>, mut i: In<'_>) -> Fut {
     let r: abi::ReleaseIn = i.get()?;
-    s.nodes.confirm(h.nodeid);
     let (s, file) = (s.clone(), s.files.remove(r.fh).ok_or(OpError::BadHandle)?);
     Ok(boxed(async move {
         s.fs.release(&file.file).await.map(|()| Body::Empty)

@@ -68,6 +68,11 @@ impl Covers {
         self.inner.lock().covered.len()
     }
 
+    /// One more goes without another having to go for it.
+    pub fn has_room(&self) -> bool {
+        self.inner.lock().covered.len() < self.limit
+    }
+
     /// The gate of a covered file.
     pub fn gate_of(&self, fid: Fid) -> Option<Arc<Gate>> {
         self.inner.lock().covered.get(&fid).cloned()
