@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::ahead::Ahead;
 use super::attr::Record;
 use crate::{ObjectId, OsdError};
 
@@ -22,6 +23,8 @@ pub(super) struct Handle {
     pub(super) dirty: AtomicBool,
     /// Held while it is synced: who comes meanwhile must not take it for synced already.
     pub(super) syncing: Mutex<()>,
+    /// What is read ahead of it.
+    pub(super) ahead: Ahead,
     used: AtomicBool,
 }
 
@@ -35,6 +38,7 @@ impl Handle {
             dir_dirty: AtomicBool::new(dir_dirty),
             dirty: AtomicBool::new(false),
             syncing: Mutex::new(()),
+            ahead: Ahead::default(),
             used: AtomicBool::new(true),
         }
     }

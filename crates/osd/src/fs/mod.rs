@@ -14,6 +14,7 @@
 //!
 //! Invariants: nothing is written under a directory without a valid label and the lock; nobody but the owner can enter it.
 
+mod ahead;
 mod attr;
 mod fresh;
 #[doc(hidden)]

@@ -275,7 +275,7 @@ impl FsObjects {
         let Some(h) = self.find(id)? else {
             return Ok(Bytes::new());
         };
-        self.pool.fill(len, |buf| self.pread_all(&h, off, buf))
+        self.pool.fill(len, |buf| self.pread(&h, off, buf))
     }
 
     pub(super) fn try_read(
@@ -294,7 +294,7 @@ impl FsObjects {
             return Ok(None);
         }
         self.pool
-            .fill(len, |buf| self.pread_all(&h, off, buf))
+            .fill(len, |buf| self.pread(&h, off, buf))
             .map(Some)
     }
 

@@ -109,12 +109,17 @@ impl FsObjects {
         Ok(())
     }
 
-    pub(super) fn pread_all(
-        &self,
-        h: &Handle,
-        off: u64,
-        buf: &mut [u8],
-    ) -> Result<usize, OsdError> {
+    /// Reads, and asks for what is going to be read next.
+    pub(super) fn pread(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
+        h.ahead.begin(&h.file);
+        let n = self.pread_all(h, off, buf)?;
+        if n == buf.len() {
+            h.ahead.was_read(&h.file, off, n as u64);
+        }
+        Ok(n)
+    }
+
+    fn pread_all(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
         let mut done = 0;
         while done < buf.len() {
             match rustix::io::pread(&h.file, &mut buf[done..], off + done as u64) {
