@@ -130,10 +130,7 @@ mod tests {
         for len in [4096, 64 << 10, MIB, 4 * MIB] {
             let all = asked(len, (0..64).map(|i| i * len));
             assert_eq!(all[0].start, len);
-            assert!(
-                all.windows(2)
-                    .all(|w| w[0].end == w[1].start || w[0].end < w[1].start)
-            );
+            assert!(all.windows(2).all(|w| w[0].end <= w[1].start));
             let over = |r: &Range<u64>| r.end - r.start > WINDOW;
             assert!(!all.iter().any(over), "{len}");
             assert!(all.last().unwrap().end >= 64 * len);
@@ -159,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_run_begins_small() {
-        assert_eq!(asked(4096, [0]), [4096..3 * 4096]);
+        assert_eq!(asked(4096, [0]), vec![4096..3 * 4096]);
         let ten = asked(4096, (0..10).map(|i| i * 4096));
         assert!(ten.last().unwrap().end < 64 * 4096, "{ten:?}");
     }
