@@ -396,8 +396,7 @@ fn measure(
     let mut got: Table = ROWS.iter().map(|_| vec![Vec::new(); sides.len()]).collect();
     for _ in 0..ROUNDS {
         for (place, row) in ROWS.iter().enumerate() {
-            let next = ROWS.get(place + 1).filter(|n| n.4 == Above);
-            let next = next.filter(|n| wanted(n));
+            let next = ROWS.get(place + 1).filter(|n| n.4 == Above && wanted(n));
             if row.4 == Above || !wanted(row) && next.is_none() {
                 continue;
             }

@@ -1,8 +1,9 @@
 //! `cargo xtask bench shared`: two mounts that write and read one file, beside the same bytes in a file for each.
 //!
 //! The servers and both mounts are processes of their own, over the loopback. Segmented: each mount has half of the file. Strided: the
-//! mounts' blocks alternate. The shared file lies in one object, and then in two as the two files do. A round makes the files anew, writes them with an fsync at the end, and reads them. Beside the rates
-//! stand the locks that both mounts asked the OSTs for in a round, and those that the OSTs asked back.
+//! mounts' blocks alternate. The shared file lies in one object, and then in two as the two files do. A round makes the files anew,
+//! writes them with an fsync at the end, and reads them. Beside the rates stand the locks that both mounts asked the OSTs for in a
+//! round, and those that the OSTs asked back.
 
 use super::served::{printed, sum};
 use crate::step;

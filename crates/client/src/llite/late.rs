@@ -5,8 +5,11 @@
 //!   ([`KEEPS_ATTRS`](coral_wire::coral::KEEPS_ATTRS)), and only as long as the lock that came with it is held. As nobody else is
 //!   told of the file's attributes meanwhile, or is let in by them, nobody sees that they are late.
 //! - Only what the MDT is sure to grant is kept back (the caller sees to that): a refusal is told by the call that is refused.
-//! - They are sent before the lock is given back or the MDT is told that nothing is kept (a glimpse), before a close or fsync of any descriptor returns, before anything else of this
-//!   client that the MDT judges by them, before data changes after them, and at the latest after [`AGE`].
+//! - They are sent before the lock is given back or the MDT is told that nothing is kept (a glimpse), before a close or fsync of any
+//!   descriptor returns, before anything else of this client that the MDT judges by them, before data changes after them, and at the
+//!   latest after [`AGE`].
+//! - As long as nobody else is told of the file or let in, the caller may remember that it is empty. It is told to forget that before
+//!   the MDT hears that nothing is kept, or of the close, and before this client changes the size in a way that the caller does not see.
 //! - The request takes no lock at the MDT, where others may wait for ours, and no place that others hold
 //!   ([`KEPT_ATTRS`](coral_wire::coral::KEPT_ATTRS)). After an eviction the MDT refuses it: others may have changed them since.
 //! - What could not be sent is lost, and told as lost data is (`covers/lost.rs`).

@@ -201,9 +201,8 @@ impl Opens {
             let alone = Arc::strong_count(&fh.inode) == 1;
             alone && fh.inode.data.quiet() == Some(0) && !late.has_ended()
         };
-        let takes = layout.form == Form::Objects && !layout.has_dom();
-        let takes = takes && self.kept.takes_made(&fh.at_mdt);
-        if !takes || !is_untouched() || !self.has_covered_name(fid) {
+        let takes = self.size_can_be_known(fh) && self.kept.takes_made(&fh.at_mdt);
+        if !takes || !is_untouched() {
             return false;
         }
         let objects = self.late.objects(fid).unwrap_or_default();
@@ -214,6 +213,12 @@ impl Opens {
             self.kept.learn_made(&fh.at_mdt, layout.generation, objects);
         }
         kept || self.kept.take_made(fid).is_none() // whoever took it closes it
+    }
+
+    /// Who made the file may know its size without a lock of its objects: it has nothing but these, and a name of it is covered.
+    fn size_can_be_known(&self, fh: &FileHandle) -> bool {
+        let layout = fh.inode.layout();
+        layout.form == Form::Objects && !layout.has_dom() && self.has_covered_name(fh.fid())
     }
 
     /// Whoever takes the last name of the file away calls a lock of this client back first.
@@ -355,12 +360,7 @@ impl Opens {
 
     /// The caller may remember the attributes of the file that `fh` has just made, with its size.
     fn shows_empty(&self, fh: &FileHandle) -> bool {
-        let layout = fh.inode.layout();
-        layout.form == Form::Objects
-            && !layout.has_dom()
-            && self.changes.are_heard()
-            && self.has_covered_name(fh.fid())
-            && self.late.show_empty(fh.fid())
+        self.changes.are_heard() && self.size_can_be_known(fh) && self.late.show_empty(fh.fid())
     }
 
     /// Attributes of the file that `fh` has made may be kept back.

@@ -84,8 +84,8 @@ impl Invalidate for Dropped {
     }
 }
 
-/// As a mount does: the pages that the data of a file went to stay in the kernel's cache, however many files were read since, under the
-/// lock that came with it.
+/// As a mount does: the pages that the data of a file went to stay in the kernel's cache, under the lock that came with it, also when
+/// many others were read since.
 #[tokio::test(start_paused = true)]
 async fn files_that_were_read_once_are_read_again_without_an_rpc() {
     const MANY: usize = 300;

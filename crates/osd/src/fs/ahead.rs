@@ -1,8 +1,8 @@
 //! Reading ahead of reads of an object that follow each other.
 //!
 //! The kernel does so by itself, but makes folios as large as what it reads ahead, up to 2 MiB. Free memory of 2 MiB and more is what
-//! some virtual machines give back to their host, and its first touch costs more than ten times the copy of the data. There the kernel is
-//! asked to leave it, and what comes next is asked for here, which it reads into single pages.
+//! some virtual machines give back to their host ("free page reporting"), and its first touch costs far more than the copy of the data.
+//! There the kernel is asked to leave it, and what comes next is asked for here, which it reads into single pages.
 //!
 //! Linux: `page_cache_ra_order` and `force_page_cache_ra` in `mm/readahead.c`, `mm/page_reporting.c`.
 

@@ -1,7 +1,7 @@
 //! Objects as sparse files: `objects/xx/yy/<seq>-<oid>`, numbers in hex.
 //!
 //! Consecutive objects share a directory (256 of them), so creating many touches few directories.
-//! A write costs one `pwritev` and one `futimens`; the attribute record is written when it changes.
+//! A write costs a `pwritev` for each MiB and one `futimens`; the attribute record is written when it changes.
 
 mod names;
 mod ranges;

@@ -14,9 +14,8 @@ use crate::OsdError;
 /// Buffers in one `pwritev`.
 const IOV_MAX: usize = 1024;
 
-/// Bytes in one `pwritev`. Linux makes the folios of its page cache as large as the write, up to 2 MiB, and free memory of 2 MiB and
-/// more is what a virtual machine gives back to its host ("free page reporting"). Its first touch then costs more than ten times the
-/// copy into it. Smaller folios come from memory that was in use before.
+/// Bytes in one `pwritev`. Linux makes the folios of its page cache as large as the write, up to 2 MiB, and those may come from memory
+/// that was given back to a host ([`ahead`](super::super::ahead)). Smaller ones come from memory that was in use before.
 const PIECE: usize = 1 << 20;
 
 /// What one `pwritev` takes of `bufs`, without the first `skip` bytes of the first.
