@@ -11,6 +11,7 @@ use super::links::Link;
 use super::notes::kind_of;
 use super::requests::Requests;
 use super::rules::RTT_NEAR_S;
+use super::slots::part_of_default;
 use super::stood::{Standstill, still_ns};
 use crate::attribution::{Joined, JoinedOp, Segment};
 
@@ -259,9 +260,10 @@ impl View<'_> {
         }
     }
 
-    /// Waits for slots of a target, which are those of whatever its RPCs spend their time on: `what`, seconds of them.
-    pub fn queued_for(&self, p: &Path, what: f64) -> f64 {
-        self.at(Segment::ClientQueue, p) * what / p.service_s.max(1e-12)
+    /// Waits for slots of a target of which the way is to blame, on which its RPCs spend `way_s`.
+    pub fn queued_for_way(&self, p: &Path, way_s: f64) -> f64 {
+        let queued = self.at(Segment::ClientQueue, p) * part_of_default(p.in_flight_max);
+        queued * way_s / p.service_s.max(1e-12)
     }
 
     /// Share of the operations' time that is on the way to a target and back: also what is held back before it is sent, as by a

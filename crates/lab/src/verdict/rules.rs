@@ -882,6 +882,36 @@ mod tests {
         assert!(named(40, 20) && !named(40, 19), "whose slots are most");
     }
 
+    /// Requests that wait for slots of an OST to which the way is slow: with fewer slots than Lustre has these come first.
+    #[test]
+    fn a_slow_link_is_to_blame_for_the_waits_that_enough_slots_would_leave() {
+        let first = |slots: u32| {
+            let mut far = path("fs-OST0001", 1 << 16, 0.02, 0.02);
+            far.seconds.insert(Segment::ClientQueue, 20.0);
+            (far.in_flight, far.in_flight_max, far.places) = (f64::from(slots), slots, slots);
+            let paths = vec![path("fs-OST0000", 1 << 16, 0.000_1, 0.000_1), far];
+            let f = Facts {
+                window_s: 2.0,
+                ops: vec![OpKind {
+                    op: "WRITE".into(),
+                    count: 200,
+                    seconds: 22.01,
+                }],
+                seconds: seconds_of(&paths),
+                paths,
+                ..Facts::default()
+            };
+            let mut all = causes(&f);
+            all.sort_by(|a, b| b.share.total_cmp(&a.share));
+            all.first().map(|c| (c.kind, c.subject.clone()))
+        };
+        let of = |kind| Some((kind, "fs-OST0001".to_owned()));
+        assert_eq!(first(1), of(CauseKind::Window));
+        assert_eq!(first(4), of(CauseKind::Window));
+        assert_eq!(first(8), of(CauseKind::SlowLink));
+        assert_eq!(first(32), of(CauseKind::SlowLink));
+    }
+
     /// Small requests that wait for the one slot of an OST, as far as so much of what is on the way goes to another one.
     #[test]
     fn more_operations_at_once_are_no_help_where_slots_are_too_few() {

@@ -20,6 +20,14 @@ const IN_FLIGHT_MOST: u32 = 256;
 /// What goes through is what was seen where it is so large a part of it.
 const NEARLY: f64 = 0.9;
 
+/// So much of the waits for so many slots would be left with as many as Lustre has by default; the rest is of the slots alone.
+pub(super) fn part_of_default(max: u32) -> f64 {
+    match max {
+        0 => 1.0, // nobody has told how many
+        few => f64::from(few.min(IN_FLIGHT_DEFAULT)) / f64::from(IN_FLIGHT_DEFAULT),
+    }
+}
+
 /// How more RPCs than `max` may be in flight to these targets.
 pub(super) fn more_slots<'a>(targets: impl IntoIterator<Item = &'a str>, max: u32) -> String {
     let (osts, mdts): (Vec<&str>, Vec<&str>) = targets.into_iter().partition(|t| is_ost(t));

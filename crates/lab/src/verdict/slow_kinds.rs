@@ -56,7 +56,7 @@ pub(super) fn slow_kinds<'a>(
         way_s: all_s / count.max(1) as f64,
         least_s: slow.iter().map(|(.., s)| *s).fold(f64::INFINITY, f64::min),
         others_s: there,
-        share: on_way + v.queued_for(p, all_s),
+        share: on_way + v.queued_for_way(p, all_s),
         from: v.nids,
     })
 }

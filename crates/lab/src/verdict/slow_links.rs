@@ -25,7 +25,7 @@ struct SlowWay<'a> {
 }
 
 fn slow_way<'a>(v: &View<'a>, (p, own_way): (&Path, f64)) -> Option<SlowWay<'a>> {
-    let share = v.on_way(p) + v.queued_for(p, p.way_s() * p.rpcs as f64);
+    let share = v.on_way(p) + v.queued_for_way(p, p.way_s() * p.rpcs as f64);
     // What carries as many bytes: others are through before the data are. Of a way that nobody knows nothing is compared.
     let alike = |o: &Path| o.rtt_s.is_finite() && mean_bytes(o) >= mean_bytes(p) / TIMES_PEERS;
     let others = v.ways().filter(|(o, _)| o.target != p.target);
