@@ -6,6 +6,7 @@
 //! hand-overs and wake-ups per operation that the Coral process counted. Times are only reported; nothing here passes or fails.
 
 mod machine;
+mod only;
 pub(crate) mod originals;
 pub(crate) mod peers;
 mod profile;
@@ -21,6 +22,7 @@ use std::process::{Command, Stdio};
 
 pub(crate) use machine::process_cpu;
 use machine::{children_cpu, compact_memory, drop_caches};
+use only::Only;
 use rows::{READS, ROWS, Row, Unit};
 use served::{Mdts, Served, status};
 pub(crate) use work::worker;
@@ -90,6 +92,7 @@ pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
             asked.mdts
         ));
     }
+    let only = Only::of(asked.rows, ROWS.iter().map(|r| r.name))?;
     setup::fuse()?;
     if asked.profile {
         setup::profiler()?;
@@ -129,7 +132,7 @@ pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
     let done = match &ours {
         Ok(ours) => {
             let sides = [side(&plain, &other), side(&mnt, ours)];
-            (0..asked.times).try_for_each(|_| measure(&sides, asked))
+            (0..asked.times).try_for_each(|_| measure(&sides, asked, &only))
         }
         Err(e) => Err(e.clone()),
     };
@@ -144,8 +147,7 @@ pub(crate) fn run(asked: &Asked<'_>) -> Result<(), String> {
 }
 
 /// Prints every row; with `profile` also where the time of each went.
-fn measure(sides: &[Side; 2], asked: &Asked<'_>) -> Result<(), String> {
-    let (rows, profile) = (asked.rows, asked.profile);
+fn measure(sides: &[Side; 2], asked: &Asked<'_>, only: &Only) -> Result<(), String> {
     let beside = match asked.beside {
         Some(_) => "other build",
         None if asked.mdts > 1 => "one MDT",
@@ -164,9 +166,7 @@ fn measure(sides: &[Side; 2], asked: &Asked<'_>) -> Result<(), String> {
         "hand-o/op",
         "wake/op  floor"
     );
-    let wanted =
-        |r: &&Row| rows.is_none_or(|list| list.split(',').any(|part| r.name.contains(part)));
-    for row in ROWS.iter().filter(wanted) {
+    for row in ROWS.iter().filter(|r| only.wants(r.name)) {
         let mut got = [Vec::new(), Vec::new()];
         let again = row.prepare == "warm";
         if again {
@@ -193,7 +193,7 @@ fn measure(sides: &[Side; 2], asked: &Asked<'_>) -> Result<(), String> {
         if again && sides[0].coral.is_none() {
             small_pages(row, rate)?;
         }
-        if profile {
+        if asked.profile {
             profile_row(row, &sides[1])?;
         }
     }
@@ -276,29 +276,8 @@ fn run_row(row: &Row, side: &Side) -> Result<Measured, String> {
     let before = side.counts()?;
     let cpu_before = children_cpu();
     let started = step::now();
-    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut workers = Vec::new();
-    for job in 0..row.jobs {
-        let child = Command::new(&exe)
-            .args(["bench-worker", row.work])
-            .arg(&side.dir)
-            .arg(job.to_string())
-            .arg(row.amount.to_string())
-            .arg(&side.scratch)
-            .stdin(Stdio::null())
-            .spawn();
-        workers.push(child.map_err(|e| e.to_string())?);
-    }
-    for mut w in workers {
-        let status = w.wait().map_err(|e| e.to_string())?;
-        if !status.success() {
-            return Err(format!(
-                "{}: the worker on {} failed: {status}",
-                row.name,
-                side.dir.display()
-            ));
-        }
-    }
+    work::at_once(row.work, &side.dir, row.jobs, row.amount, &side.scratch)
+        .map_err(|e| format!("{}: {e}", row.name))?;
     let seconds = started.elapsed().as_secs_f64();
     let after = side.counts()?;
     Ok(Measured {

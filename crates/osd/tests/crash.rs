@@ -96,17 +96,81 @@ fn run_and_kill(dir: &Path, steps: u64) -> u64 {
     last
 }
 
+/// All below `from`, as it is on the disk.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, to) = (
+            entry.as_ref().unwrap().path(),
+            to.join(entry.unwrap().file_name()),
+        );
+        match path.is_dir() {
+            true => copy(&path, &to),
+            false => drop(std::fs::copy(&path, &to).unwrap()),
+        }
+    }
+}
+
+/// Bytes of the lists of sorted files of all tables of a target.
+fn lists(target: &Path) -> u64 {
+    let list = |table: &Path| {
+        let current = std::fs::read(table.join("current")).ok()?;
+        let number = u64::from_le_bytes(*current.first_chunk()?);
+        Some(table.join(format!("v{number}")).metadata().ok()?.len())
+    };
+    let tables = std::fs::read_dir(target.join("kv/keyspaces")).unwrap();
+    tables.filter_map(|t| list(&t.unwrap().path())).sum()
+}
+
 #[test]
-fn killed_at_any_time_it_comes_back_with_everything_acknowledged() {
+fn what_removed_much_at_last_and_was_sorted_opens_again_after_a_kill() {
+    const ROWS_REMOVED: u64 = 120_000;
     let dir = tempfile::tempdir().unwrap();
-    let label = Label {
+    let (target, killed) = (dir.path().join("target"), dir.path().join("killed"));
+    std::fs::create_dir(&target).unwrap();
+    OsdFs::format(&target, &label()).unwrap();
+    let (osd, _) = OsdFs::open(&target).unwrap();
+    let change = |n: u64, add: bool| {
+        let mut b = Batch::new();
+        for n in (n..n + 1000).map(u64::to_be_bytes) {
+            match add {
+                true => b.put(ROWS, n.to_vec(), "row"),
+                false => b.del(ROWS, n.to_vec()),
+            };
+        }
+        osd.commit(b).wait().unwrap();
+    };
+    for add in [true, false] {
+        (0..ROWS_REMOVED).step_by(1000).for_each(|n| change(n, add));
+    }
+    let before = lists(&target);
+    osd.sync().wait().unwrap();
+    // the table is written anew, with nothing in it
+    let mut looks = 0..200;
+    while lists(&target) >= before {
+        looks.next().expect("it was not written anew");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    copy(&target, &killed);
+    let (osd, _) = OsdFs::open(&killed).unwrap();
+    assert!(osd.range(ROWS, b"", None, 1).unwrap().is_empty());
+    osd.verify().unwrap();
+}
+
+fn label() -> Label {
+    Label {
         kind: TargetKind::Ost,
         fsname: "coral".into(),
         index: 0,
         uuid: "test".into(),
         mgs_nids: vec![],
-    };
-    OsdFs::format(dir.path(), &label).unwrap();
+    }
+}
+
+#[test]
+fn killed_at_any_time_it_comes_back_with_everything_acknowledged() {
+    let dir = tempfile::tempdir().unwrap();
+    OsdFs::format(dir.path(), &label()).unwrap();
     for round in 0..ROUNDS {
         let done = run_and_kill(dir.path(), 1 + round * round * 7);
         let (osd, _) = OsdFs::open(dir.path()).unwrap();

@@ -11,13 +11,14 @@
 mod kind;
 
 use super::machine::{USER_HZ, drop_caches, warm_memory};
+use super::only::Only;
 use super::served::{printed, sum};
 use super::work;
 use crate::{conform, setup, step};
 use kind::KINDS;
 pub(super) use kind::Kind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Files per job.
 pub(super) const FILES: u64 = 2_000;
@@ -153,10 +154,11 @@ pub(super) fn inside(
 
 /// `coral`: the program to measure; None: it is built. `only`: rows with one of these in their name.
 pub(crate) fn run(dir: &Path, coral: Option<&Path>, only: Option<&str>) -> Result<(), String> {
-    inside(dir, coral, |dir, coral| rows(dir, coral, only))
+    let only = Only::of(only, ROWS.iter().map(|r| r.0))?;
+    inside(dir, coral, |dir, coral| rows(dir, coral, &only))
 }
 
-fn rows(dir: &Path, coral: &Path, only: Option<&str>) -> Result<(), String> {
+fn rows(dir: &Path, coral: &Path, only: &Only) -> Result<(), String> {
     let (mut sides, mut missing) = (Vec::new(), Vec::new());
     for kind in KINDS {
         match kind.lacks() {
@@ -172,9 +174,8 @@ fn rows(dir: &Path, coral: &Path, only: Option<&str>) -> Result<(), String> {
     for left in &missing {
         println!("left out: {left}");
     }
-    let wanted = |r: &Row| only.is_none_or(|list| list.split(',').any(|part| r.0.contains(part)));
-    let done = measure(&mut sides, seed, dir, &wanted);
-    let got = done.map(|got| table(&sides, &got, &wanted));
+    let done = measure(&mut sides, seed, dir, only);
+    let got = done.map(|got| table(&sides, &got, only));
     for side in sides {
         side.down();
     }
@@ -325,25 +326,9 @@ impl Side {
         if matches!(what, "write" | "write4k" | "read") {
             warm_memory(WARM_MIB);
         }
-        let exe = std::env::current_exe().map_err(|e| e.to_string())?;
         let (cpu, started) = (machine_cpu(), step::now());
-        let mut workers = Vec::new();
-        for job in 0..jobs {
-            let child = Command::new(&exe)
-                .args(["bench-worker", what])
-                .arg(self.mnt())
-                .args([job.to_string(), amount.to_string()])
-                .arg(scratch)
-                .stdin(Stdio::null())
-                .spawn();
-            workers.push(child.map_err(|e| e.to_string())?);
-        }
-        for mut w in workers {
-            let status = w.wait().map_err(|e| e.to_string())?;
-            if !status.success() {
-                return Err(format!("{}: {name}: {status}", self.kind.name()));
-            }
-        }
+        work::at_once(what, &self.mnt(), jobs, amount, scratch)
+            .map_err(|e| format!("{}: {name}: {e}", self.kind.name()))?;
         let total = (jobs * amount) as f64;
         Ok(Got {
             rate: total / started.elapsed().as_secs_f64(),
@@ -391,13 +376,15 @@ fn measure(
     sides: &mut [Side],
     mut seed: u64,
     scratch: &Path,
-    wanted: &dyn Fn(&Row) -> bool,
+    only: &Only,
 ) -> Result<Table, String> {
     let mut got: Table = ROWS.iter().map(|_| vec![Vec::new(); sides.len()]).collect();
     for _ in 0..ROUNDS {
         for (place, row) in ROWS.iter().enumerate() {
-            let next = ROWS.get(place + 1).filter(|n| n.4 == Above && wanted(n));
-            if row.4 == Above || !wanted(row) && next.is_none() {
+            let next = ROWS
+                .get(place + 1)
+                .filter(|n| n.4 == Above && only.wants(n.0));
+            if row.4 == Above || !only.wants(row.0) && next.is_none() {
                 continue;
             }
             for at in shuffled(sides.len(), &mut seed) {
@@ -430,8 +417,8 @@ pub(super) fn middle(mut list: Vec<f64>) -> (f64, f64, f64) {
     (at(list.len() / 2), at(0), at(list.len().saturating_sub(1)))
 }
 
-fn table(sides: &[Side], got: &Table, wanted: &dyn Fn(&Row) -> bool) {
-    for (row, of_row) in ROWS.iter().zip(got).filter(|(row, _)| wanted(row)) {
+fn table(sides: &[Side], got: &Table, only: &Only) {
+    for (row, of_row) in ROWS.iter().zip(got).filter(|(row, _)| only.wants(row.0)) {
         println!("{}", row.0);
         let rate = |at: usize| middle(of_row[at].iter().map(|g| g.rate).collect()).0;
         let best_peer = (0..sides.len())

@@ -5,6 +5,7 @@
 //! writes them with an fsync at the end, and reads them. Beside the rates stand the locks that both mounts asked the OSTs for in a
 //! round, and those that the OSTs asked back.
 
+use super::only::Only;
 use super::served::{printed, sum};
 use crate::step;
 use std::path::{Path, PathBuf};
@@ -16,11 +17,18 @@ const ROUNDS: usize = 3;
 const PORT: &str = "9983";
 /// Objects of the shared file.
 const OBJECTS: [u32; 2] = [1, 2];
+/// Who has which blocks of it.
+const HOW: [&str; 2] = ["segmented", "strided"];
 /// Block in bytes, and MiB that each mount writes.
 const STEPS: [(u64, u64); 3] = [(4 << 10, 64), (64 << 10, 192), (1 << 20, 256)];
 
 /// `beside`: the program to measure, instead of building it. `only`: rows with one of these in their name.
 pub(crate) fn run(dir: &Path, beside: Option<&Path>, only: Option<&str>) -> Result<(), String> {
+    let names: Vec<String> = STEPS
+        .iter()
+        .flat_map(|(block, _)| HOW.map(|how| name(how, *block)))
+        .collect();
+    let only = Only::of(only, names.iter().map(String::as_str))?;
     let coral = match beside {
         Some(given) => given.canonicalize().map_err(|e| e.to_string())?,
         None => step::build_release()?,
@@ -35,13 +43,13 @@ pub(crate) fn run(dir: &Path, beside: Option<&Path>, only: Option<&str>) -> Resu
     let mut up = Command::new(&coral);
     up.arg("up").arg(dir.join("data"));
     quietly(up.args(["--nid", "127.0.0.1@tcp", "--port", PORT]))?;
-    let done = with_mounts(&coral, &dir, only);
+    let done = with_mounts(&coral, &dir, &only);
     let down = quietly(Command::new(&coral).arg("down").arg(dir.join("data")));
     let _ = std::fs::remove_dir_all(&dir);
     done.and(down)
 }
 
-fn with_mounts(coral: &Path, dir: &Path, only: Option<&str>) -> Result<(), String> {
+fn with_mounts(coral: &Path, dir: &Path, only: &Only) -> Result<(), String> {
     let mnt = |i: usize| dir.join(format!("mnt{i}"));
     let mut mounts: Vec<Child> = Vec::new();
     for i in 0..2 {
@@ -88,12 +96,16 @@ struct Seen {
     locks: Vec<(u64, u64)>,
 }
 
-fn table(coral: &Path, mounts: &[PathBuf; 2], only: Option<&str>) -> Result<(), String> {
+fn name(how: &str, block: u64) -> String {
+    format!("{how} {} KiB", block >> 10)
+}
+
+fn table(coral: &Path, mounts: &[PathBuf; 2], only: &Only) -> Result<(), String> {
     println!("MB/s of both mounts together; medians of {ROUNDS} rounds, least and most");
     for (block, mib) in STEPS {
-        for how in ["segmented", "strided"] {
-            let name = format!("{how} {} KiB", block >> 10);
-            if only.is_some_and(|list| !list.split(',').any(|part| name.contains(part))) {
+        for how in HOW {
+            let name = name(how, block);
+            if !only.wants(&name) {
                 continue;
             }
             let blocks = (mib << 20) / block;

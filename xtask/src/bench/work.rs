@@ -1,10 +1,10 @@
 //! What a worker process of the benchmark does, on either side.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 const MIB: usize = 1 << 20;
 /// What a program appends to its log at once, bytes.
@@ -17,6 +17,33 @@ const PER_DIR: u64 = 200;
 /// The packed tree.
 pub(crate) fn tree(scratch: &Path) -> PathBuf {
     scratch.join("tree.tar")
+}
+
+/// So many workers at once, each a process with a number of its own. All have ended when it returns.
+pub(super) fn at_once(
+    work: &str,
+    dir: &Path,
+    jobs: u64,
+    amount: u64,
+    scratch: &Path,
+) -> Result<(), String> {
+    let exe = std::env::current_exe().map_err(|e| e.to_string())?;
+    let one = |job: u64| {
+        let mut one = Command::new(&exe);
+        one.args(["bench-worker", work]).arg(dir);
+        one.args([job.to_string(), amount.to_string()]).arg(scratch);
+        one.stdin(Stdio::null()).spawn()
+    };
+    let workers: Vec<_> = (0..jobs).map(one).collect();
+    let end = |worker: io::Result<Child>| {
+        let status = worker.and_then(|mut w| w.wait());
+        match status.map_err(|e| e.to_string())? {
+            s if s.success() => Ok(()),
+            s => Err(format!("the worker on {} failed: {s}", dir.display())),
+        }
+    };
+    let ended: Vec<_> = workers.into_iter().map(end).collect();
+    ended.into_iter().collect()
 }
 
 /// Runs job number `job` of `work` in `dir`; what belongs to no side is in `scratch`.

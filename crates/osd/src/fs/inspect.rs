@@ -68,6 +68,7 @@ impl Inspection {
         let limits = Limits {
             open_files: options.kv_open_files,
             workers: 1,
+            unsorted_bytes: 1 << 20,
             logs_damage: false,
         };
         let bad = |why: String| OpenError::BadKv {

@@ -346,10 +346,14 @@ fn open_tables(
     space: Arc<SpaceGate>,
 ) -> Result<Tables, OpenError> {
     // An MDT flushes and compacts at the same time; the others hardly write.
-    let workers = if kind == TargetKind::Mdt { 2 } else { 1 };
+    let (workers, unsorted_bytes) = match kind {
+        TargetKind::Mdt => (2, 4 << 20),
+        _ => (1, 1 << 20),
+    };
     let limits = Limits {
         open_files: options.kv_open_files,
         workers,
+        unsorted_bytes,
         logs_damage: true,
     };
     Tables::open(dir, limits, space).map_err(|why| bad_kv(dir, why))

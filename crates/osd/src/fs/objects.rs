@@ -519,6 +519,7 @@ mod tests {
         let limits = super::super::tables::Limits {
             open_files: 16,
             workers: 1,
+            unsorted_bytes: 1 << 20,
             logs_damage: true,
         };
         let tables = Tables::open(dir, limits, gate()).unwrap();

@@ -35,8 +35,6 @@ use super::synced::{Acked, Promise, SyncedFile};
 use super::{journal, manifest};
 use crate::{Batch, OsdError, Table};
 
-/// Bytes of recent changes held in memory for each table before they are sorted to disk.
-const MEMTABLE_BYTES: u64 = 4 << 20;
 /// Bytes of journals kept on disk before tables are flushed to let them go.
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 /// Blocks of tables that all stores of the process keep in memory together, bytes.
@@ -54,6 +52,8 @@ const REVIVE_PAUSE_MS: u64 = 250;
 pub(super) struct Limits {
     pub(super) open_files: usize,
     pub(super) workers: usize,
+    /// Bytes of recent changes held in memory for each table before they are sorted to disk.
+    pub(super) unsorted_bytes: u64,
     /// Damage is logged: whoever is served does not see what is wrong.
     pub(super) logs_damage: bool,
 }
@@ -93,6 +93,7 @@ struct Store {
     db: Option<Database>,
     /// How often it was opened again.
     number: u64,
+    unsorted_bytes: u64,
     dir: PathBuf,
     /// Tables that are there, a bit each ([`manifest::present`]).
     present: Arc<AtomicU64>,
@@ -101,11 +102,18 @@ struct Store {
 }
 
 impl Store {
-    fn new(db: Database, number: u64, dir: &Path, present: &Arc<AtomicU64>) -> Store {
+    fn new(
+        db: Database,
+        number: u64,
+        limits: Limits,
+        dir: &Path,
+        present: &Arc<AtomicU64>,
+    ) -> Store {
         present.fetch_or(manifest::present(dir), Ordering::Relaxed);
         Store {
             db: Some(db),
             number,
+            unsorted_bytes: limits.unsorted_bytes,
             dir: dir.to_owned(),
             present: present.clone(),
             open: RwLock::default(),
@@ -135,7 +143,7 @@ impl Store {
     fn make(&self, t: Table) -> Result<usize, OsdError> {
         let options = || {
             KeyspaceCreateOptions::default()
-                .max_memtable_size(MEMTABLE_BYTES)
+                .max_memtable_size(self.unsorted_bytes)
                 .expect_point_read_hits(false)
         };
         // One at a time: a table that is being made is not promised to be there.
@@ -220,7 +228,7 @@ impl Tables {
             stuck: AtomicBool::new(false),
         };
         space.set_unsorted(db.write_buffer_size());
-        let store = Store::new(db, 0, &dir, &syncs.tables);
+        let store = Store::new(db, 0, limits, &dir, &syncs.tables);
         syncs.sync().map_err(fail)?;
         Ok(Tables {
             store: RwLock::new(store),
@@ -282,7 +290,7 @@ impl Tables {
             Ok(db) => {
                 self.space.set_unsorted(db.write_buffer_size());
                 let number = store.number + 1;
-                *store = Store::new(db, number, &self.syncs.dir, &self.syncs.tables);
+                *store = Store::new(db, number, self.limits, &self.syncs.dir, &self.syncs.tables);
                 self.syncs.stuck.store(false, Ordering::Release);
                 Ok(())
             }
