@@ -39,9 +39,10 @@ use crate::{Batch, OsdError, Table};
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 /// Blocks of tables that all stores of the process keep in memory together, bytes.
 const CACHE_BYTES: u64 = 16 << 20;
-/// Has one row, which is written when much was sorted before the store is closed: of a row that was removed last, the sorted tables
-/// may not keep the number, and numbers must not be given again.
-const CLOSED: Table = Table("closed");
+/// Has one row, which is written with each batch that only removes, and when a store is closed sorted: of a row that was removed last the
+/// sorted tables may not keep the number, and numbers must not be given again.
+const NEWEST: Table = Table("closed");
+const NEWEST_KEY: &str = "last";
 /// Name of the tables' directory in a target directory.
 pub(super) const TABLES_DIR: &str = "kv";
 /// Least time between two tries to open the store again, milliseconds.
@@ -141,6 +142,15 @@ impl Store {
     }
 
     fn make(&self, t: Table) -> Result<usize, OsdError> {
+        let place = self.make_one(t)?;
+        // With the first other one: removals go on where the disk is full and no table can be made.
+        if let Err(error) = self.make_one(NEWEST) {
+            tracing::debug!(dir = %self.dir.display(), %error, "left to the next table");
+        }
+        Ok(place)
+    }
+
+    fn make_one(&self, t: Table) -> Result<usize, OsdError> {
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(self.unsorted_bytes)

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use fjall::{PersistMode, UserKey, UserValue};
 
-use super::{Store, Tables, from_fjall};
+use super::{NEWEST, NEWEST_KEY, Store, Tables, from_fjall};
 use crate::fs::space::Class;
 use crate::{Batch, Op, OsdError, Ready, Seen};
 
@@ -50,6 +50,15 @@ impl Store {
             class,
             bytes,
             rows: b.ops().iter().map(row).collect::<Result<_, OsdError>>()?,
+        })
+    }
+
+    /// The row of [`NEWEST`], where its table could be made.
+    fn newest(&self) -> Option<Row> {
+        Some(Row {
+            table: self.place(NEWEST).ok()?,
+            key: NEWEST_KEY.into(),
+            val: Some([][..].into()),
         })
     }
 }
@@ -132,10 +141,13 @@ impl Tables {
         };
         let all = batches.iter_mut().map(rows);
         let mut all = all.collect::<Result<Vec<_>, OsdError>>()?;
-        let rows = match all.len() {
+        let mut rows = match all.len() {
             1 => std::mem::take(&mut all[0]),
             _ => last_of_each(all.into_iter().flatten().collect()),
         };
+        if rows.iter().all(|r| r.val.is_none()) {
+            rows.extend(store.newest());
+        }
         let mut batch = fjall::OwnedWriteBatch::with_capacity(db.clone(), rows.len())
             .durability(Some(PersistMode::Buffer));
         let (mut bytes, mut removed) = (0, Vec::new());
@@ -195,6 +207,9 @@ pub(super) fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
             return Err(OsdError::Invalid("a key of no bytes or more than 65535"));
         }
         bytes += key.len() as u64 + val as u64 + CHANGE_OVERHEAD_BYTES;
+    }
+    if b.ops().iter().all(|op| matches!(op, Op::Del { .. })) && bytes > 0 {
+        bytes += NEWEST_KEY.len() as u64 + CHANGE_OVERHEAD_BYTES;
     }
     Ok((
         if removes || !grows {

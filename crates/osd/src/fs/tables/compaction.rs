@@ -10,7 +10,7 @@ use std::time::Duration;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
-use super::{CLOSED, Store, Tables, from_fjall};
+use super::{NEWEST, NEWEST_KEY, Store, Tables, from_fjall};
 use crate::{Batch, OsdError, Table};
 
 /// Removals of a table below which it is left alone.
@@ -92,7 +92,7 @@ impl Tables {
     /// Closes the store with all changes sorted to disk. False: some are left to the next start.
     pub(super) fn close_sorted(&mut self) -> bool {
         let mut last = Batch::new();
-        last.put(CLOSED, "last", "");
+        last.put(NEWEST, NEWEST_KEY, "");
         let noted = self.commit(last);
         let store = self.store.get_mut();
         let sorted = noted.is_ok() && store.sort_all();
