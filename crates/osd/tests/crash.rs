@@ -113,20 +113,19 @@ fn copy(from: &Path, to: &Path) {
 
 /// The newest batches only remove, their table is written anew with nothing left in it, and every other table is sorted to disk, so that the
 /// journal may go: then only what is written beside removals has the number of the newest batch.
-#[test]
-fn what_removed_much_at_last_and_was_sorted_opens_again_after_a_kill() {
+#[tokio::test(flavor = "multi_thread")]
+async fn what_removed_much_at_last_and_was_sorted_opens_again_after_a_kill() {
     // whether the journal goes before the table has nothing left is chance
-    let tries: Vec<_> = (0..4)
-        .map(|_| std::thread::spawn(remove_and_sort))
-        .collect();
-    tries.into_iter().for_each(|t| t.join().unwrap());
+    let tries: Vec<_> = (0..4).map(|_| tokio::spawn(remove_and_sort())).collect();
+    for one in tries {
+        one.await.unwrap();
+    }
 }
 
-fn remove_and_sort() {
-    const JUNK: Table = Table("junk");
+async fn remove_and_sort() {
     const ROWS_IN_ALL: u64 = 120_000;
     const REMOVED_LAST: u64 = 5_000;
-    const STEP: u64 = 1000;
+    const STEP: usize = 1000;
     /// A longer journal is closed when a table is sorted (fjall).
     const JOURNAL_BYTES: u64 = 64_000_000;
     let dir = tempfile::tempdir().unwrap();
@@ -136,51 +135,41 @@ fn remove_and_sort() {
     let (osd, _) = OsdFs::open(&target).unwrap();
     let first = target.join("kv/0.jnl");
     let journal = || first.metadata().map_or(0, |m| m.len());
-    let change = |n: u64, add: bool| {
-        let mut b = Batch::new();
-        for n in (n..n + STEP).map(u64::to_be_bytes) {
-            match add {
-                true => b.put(ROWS, n.to_vec(), "row"),
-                false => b.del(ROWS, n.to_vec()),
-            };
-        }
-        osd.commit(b).wait().unwrap();
-    };
-    let (before, at_last) = (
-        0..ROWS_IN_ALL - REMOVED_LAST,
-        ROWS_IN_ALL - REMOVED_LAST..ROWS_IN_ALL,
-    );
-    (0..ROWS_IN_ALL)
-        .step_by(STEP as usize)
-        .for_each(|n| change(n, true));
-    before.step_by(STEP as usize).for_each(|n| change(n, false));
-    let mut x = 7u64;
-    let mut junk = |bytes: usize| {
-        let next = |_| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x.to_le_bytes()
+    let all = |change: fn(&mut Batch, Vec<u8>), begin: u64, end: u64| {
+        let keys: Vec<_> = (begin..end).map(|n| n.to_be_bytes().to_vec()).collect();
+        let batch = |keys: &[Vec<u8>]| {
+            let mut b = Batch::new();
+            keys.iter().for_each(|key| change(&mut b, key.clone()));
+            b
         };
-        let mut b = Batch::new();
-        b.put(
-            JUNK,
-            "junk",
-            (0..bytes / 8).flat_map(next).collect::<Vec<_>>(),
-        );
-        osd.commit(b).wait().unwrap();
+        keys.chunks(STEP).map(batch).collect::<Vec<_>>()
     };
-    while journal() < JOURNAL_BYTES - 90_000 {
-        let left = JOURNAL_BYTES - journal();
-        junk(if left > 1_000_000 { 500_000 } else { 10_000 });
+    let add = |b: &mut Batch, key| {
+        b.put(ROWS, key, "row");
+    };
+    let remove = |b: &mut Batch, key| {
+        b.del(ROWS, key);
+    };
+    let kept_until_last = ROWS_IN_ALL - REMOVED_LAST;
+    let before = all(add, 0, ROWS_IN_ALL).into_iter();
+    for b in before.chain(all(remove, 0, kept_until_last)) {
+        osd.commit(b).await.unwrap();
     }
-    at_last
-        .step_by(STEP as usize)
-        .for_each(|n| change(n, false));
-    osd.sync().wait().unwrap();
+    while journal() < JOURNAL_BYTES - 90_000 {
+        let is_near = JOURNAL_BYTES - journal() < 1_000_000;
+        let mut junk = vec![0; if is_near { 10_000 } else { 500_000 }];
+        rand::fill(&mut junk[..]);
+        let mut b = Batch::new();
+        b.put(COUNT, "junk", junk);
+        osd.commit(b).await.unwrap();
+    }
+    for b in all(remove, kept_until_last, ROWS_IN_ALL) {
+        osd.commit(b).await.unwrap();
+    }
+    osd.sync().await.unwrap();
     // the table is written anew, with nothing in it; the others are sorted, and the journal may go
     for _ in 0..60 {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         if journal() == 0 {
             break;
         }
