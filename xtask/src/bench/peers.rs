@@ -117,6 +117,8 @@ struct Got {
     rate: f64,
     /// CPU seconds of the machine, per 1,000 of the amount.
     cpu: f64,
+    /// Of Coral over TCP, for each of the amount: RPCs, and wake-ups of the mount and of the servers.
+    asked: Option<[f64; 3]>,
 }
 
 /// Set in the environment of the run inside its namespaces.
@@ -318,6 +320,19 @@ impl Side {
         kib.ok_or_else(|| format!("{path} tells no memory"))
     }
 
+    /// RPCs of the mount, and wake-ups of its process and of the servers': voluntary switches of all threads.
+    fn asked(&self) -> Result<Option<[u64; 3]>, String> {
+        let pids = match self.kind {
+            Kind::Coral => self.client_pid().zip(self.server_pid()),
+            _ => None,
+        };
+        let Some((client, server)) = pids else {
+            return Ok(None);
+        };
+        let rpcs = self.counted("coral_ptlrpc_client_request_seconds_count{", "")?;
+        Ok(Some([rpcs, wakeups(client)?, wakeups(server)?]))
+    }
+
     fn measure(&mut self, row: &Row, scratch: &Path) -> Result<Got, String> {
         let Row(name, what, jobs, amount, before) = *row;
         if before == Mount {
@@ -326,13 +341,20 @@ impl Side {
         if matches!(what, "write" | "write4k" | "read") {
             warm_memory(WARM_MIB);
         }
+        let asked = self.asked()?;
         let (cpu, started) = (machine_cpu(), step::now());
         work::at_once(what, &self.mnt(), jobs, amount, scratch)
             .map_err(|e| format!("{}: {name}: {e}", self.kind.name()))?;
+        let (seconds, cpu) = (started.elapsed().as_secs_f64(), machine_cpu() - cpu);
         let total = (jobs * amount) as f64;
+        let each = |before: [u64; 3], after: [u64; 3]| {
+            std::array::from_fn(|i| after[i].saturating_sub(before[i]) as f64 / total)
+        };
+        let asked = asked.zip(self.asked()?);
         Ok(Got {
-            rate: total / started.elapsed().as_secs_f64(),
-            cpu: (machine_cpu() - cpu) / total * 1000.0,
+            rate: total / seconds,
+            cpu: cpu / total * 1000.0,
+            asked: asked.map(|(before, after)| each(before, after)),
         })
     }
 }
@@ -436,8 +458,33 @@ fn table(sides: &[Side], got: &Table, only: &Only) {
                 "  {:<20} {rate:>10.1} ({least:.1} to {most:.1})  CPU s per 1,000: {cpu:.3}  {ratio}",
                 side.kind.name()
             );
+            let asked: Vec<[f64; 3]> = all.iter().filter_map(|g| g.asked).collect();
+            if !asked.is_empty() {
+                let [rpcs, client, server] = [0, 1, 2].map(|i| {
+                    let (middle, least, most) = middle(asked.iter().map(|a| a[i]).collect());
+                    format!("{middle:.2} ({least:.2} to {most:.2})")
+                });
+                println!(
+                    "    for each: RPCs {rpcs}, wake-ups of the mount {client}, of the servers {server}"
+                );
+            }
         }
     }
+}
+
+/// How often the threads of a process have waited.
+fn wakeups(pid: u32) -> Result<u64, String> {
+    let tasks = format!("/proc/{pid}/task");
+    let threads = std::fs::read_dir(&tasks).map_err(|e| format!("{tasks}: {e}"))?;
+    let of_one = |thread: std::io::Result<std::fs::DirEntry>| {
+        // one that has ended meanwhile has none
+        let text = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+        line?.trim().parse::<u64>().ok()
+    };
+    Ok(threads.filter_map(of_one).sum())
 }
 
 #[cfg(test)]
