@@ -165,7 +165,13 @@ fn rows(dir: &Path, coral: &Path, only: &Only) -> Result<(), String> {
     for kind in KINDS {
         match kind.lacks() {
             Some(program) => missing.push(format!("{} ({program} is not here)", kind.name())),
-            None => sides.push(Side::up(*kind, dir, coral)?),
+            None => match Side::up(*kind, dir, coral) {
+                Ok(side) => sides.push(side),
+                Err(e) => {
+                    sides.into_iter().for_each(Side::down);
+                    return Err(e);
+                }
+            },
         }
     }
     work::worker("pack", dir, 0, TREE_FILES, dir)?;
