@@ -63,7 +63,7 @@ enum Command {
         /// Also print in which layers the Coral process spent its CPU time, or with `lnet` the nodes of small messages (with perf).
         #[arg(long)]
         profile: bool,
-        /// Only rows with one of these in their name, separated by commas (rows that need what others made need those too).
+        /// Only rows with one of these in their name, separated by commas, also by one that is in a name (rows that need what others made need those too).
         #[arg(long)]
         rows: Option<String>,
         /// Another build of the program `coral`, to measure beside this one instead of the local directory; with `peers` and `scale`

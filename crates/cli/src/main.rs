@@ -304,23 +304,6 @@ pub(crate) struct Counters {
     pub wakeups: u64,
 }
 
-/// How often the threads of this process went to sleep, and so were woken: their voluntary switches, as the kernel counts them.
-/// Threads that have ended are not in it.
-fn wakeups() -> u64 {
-    let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    let of = |status: String| {
-        let line = status
-            .lines()
-            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
-        line.trim().parse::<u64>().ok()
-    };
-    threads
-        .flatten()
-        .filter_map(|t| std::fs::read_to_string(t.path().join("status")).ok())
-        .filter_map(of)
-        .sum()
-}
-
 /// Requests that the services of servers on a node have taken since its start.
 fn requests(node: &coral_lnet::Node) -> u64 {
     let mut all = coral_metrics::Snapshot::default();
@@ -342,7 +325,7 @@ fn requests(node: &coral_lnet::Node) -> u64 {
 /// Adds up the counters of a process's nodes and clients.
 pub(crate) fn counters(servers: Option<&Servers>, client: Option<&MountedClient>) -> Counters {
     let mut sum = Counters {
-        wakeups: wakeups(),
+        wakeups: coral_metrics::wakeups(std::process::id()),
         ..Counters::default()
     };
     if let Some(c) = client {

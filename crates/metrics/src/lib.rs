@@ -17,6 +17,7 @@ mod family;
 pub mod histogram;
 mod registry;
 mod snapshot;
+mod wakeups;
 
 pub use counter::{Counter, Gauge, Held, Probe};
 pub use desc::{Desc, Kind, Metric, OfKind, Stability, Unit};
@@ -24,6 +25,7 @@ pub use family::{Family, LabelSet};
 pub use histogram::{Histogram, Recorded};
 pub use registry::{Group, Registry};
 pub use snapshot::{Point, Series, Snapshot};
+pub use wakeups::wakeups;
 
 /// Declares the metrics of one owner: a struct of them with its table, `TABLE`.
 ///

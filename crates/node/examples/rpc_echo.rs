@@ -128,20 +128,6 @@ fn echo() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Voluntary switches of all threads of a process.
-fn wakeups(pid: u32) -> u64 {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-    let of = |task: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(task.path().join("status")).ok()?;
-        let line = text
-            .lines()
-            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
-        line?.trim().parse::<u64>().ok()
-    };
-    let tasks = tasks.into_iter().flatten().flatten();
-    tasks.filter_map(of).sum()
-}
-
 /// What one operation cost in a round.
 #[derive(Clone, Copy)]
 struct Cost {
@@ -161,7 +147,10 @@ struct Round {
 
 impl Round {
     fn begin(server: u32) -> Round {
-        let wakeups = [wakeups(std::process::id()), wakeups(server)];
+        let wakeups = [
+            coral_metrics::wakeups(std::process::id()),
+            coral_metrics::wakeups(server),
+        ];
         Round {
             began: Instant::now(),
             wakeups,
@@ -174,8 +163,8 @@ impl Round {
         let each = |now: u64, then: u64| now.saturating_sub(then) as f64 / count as f64;
         Cost {
             us: took.as_secs_f64() * 1e6 / count as f64,
-            client: each(wakeups(std::process::id()), self.wakeups[0]),
-            server: each(wakeups(self.server), self.wakeups[1]),
+            client: each(coral_metrics::wakeups(std::process::id()), self.wakeups[0]),
+            server: each(coral_metrics::wakeups(self.server), self.wakeups[1]),
             sent: sent / count,
             received: received / count,
         }

@@ -447,3 +447,87 @@ fn a_flipped_bit_in_any_file_of_the_store_is_reported_or_harmless() {
     assert_ne!(tables, 0, "no table was left to be changed");
     bulk_whole(dir.path()).unwrap();
 }
+
+/// All below `from`, as it is on the disk.
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let (path, to) = (
+            entry.as_ref().unwrap().path(),
+            to.join(entry.unwrap().file_name()),
+        );
+        match path.is_dir() {
+            true => copy(&path, &to),
+            false => drop(std::fs::copy(&path, &to).unwrap()),
+        }
+    }
+}
+
+/// The newest batches only remove, their table is written anew with nothing left in it, and every other table is sorted to disk, so that the
+/// journal may go: then only what is written beside removals has the number of the newest batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_removed_much_at_last_and_was_sorted_opens_again_after_a_kill() {
+    // whether the journal goes before the table has nothing left is chance
+    let tries: Vec<_> = (0..4).map(|_| tokio::spawn(remove_and_sort())).collect();
+    for one in tries {
+        one.await.unwrap();
+    }
+}
+
+async fn remove_and_sort() {
+    const ROWS_IN_ALL: u64 = 120_000;
+    const REMOVED_LAST: u64 = 5_000;
+    const STEP: usize = 1000;
+    /// A longer journal is closed when a table is sorted (fjall).
+    const JOURNAL_BYTES: u64 = 64_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let (target, killed) = (dir.path().join("target"), dir.path().join("killed"));
+    std::fs::create_dir(&target).unwrap();
+    OsdFs::format(&target, &label()).unwrap();
+    let (osd, _) = OsdFs::open(&target).unwrap();
+    let first = target.join("kv/0.jnl");
+    let journal = || first.metadata().map_or(0, |m| m.len());
+    let all = |change: fn(&mut Batch, Vec<u8>), begin: u64, end: u64| {
+        let keys: Vec<_> = (begin..end).map(|n| n.to_be_bytes().to_vec()).collect();
+        let batch = |keys: &[Vec<u8>]| {
+            let mut b = Batch::new();
+            keys.iter().for_each(|key| change(&mut b, key.clone()));
+            b
+        };
+        keys.chunks(STEP).map(batch).collect::<Vec<_>>()
+    };
+    let add = |b: &mut Batch, key| {
+        b.put(T, key, "row");
+    };
+    let remove = |b: &mut Batch, key| {
+        b.del(T, key);
+    };
+    let kept_until_last = ROWS_IN_ALL - REMOVED_LAST;
+    let before = all(add, 0, ROWS_IN_ALL).into_iter();
+    for b in before.chain(all(remove, 0, kept_until_last)) {
+        osd.commit(b).await.unwrap();
+    }
+    while journal() < JOURNAL_BYTES - 90_000 {
+        let is_near = JOURNAL_BYTES - journal() < 1_000_000;
+        let mut junk = vec![0; if is_near { 10_000 } else { 500_000 }];
+        rand::fill(&mut junk[..]);
+        let mut b = Batch::new();
+        b.put(Table("count"), "junk", junk);
+        osd.commit(b).await.unwrap();
+    }
+    for b in all(remove, kept_until_last, ROWS_IN_ALL) {
+        osd.commit(b).await.unwrap();
+    }
+    osd.sync().await.unwrap();
+    // the table is written anew, with nothing in it; the others are sorted, and the journal may go
+    for _ in 0..60 {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        if journal() == 0 {
+            break;
+        }
+    }
+    copy(&target, &killed);
+    let (osd, _) = OsdFs::open(&killed).unwrap();
+    assert!(osd.range(T, b"", None, 1).unwrap().is_empty());
+    osd.verify().unwrap();
+}

@@ -15,6 +15,7 @@ use super::only::Only;
 use super::served::{printed, sum};
 use super::work;
 use crate::{conform, setup, step};
+use coral_metrics::wakeups;
 use kind::KINDS;
 pub(super) use kind::Kind;
 use std::path::{Path, PathBuf};
@@ -165,13 +166,7 @@ fn rows(dir: &Path, coral: &Path, only: &Only) -> Result<(), String> {
     for kind in KINDS {
         match kind.lacks() {
             Some(program) => missing.push(format!("{} ({program} is not here)", kind.name())),
-            None => match Side::up(*kind, dir, coral) {
-                Ok(side) => sides.push(side),
-                Err(e) => {
-                    sides.into_iter().for_each(Side::down);
-                    return Err(e);
-                }
-            },
+            None => sides.push(Side::up(*kind, dir, coral)?),
         }
     }
     work::worker("pack", dir, 0, TREE_FILES, dir)?;
@@ -184,9 +179,7 @@ fn rows(dir: &Path, coral: &Path, only: &Only) -> Result<(), String> {
     }
     let done = measure(&mut sides, seed, dir, only);
     let got = done.map(|got| table(&sides, &got, only));
-    for side in sides {
-        side.down();
-    }
+    drop(sides);
     let _ = std::fs::remove_file(work::tree(dir));
     got
 }
@@ -278,18 +271,6 @@ impl Side {
         Ok(())
     }
 
-    pub(super) fn down(mut self) {
-        if let Err(why) = self.kind.unmount(&self.dir, &self.coral) {
-            eprintln!("xtask: {why}");
-        }
-        drop(self.client.take());
-        self.kind.stop(&self.dir, &self.coral);
-        while let Some(last) = self.servers.pop() {
-            drop(last);
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-
     /// Sum of a client's counters whose lines begin so and have `with` in them.
     pub(super) fn counted(&self, begin: &str, with: &str) -> Result<u64, String> {
         let text = printed(Command::new(&self.coral).arg("metrics").arg(self.mnt()))?;
@@ -336,7 +317,7 @@ impl Side {
             return Ok(None);
         };
         let rpcs = self.counted("coral_ptlrpc_client_request_seconds_count{", "")?;
-        Ok(Some([rpcs, wakeups(client)?, wakeups(server)?]))
+        Ok(Some([rpcs, wakeups(client), wakeups(server)]))
     }
 
     fn measure(&mut self, row: &Row, scratch: &Path) -> Result<Got, String> {
@@ -362,6 +343,21 @@ impl Side {
             cpu: cpu / total * 1000.0,
             asked: asked.map(|(before, after)| each(before, after)),
         })
+    }
+}
+
+/// It is unmounted and its servers end, wherever a run breaks off.
+impl Drop for Side {
+    fn drop(&mut self) {
+        if let Err(why) = self.kind.unmount(&self.dir, &self.coral) {
+            eprintln!("xtask: {why}");
+        }
+        drop(self.client.take());
+        self.kind.stop(&self.dir, &self.coral);
+        while let Some(last) = self.servers.pop() {
+            drop(last);
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
@@ -476,21 +472,6 @@ fn table(sides: &[Side], got: &Table, only: &Only) {
             }
         }
     }
-}
-
-/// How often the threads of a process have waited.
-fn wakeups(pid: u32) -> Result<u64, String> {
-    let tasks = format!("/proc/{pid}/task");
-    let threads = std::fs::read_dir(&tasks).map_err(|e| format!("{tasks}: {e}"))?;
-    let of_one = |thread: std::io::Result<std::fs::DirEntry>| {
-        // one that has ended meanwhile has none
-        let text = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
-        let line = text
-            .lines()
-            .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
-        line?.trim().parse::<u64>().ok()
-    };
-    Ok(threads.filter_map(of_one).sum())
 }
 
 #[cfg(test)]

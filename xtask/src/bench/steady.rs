@@ -32,10 +32,7 @@ pub(crate) fn run(dir: &Path, coral: Option<&Path>) -> Result<(), String> {
                 None
             }
         };
-        let done = random(&ours, passthrough.as_ref(), dir).and_then(|()| rounds(&mut ours, dir));
-        ours.down();
-        passthrough.into_iter().for_each(Side::down);
-        done
+        random(&ours, passthrough.as_ref(), dir).and_then(|()| rounds(&mut ours, dir))
     })
 }
 

@@ -190,11 +190,12 @@ fn last_of_each(mut rows: Vec<Row>) -> Vec<Row> {
 
 /// What a batch needs of the disk. A batch that removes something, or grows no table of names, may use more of it.
 pub(super) fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
-    let (mut removes, mut grows) = (false, false);
+    let (mut removes, mut puts, mut grows) = (false, false, false);
     let mut bytes = 0;
     for op in b.ops() {
         let (key, val) = match op {
             Op::Put { table, key, val } => {
+                puts = true;
                 grows |= !table.is_vital();
                 (key, val.len())
             }
@@ -208,7 +209,7 @@ pub(super) fn weigh(b: &Batch) -> Result<(Class, u64), OsdError> {
         }
         bytes += key.len() as u64 + val as u64 + CHANGE_OVERHEAD_BYTES;
     }
-    if b.ops().iter().all(|op| matches!(op, Op::Del { .. })) && bytes > 0 {
+    if removes && !puts {
         bytes += NEWEST_KEY.len() as u64 + CHANGE_OVERHEAD_BYTES;
     }
     Ok((
