@@ -483,7 +483,11 @@ async fn remove_and_sort() {
     let dir = tempfile::tempdir().unwrap();
     let (target, killed) = (dir.path().join("target"), dir.path().join("killed"));
     std::fs::create_dir(&target).unwrap();
-    OsdFs::format(&target, &label()).unwrap();
+    let of_ost = Label {
+        kind: TargetKind::Ost,
+        ..label()
+    };
+    OsdFs::format(&target, &of_ost).unwrap();
     let (osd, _) = OsdFs::open(&target).unwrap();
     let first = target.join("kv/0.jnl");
     let journal = || first.metadata().map_or(0, |m| m.len());
