@@ -221,9 +221,9 @@ impl MountedClient {
         loop {
             tokio::time::sleep(GOODBYE).await;
             let (files, mountpoint) = (self.client.unwritten().len(), self.mountpoint.display());
-            let removals = self.client.unremoved();
-            if removals > 0 {
-                tracing::warn!(removals, %mountpoint, "waiting for MDTs to hear of files that were removed; a signal (kill -INT) gives it up");
+            let names = self.client.untold_names();
+            if names > 0 {
+                tracing::warn!(names, %mountpoint, "waiting for MDTs to hear of files that were made or removed; a signal (kill -INT) gives it up");
             } else {
                 tracing::warn!(files, %mountpoint, "waiting for OSTs to take what was written; a signal (kill -INT) gives it up");
             }
@@ -235,16 +235,16 @@ impl MountedClient {
         for fid in &lost {
             tracing::error!(%fid, "unmounted before an OST took what was written: it is lost");
         }
-        let removals = self.client.unremoved();
-        if removals > 0 {
+        let names = self.client.untold_names();
+        if names > 0 {
             tracing::error!(
-                removals,
-                "unmounted before an MDT heard of files that were removed: they are there still"
+                names,
+                "unmounted before an MDT heard of files that were made or removed: nothing of that has happened"
             );
         }
         match lost.len() {
-            0 if removals > 0 => Err(format!(
-                "'{}': {removals} files that were removed are there still, as their MDT has not heard of it",
+            0 if names > 0 => Err(format!(
+                "'{}': {names} files that were made or removed last are not, as their MDT has not heard of it",
                 self.mountpoint.display()
             )),
             0 => Ok(()),

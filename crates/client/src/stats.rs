@@ -31,6 +31,8 @@ coral_metrics::group! {
         pub strided_stores: Counter = "coral_llite_strided_read_stores_total", Lookups, Experimental;
         /// Names taken away that were told as gone before the MDT heard of it.
         pub removed_late: Counter = "coral_llite_names_removed_late_total", Lookups, Experimental;
+        /// Files made that were told as made before the MDT heard of it.
+        pub created_late: Counter = "coral_llite_files_created_late_total", Lookups, Experimental;
         /// Objects remembered.
         pub inodes: Probe = "coral_llite_inodes", Lookups, Stable;
         /// Memory of objects and names that are remembered.

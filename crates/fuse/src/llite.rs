@@ -9,7 +9,7 @@ use coral_client::Error;
 use coral_client::llite::types::{
     Cred, DirEntry, Entry, FileLock, LockKind, SeekWhence, SetAttr, StatFs,
 };
-use coral_client::llite::{DirHandle, FileHandle, Llite};
+use coral_client::llite::{DirHandle, Llite, OpenedFile};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
@@ -74,7 +74,7 @@ impl LliteFs {
 }
 
 impl FileSystem for LliteFs {
-    type File = Arc<FileHandle>;
+    type File = OpenedFile;
     type Dir = Arc<DirHandle>;
     const DROPS_SETID: bool = true;
 
@@ -177,7 +177,9 @@ impl FileSystem for LliteFs {
         fid: Fid,
         file: Option<&Self::File>,
     ) -> Result<Entry, OpError> {
-        Ok(self.llite.getattr(cred, fid, file.map(|f| &**f)).await?)
+        // the file is asked about by its FID
+        let _ = file;
+        Ok(self.llite.getattr(cred, fid, None).await?)
     }
     async fn setattr(
         &self,
@@ -186,10 +188,12 @@ impl FileSystem for LliteFs {
         set: SetAttr,
         file: Option<&Self::File>,
     ) -> Result<Entry, OpError> {
-        Ok(self
-            .llite
-            .setattr(cred, fid, set, file.map(|f| &**f))
-            .await?)
+        let handle = match file {
+            Some(file) => Some(file.handle().await?),
+            None => None,
+        };
+        let set = self.llite.setattr(cred, fid, set, handle.as_deref());
+        Ok(set.await?)
     }
     async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), OpError> {
         Ok(self.llite.access(cred, fid, mask).await?)
@@ -205,15 +209,19 @@ impl FileSystem for LliteFs {
         mode: u32,
         flags: u32,
     ) -> Result<(Entry, Self::File), OpError> {
-        let made = self
-            .llite
-            .create(cred, parent, name, mode, self.flags(flags))
-            .await;
-        let made = self.named(&[parent], made).await?;
-        self.changed(parent).await.map(|()| made)
+        let flags = self.flags(flags);
+        if self.dir_sync {
+            let made = self.llite.create(cred, parent, name, mode, flags).await;
+            let (entry, fh) = self.named(&[parent], made).await?;
+            self.changed(parent).await?;
+            return Ok((entry, OpenedFile::Asked(fh)));
+        }
+        let made = self.llite.make(cred, parent, name, mode, flags).await;
+        self.named(&[parent], made).await
     }
     async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Self::File, OpError> {
-        Ok(self.llite.open(cred, fid, self.flags(flags)).await?)
+        let opened = self.llite.open(cred, fid, self.flags(flags)).await?;
+        Ok(OpenedFile::Asked(opened))
     }
     async fn read(
         &self,
@@ -221,7 +229,10 @@ impl FileSystem for LliteFs {
         offset: u64,
         len_bytes: u32,
     ) -> Result<Payload, OpError> {
-        Ok(self.llite.read(file, offset, len_bytes).await?)
+        Ok(self
+            .llite
+            .read(&*file.handle().await?, offset, len_bytes)
+            .await?)
     }
     async fn write(
         &self,
@@ -233,7 +244,7 @@ impl FileSystem for LliteFs {
     ) -> Result<usize, OpError> {
         Ok(self
             .llite
-            .write_at(cred, file, offset, data, append)
+            .write_at(cred, &*file.handle().await?, offset, data, append)
             .await?)
     }
     async fn read_pages(
@@ -242,7 +253,10 @@ impl FileSystem for LliteFs {
         offset: u64,
         len_bytes: u32,
     ) -> Result<Payload, OpError> {
-        Ok(self.llite.read_pages(file, offset, len_bytes).await?)
+        Ok(self
+            .llite
+            .read_pages(&*file.handle().await?, offset, len_bytes)
+            .await?)
     }
     async fn write_pages(
         &self,
@@ -250,23 +264,30 @@ impl FileSystem for LliteFs {
         offset: u64,
         data: Payload,
     ) -> Result<usize, OpError> {
-        Ok(self.llite.write_pages(file, offset, data).await?)
+        Ok(self
+            .llite
+            .write_pages(&*file.handle().await?, offset, data)
+            .await?)
     }
     fn page_cache(&self, file: &Self::File) -> PageCache {
-        match self.llite.caches_pages(file) {
-            true if self.llite.pages_uncovered(file) => PageCache::Fresh,
+        // what was made is open for writing, or empty
+        let Some(Ok(file)) = file.handle_now() else {
+            return PageCache::Around;
+        };
+        match self.llite.caches_pages(&file) {
+            true if self.llite.pages_uncovered(&file) => PageCache::Fresh,
             true => PageCache::Keep,
             false => PageCache::Around,
         }
     }
     async fn flush(&self, file: &Self::File, lock_owner: u64) -> Result<(), OpError> {
-        Ok(self.llite.flush(file, lock_owner).await?)
+        Ok(self.llite.flush_opened(file, lock_owner).await?)
     }
     async fn release(&self, file: &Self::File) -> Result<(), OpError> {
-        Ok(self.llite.release(file).await?)
+        Ok(self.llite.release_opened(file).await?)
     }
     async fn fsync(&self, file: &Self::File, datasync: bool) -> Result<(), OpError> {
-        Ok(self.llite.fsync(file, datasync).await?)
+        Ok(self.llite.fsync(&*file.handle().await?, datasync).await?)
     }
     async fn fallocate(
         &self,
@@ -276,7 +297,10 @@ impl FileSystem for LliteFs {
         off: u64,
         len: u64,
     ) -> Result<(), OpError> {
-        Ok(self.llite.fallocate(cred, file, mode, off, len).await?)
+        Ok(self
+            .llite
+            .fallocate(cred, &*file.handle().await?, mode, off, len)
+            .await?)
     }
     async fn lseek(
         &self,
@@ -284,7 +308,10 @@ impl FileSystem for LliteFs {
         offset: u64,
         whence: SeekWhence,
     ) -> Result<u64, OpError> {
-        Ok(self.llite.lseek(file, offset, whence).await?)
+        Ok(self
+            .llite
+            .lseek(&*file.handle().await?, offset, whence)
+            .await?)
     }
     async fn opendir(&self, cred: &Cred, fid: Fid) -> Result<Self::Dir, OpError> {
         Ok(self.llite.opendir(cred, fid).await?)
@@ -330,7 +357,10 @@ impl FileSystem for LliteFs {
         owner: u64,
         lock: FileLock,
     ) -> Result<FileLock, OpError> {
-        Ok(self.llite.getlk(file, owner, lock).await?)
+        Ok(self
+            .llite
+            .getlk(&*file.handle().await?, owner, lock)
+            .await?)
     }
     async fn setlk(
         &self,
@@ -339,9 +369,12 @@ impl FileSystem for LliteFs {
         lock: FileLock,
         wait: bool,
     ) -> Result<(), OpError> {
-        Ok(self.llite.setlk(file, owner, lock, wait).await?)
+        Ok(self
+            .llite
+            .setlk(&*file.handle().await?, owner, lock, wait)
+            .await?)
     }
     async fn flock(&self, file: &Self::File, kind: LockKind, wait: bool) -> Result<(), OpError> {
-        Ok(self.llite.flock(file, kind, wait).await?)
+        Ok(self.llite.flock(&*file.handle().await?, kind, wait).await?)
     }
 }

@@ -23,6 +23,6 @@ mod watch;
 pub use record::{Begun, Dump, Kind, Machine, Op, Passage, Rpc, Served, Wait, Waited, Waits};
 pub use ring::KEPT;
 pub use stopwatch::{Name, Passing, RpcEnd, ServedEnd, Stopwatch, dumps};
-pub use timed::{carried, waits, watched};
+pub use timed::{apart, carried, waits, watched};
 pub use under_way::{Asked, Entry, Teller, UNDER_WAY_MAX};
 pub use watch::{Part, Ran, Seen, WAITS_KEPT, Watch, current, first_poll, handled, poll_first};

@@ -30,6 +30,15 @@ pub fn carried<F: Future>(fut: F) -> impl Future<Output = F::Output> {
     }
 }
 
+/// `fut`, which is part of no operation, though it is polled on the stack of one that began it.
+pub fn apart<F: Future>(fut: F) -> impl Future<Output = F::Output> {
+    Carried {
+        watch: None,
+        begun: None,
+        fut,
+    }
+}
+
 /// `fut`, for which the current watch waits, if it is not ready at once.
 pub fn waits<F: Future>(what: Wait, fut: F) -> impl Future<Output = F::Output> {
     Waits {
@@ -122,7 +131,7 @@ impl<F: Future> Future for Operation<'_, F> {
 }
 
 pin_project! {
-    /// See [`carried`].
+    /// See [`carried`] and [`apart`].
     struct Carried<F> {
         watch: Option<Arc<Watch>>,
         begun: Option<Instant>,

@@ -48,6 +48,11 @@
 //!   for, in that order ([`LENT_MAX`] at most). Buffer 7 may have as many handles, of opens that are closed with them, or 0; the reply's
 //!   buffer 2 has the FIDs of the files of which one was. It needs no lock and waits for nobody; ESTALE when the right has ended, as with an eviction,
 //!   or a name stands for something else.
+//! * **creates told late**: the same right lets a client make files in the directory and tell of each later, by an open with [`LENT`] in
+//!   its bias. That needs no lock and waits for nobody either; ESTALE when the right has ended, or the name is taken. The answer to an open
+//!   that made a file in a directory that its client has so says [`MAY_MAKE`] in its disposition as long as none of the next files is
+//!   refused for want of room. What they inherit the client has seen: the file is like one that it made there by asking first, in the same
+//!   name and with the same mode.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).
@@ -78,7 +83,9 @@ pub const ANYONE: u64 = 1 << 62;
 
 /// Intent: the right to take names from a directory and tell of it later.
 pub const LEND: u64 = 1 << 62;
-/// Bias of an unlink: it takes names away under the right that [`LEND`] gives.
+/// Disposition of an open that made a file: the client has the directory to itself by [`LEND`], and there is room for more files.
+pub const MAY_MAKE: u64 = 1 << 61;
+/// Bias of an unlink, or of an open that makes a file: it is done under the right that [`LEND`] gives.
 pub const LENT: u32 = 1 << 29;
 /// What the lock covers that is the right.
 pub const LENT_BITS: Ibits = Ibits::ATTRIBUTES;

@@ -17,9 +17,9 @@ use super::ghosts::Ghosts;
 use super::identities::Identities;
 use super::inode::MdInode;
 use super::late::LateAttrs;
+use super::late_names::LateNames;
 use super::layouts::Layouts;
-use super::removals::Removals;
-use super::removers::Removers;
+use super::programs::Programs;
 use super::reopen::Reopen;
 use super::servers::Servers;
 use super::shards;
@@ -49,8 +49,8 @@ pub(super) struct Attributes {
     pub ghosts: Arc<Ghosts>,
     pub reopen: Arc<Reopen>,
     pub late: Arc<LateAttrs>,
-    pub removers: Arc<Removers>,
-    pub removals: Arc<Removals>,
+    pub removers: Arc<Programs>,
+    pub late_names: Arc<LateNames>,
 }
 
 impl Attributes {
@@ -226,7 +226,9 @@ impl Attributes {
             Some(_) => self.cache.striped(attr.fid),
         });
         Entry {
-            attr: self.removals.beside(self.late.beside(now.unwrap_or(attr))),
+            attr: self
+                .late_names
+                .beside(self.late.beside(now.unwrap_or(attr))),
             attr_ttl: ttl(now.is_some()),
             entry_ttl: ttl(covered.is_some_and(|k| k.named)),
         }
@@ -245,7 +247,7 @@ impl Attributes {
             md => md?,
         };
         if md.attr.is_file() {
-            self.removers.looked(cred.pid);
+            self.removers.ended(cred.pid);
         }
         Ok(self.entry(self.full(&md).await?))
     }

@@ -19,6 +19,7 @@ use crate::time::Timespec;
 pub(super) struct ChangingEntries {
     change: Option<Change>,
     caller: Caller,
+    /// Of these the caller is told at its end.
     dirs: SmallVec<[Fid; 2]>,
 }
 
@@ -74,6 +75,14 @@ impl Changes {
     pub fn begin(&self, names: &[(Fid, &Bytes)]) -> ChangingEntries {
         let entries = names.iter();
         self.begin_of(entries.map(|(d, n)| (*d, Some((*n).clone()))).collect())
+    }
+
+    /// The same of a name, without a word to the caller at its end: who begins it says so ([`Changes::kept_back`]), and the directory
+    /// looks as it will.
+    pub fn begin_told(&self, dir: Fid, name: &Bytes) -> ChangingEntries {
+        let mut change = self.begin(&[(dir, name)]);
+        change.dirs.clear();
+        change
     }
 
     /// The same where it may be any names of these directories.
@@ -136,6 +145,16 @@ impl Changes {
             inodes: if has_to() { vec![fid] } else { Vec::new() },
             entries: Vec::new(),
         });
+    }
+
+    /// The own change that made `fid` gave it `name` in `dir`, which looks as `body` says now.
+    pub fn made(&self, mdc: &Mdc, dir: Fid, body: Option<&MdtBody>, name: &[u8], fid: Fid) {
+        match body.filter(|b| b.fid1 == dir) {
+            Some(b) => self
+                .cache
+                .changed_name(&read_attr(mdc, b), b.version, name, Some(fid)),
+            None => self.cache.doubt(dir),
+        }
     }
 
     /// An own change at `now` left `fid` as `body` says, or in a way it does not say.

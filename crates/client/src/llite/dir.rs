@@ -256,7 +256,7 @@ impl Directories {
             // rewinddir: what changed since is to be seen
             *dh.stream.lock() = Stream::default();
         }
-        let sizes = !self.attributes.removers.removes(cred.pid);
+        let sizes = !self.attributes.removers.does(cred.pid);
         let mut ahead = BTreeMap::new();
         loop {
             let batch = self

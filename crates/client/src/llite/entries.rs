@@ -1,5 +1,5 @@
 //! Calls about names, and about objects by their FID. Each waits first for the removals that it could notice among those that are told as
-//! done and are not yet ([`super::removals`]).
+//! done and are not yet ([`super::late_names`]).
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::types::{Cred, DirEntry, Entry, SetAttr, StatFs};
-use super::{DirHandle, FileHandle, Llite};
+use super::{DirHandle, FileHandle, Llite, OpenedFile};
 use crate::error::{Error, Refusal};
 
 impl Llite {
@@ -19,7 +19,7 @@ impl Llite {
         fid: Fid,
         _fh: Option<&FileHandle>,
     ) -> Result<Entry, Error> {
-        self.removals.file_settled(fid).await;
+        self.late_names.file_settled(fid).await;
         self.attributes.getattr(cred, fid).await
     }
 
@@ -31,14 +31,14 @@ impl Llite {
         set: SetAttr,
         fh: Option<&FileHandle>,
     ) -> Result<Entry, Error> {
-        let _held = self.removals.hold(&[fid]);
-        self.removals.object_settled(fid).await;
+        let _held = self.late_names.hold(&[fid]);
+        self.late_names.object_settled(fid).await;
         self.setattrs.set(cred, fid, set, fh).await
     }
 
     /// Resolves one name; ".." works. ENOENT when there is none.
     pub async fn lookup(&self, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, Error> {
-        self.removals.name_settled(parent, name).await;
+        self.late_names.name_settled(parent, name).await;
         self.names.lookup(cred, parent, name).await
     }
 
@@ -57,7 +57,7 @@ impl Llite {
 
     /// Target of a symbolic link, no NUL.
     pub async fn readlink(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
-        self.removals.file_settled(fid).await;
+        self.late_names.file_settled(fid).await;
         self.names.readlink(cred, fid).await
     }
 
@@ -65,7 +65,7 @@ impl Llite {
     /// reach it: EACCES when a directory on the way may not be searched. (Lustre tells them none, `ll_fid2path` in
     /// lustre/llite/file.c, or with its mount option `user_fid2path` any.)
     pub async fn fid2path(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
-        self.removals.file_settled(fid).await;
+        self.late_names.file_settled(fid).await;
         self.names.fid2path(cred, fid).await
     }
 
@@ -83,7 +83,7 @@ impl Llite {
         mode: u32,
         rdev: u32,
     ) -> Result<Entry, Error> {
-        self.removals.dir_settled(parent).await;
+        self.late_names.dir_settled(parent).await;
         self.namespace.mknod(cred, parent, name, mode, rdev).await
     }
 
@@ -95,7 +95,7 @@ impl Llite {
         name: &[u8],
         mode: u32,
     ) -> Result<Entry, Error> {
-        self.removals.dir_settled(parent).await;
+        self.late_names.dir_settled(parent).await;
         self.namespace.mkdir(cred, parent, name, mode).await
     }
 
@@ -107,7 +107,7 @@ impl Llite {
         name: &[u8],
         target: &[u8],
     ) -> Result<Entry, Error> {
-        self.removals.dir_settled(parent).await;
+        self.late_names.dir_settled(parent).await;
         self.namespace.symlink(cred, parent, name, target).await
     }
 
@@ -119,9 +119,9 @@ impl Llite {
         parent: Fid,
         name: &[u8],
     ) -> Result<Entry, Error> {
-        let _held = self.removals.hold(&[fid]);
-        self.removals.file_settled(fid).await;
-        self.removals.dir_settled(parent).await;
+        let _held = self.late_names.hold(&[fid]);
+        self.late_names.file_settled(fid).await;
+        self.late_names.dir_settled(parent).await;
         self.namespace.link(cred, fid, parent, name).await
     }
 
@@ -130,8 +130,8 @@ impl Llite {
         if self.namespace.remove_late(cred, parent, name).await {
             return Ok(());
         }
-        let _held = self.removals.hold(&[parent]);
-        self.removals.dir_settled(parent).await;
+        let _held = self.late_names.hold(&[parent]);
+        self.late_names.dir_settled(parent).await;
         self.namespace.unlink(cred, parent, name).await
     }
 
@@ -151,7 +151,7 @@ impl Llite {
         new_name: &[u8],
         flags: u32,
     ) -> Result<(), Error> {
-        let _held = self.removals.hold(&[parent, new_parent]);
+        let _held = self.late_names.hold(&[parent, new_parent]);
         self.what_is_named_settled(parent, name).await;
         self.what_is_named_settled(new_parent, new_name).await;
         self.namespace
@@ -161,7 +161,7 @@ impl Llite {
 
     /// access(2): `mask` of R_OK 4, W_OK 2, X_OK 1, F_OK 0. ACLs count.
     pub async fn access(&self, cred: &Cred, fid: Fid, mask: u32) -> Result<(), Error> {
-        self.removals.file_settled(fid).await;
+        self.late_names.file_settled(fid).await;
         self.attributes.access(cred, fid, mask).await
     }
 
@@ -174,13 +174,30 @@ impl Llite {
         mode: u32,
         flags: u32,
     ) -> Result<(Entry, Arc<FileHandle>), Error> {
-        self.removals.dir_settled(parent).await;
+        self.late_names.dir_settled(parent).await;
         self.opens.create(cred, parent, name, mode, flags).await
+    }
+
+    /// The same for a caller that goes on while the MDT hears of the file, where it need not be asked.
+    pub async fn make(
+        &self,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, OpenedFile), Error> {
+        let late = self.creations.create(cred, parent, name, mode, flags);
+        if let Some(made) = late.await {
+            return Ok(made);
+        }
+        let (entry, fh) = self.create(cred, parent, name, mode, flags).await?;
+        Ok((entry, OpenedFile::Asked(fh)))
     }
 
     /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
     pub async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Error> {
-        self.removals.file_settled(fid).await;
+        self.late_names.file_settled(fid).await;
         self.opens.open(cred, fid, flags).await
     }
 
@@ -199,39 +216,39 @@ impl Llite {
         value: Bytes,
         flags: u32,
     ) -> Result<(), Error> {
-        let _held = self.removals.hold(&[fid]);
+        let _held = self.late_names.hold(&[fid]);
         self.xattr_settled(fid, name).await;
         self.xattrs.set(cred, fid, name, value, flags).await
     }
 
     /// Removes one; ENODATA when there is none.
     pub async fn removexattr(&self, cred: &Cred, fid: Fid, name: &[u8]) -> Result<(), Error> {
-        let _held = self.removals.hold(&[fid]);
+        let _held = self.late_names.hold(&[fid]);
         self.xattr_settled(fid, name).await;
         self.xattrs.remove(cred, fid, name).await
     }
 
     /// All names of extended attributes, each ended by a NUL.
     pub async fn listxattr(&self, cred: &Cred, fid: Fid) -> Result<Bytes, Error> {
-        self.removals.file_settled(fid).await;
+        self.late_names.file_settled(fid).await;
         self.xattrs.list(cred, fid).await
     }
 
     /// Sum over the targets: space of the OSTs, inodes of the MDTs.
     pub async fn statfs(&self) -> Result<StatFs, Error> {
-        self.removals.all_settled().await;
+        self.late_names.all_settled().await;
         self.reports.statfs().await
     }
 
     /// The LOV EA as stored on the MDT.
     pub async fn layout(&self, fid: Fid) -> Result<Bytes, Error> {
-        self.removals.file_settled(fid).await;
+        self.late_names.file_settled(fid).await;
         self.reports.layout(fid).await
     }
 
     /// Writes out dirty data of all files, however long the OSTs take.
     pub async fn write_out_all(&self) {
-        self.removals.all_settled().await;
+        self.late_names.all_settled().await;
         self.flusher.write_out_all().await
     }
 
@@ -251,7 +268,7 @@ impl Llite {
         plus: bool,
         fill: &mut (dyn FnMut(DirEntry) -> bool + Send),
     ) -> Result<(), Error> {
-        self.removals.dir_settled(dh.fid()).await;
+        self.late_names.dir_settled(dh.fid()).await;
         match self.dirs.readdir(cred, dh, cookie, plus, fill).await {
             // taken for its end, or for empty, it would be where its names are still
             Err(e) if e.is(Errno::ENOENT) && self.has_any_moved(&[dh.fid()]).await => {
@@ -268,30 +285,30 @@ impl Llite {
 
     /// The directory's entries are on disk when this returns. EIO, once, when some were lost with a server's memory.
     pub async fn fsyncdir(&self, dh: &DirHandle) -> Result<(), Error> {
-        self.removals.dir_settled(dh.fid()).await;
+        self.late_names.dir_settled(dh.fid()).await;
         self.dirs.fsyncdir(dh).await
     }
 
     /// The entries of the directory `fid` are on disk when this returns.
     pub async fn sync_dir(&self, fid: Fid) -> Result<(), Error> {
-        self.removals.dir_settled(fid).await;
+        self.late_names.dir_settled(fid).await;
         self.dirs.sync_dir(fid).await
     }
 
     /// Waits for removals in `parent`, and for those in what `name` stands for, whose name goes or changes.
     async fn what_is_named_settled(&self, parent: Fid, name: &[u8]) {
-        self.removals.dir_settled(parent).await;
+        self.late_names.dir_settled(parent).await;
         match self.cache.name_of(parent, name) {
-            Some(fid) => self.removals.object_settled(fid).await,
-            None => self.removals.all_settled().await,
+            Some(fid) => self.late_names.object_settled(fid).await,
+            None => self.late_names.all_settled().await,
         }
     }
 
     /// Waits for removals of which an extended attribute may tell: those of Lustre's commands are about any name.
     async fn xattr_settled(&self, fid: Fid, name: &[u8]) {
         match name.starts_with(b"lustre.") {
-            true => self.removals.all_settled().await,
-            false => self.removals.object_settled(fid).await,
+            true => self.late_names.all_settled().await,
+            false => self.late_names.object_settled(fid).await,
         }
     }
 }

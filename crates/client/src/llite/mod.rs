@@ -21,6 +21,7 @@ mod cache;
 mod changes;
 mod connections;
 mod covers;
+mod creating;
 mod cred;
 mod dir;
 mod dirstripe;
@@ -38,6 +39,7 @@ mod identities;
 mod inode;
 mod kept;
 mod late;
+mod late_names;
 mod layouts;
 mod lock_owners;
 mod locks;
@@ -58,10 +60,9 @@ mod parts;
 mod places;
 mod pools;
 mod privileges;
+mod programs;
 mod quota;
 mod range;
-mod removals;
-mod removers;
 mod removing;
 mod reopen;
 mod reports;
@@ -77,6 +78,7 @@ mod writeback;
 mod xattr;
 
 pub use budget::Spent;
+pub use creating::{MadeFile, OpenedFile};
 pub use dir::DirHandle;
 pub use dirstripe::MkdirRequest;
 pub use handle::FileHandle;
@@ -92,6 +94,7 @@ use attributes::Attributes;
 use cache::Cache;
 use connections::Connections;
 use covers::Covers;
+use creating::Creations;
 use dir::Directories;
 use drains::Drains;
 use file_io::FileIo;
@@ -100,13 +103,13 @@ use flusher::Flusher;
 use ghosts::Ghosts;
 use identities::Identities;
 use late::LateAttrs;
+use late_names::LateNames;
 use lustre_xattr::LustreXattrs;
 use namei::Namespace;
 use names::Names;
 use opens::Opens;
 use pages::PageCache;
 use params::Tunables;
-use removals::Removals;
 use reports::Reports;
 use servers::Servers;
 use setattr::SetAttrs;
@@ -139,7 +142,8 @@ pub struct Llite {
     dirs: Arc<Directories>,
     names: Arc<Names>,
     namespace: Arc<Namespace>,
-    removals: Arc<Removals>,
+    creations: Arc<Creations>,
+    late_names: Arc<LateNames>,
     reports: Arc<Reports>,
     tunables: Tunables,
 }
@@ -203,6 +207,22 @@ impl Llite {
         self.opens.release(fh).await
     }
 
+    /// [`Llite::flush`] of a file of which the MDT may not have heard: nothing was written to it, and nothing locked.
+    pub async fn flush_opened(&self, file: &OpenedFile, lock_owner: u64) -> Result<(), Error> {
+        match file.handle_now() {
+            Some(fh) => self.flush(&*fh?, lock_owner).await,
+            None => Ok(()),
+        }
+    }
+
+    /// [`Llite::release`] of a file of which the MDT may not have heard.
+    pub async fn release_opened(&self, file: &OpenedFile) -> Result<(), Error> {
+        match file.close() {
+            Some(fh) => self.release(&fh).await,
+            None => Ok(()),
+        }
+    }
+
     /// Reads up to `len_bytes`; short only at the end of the file.
     pub async fn read(
         &self,
@@ -250,6 +270,10 @@ impl Llite {
         data: Payload,
         append: bool,
     ) -> Result<usize, Error> {
+        if fh.late.get().is_some() {
+            // who fills what it makes waits for the MDT anyway
+            self.creations.creators.ended(cred.pid);
+        }
         let done = self.io.write_at(cred, fh, offset, data, append).await;
         self.servers.stats.writing(done)
     }
@@ -338,9 +362,9 @@ impl Llite {
         self.tunables.set_param(name, value).await
     }
 
-    /// Names that were taken away of which an MDT has not heard.
-    pub fn unremoved(&self) -> usize {
-        self.removals.count()
+    /// Names that were taken away, or given to files that were made, of which an MDT has not heard.
+    pub fn untold_names(&self) -> usize {
+        self.late_names.count()
     }
 
     /// Files of which data is dirty.

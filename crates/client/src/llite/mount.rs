@@ -166,7 +166,8 @@ impl Llite {
             setattrs: settings.setattrs,
             dirs: naming.dirs,
             names: naming.names,
-            removals: naming.namespace.removals.clone(),
+            late_names: naming.namespace.late_names.clone(),
+            creations: naming.creations,
             namespace: naming.namespace,
             servers: below.servers,
             ids: below.ids,
@@ -182,9 +183,9 @@ impl Llite {
     }
 
     /// Writes out dirty data, however long that takes, cancels all locks and disconnects. Handles still open are closed
-    /// by the servers. Dropped on the way, it loses what [`Llite::unwritten`] names and the removals that [`Llite::unremoved`] counts.
+    /// by the servers. Dropped on the way, it loses what [`Llite::unwritten`] names and the changes of names that [`Llite::untold_names`] counts.
     pub async fn umount(&self) {
-        self.removals.all_settled().await;
+        self.late_names.all_settled().await;
         self.late.all_sent().await;
         self.flusher.write_out_all().await;
         let _ = tokio::time::timeout(CANCEL_LIMIT, self.drains.settle_all()).await;

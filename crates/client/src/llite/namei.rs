@@ -22,11 +22,11 @@ use super::identities::Identities;
 use super::inode::read_attr;
 use super::kept::KeptOpens;
 use super::late::LateAttrs;
+use super::late_names::LateNames;
 use super::lookahead::Lookahead;
 use super::lost_dirs::LostDirs;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
-use super::removals::Removals;
 use super::servers::Servers;
 use super::shards::elsewhere;
 use super::types::{Cred, Entry};
@@ -72,7 +72,7 @@ pub(super) struct Namespace {
     pub open: Arc<OpenFiles>,
     pub upcalls: Arc<Upcalls>,
     pub lost_dirs: Arc<LostDirs>,
-    pub removals: Arc<Removals>,
+    pub late_names: Arc<LateNames>,
 }
 
 impl Namespace {

@@ -68,7 +68,7 @@ impl Names {
             true => self.attributes.full_to_read(&md).await,
             // who removes has no use for it
             false
-                if self.attributes.removers.removes(cred.pid)
+                if self.attributes.removers.does(cred.pid)
                     && let Some(entry) = self.attributes.without_size(&md) =>
             {
                 Ok(entry.attr)
@@ -125,7 +125,7 @@ impl Names {
         };
         if md.attr.is_file() {
             // what is read has its size from its data, and what is removed needs none
-            let removes = self.attributes.removers.removes(cred.pid);
+            let removes = self.attributes.removers.does(cred.pid);
             let sizes = !removes && !self.foresight.expects_read(dir);
             self.lookahead.found(cred, parent, name, sizes).await;
         }
@@ -390,7 +390,7 @@ impl Names {
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             check_name(name)?;
             if name != b"." && (name != b".." || at != self.servers.root) {
-                self.attributes.removals.name_settled(at, name).await;
+                self.attributes.late_names.name_settled(at, name).await;
                 at = self.resolve(cred, at, name).await?.0.attr.fid;
             }
         }

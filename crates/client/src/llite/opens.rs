@@ -12,7 +12,7 @@ use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 
 use super::attributes::{Attributes, COVERED_TTL};
-use super::cache::{Cache, Known};
+use super::cache::{Cache, Known, Mark};
 use super::changes::Changes;
 use super::covers::{Covers, OpenFiles, OpenInode};
 use super::drains::Drains;
@@ -24,6 +24,7 @@ use super::identities::Identities;
 use super::inode::MdInode;
 use super::kept::KeptOpens;
 use super::late::{LateAttrs, LateFile};
+use super::late_names::Sample;
 use super::mdt_open::MdtOpen;
 use super::name::check_name;
 use super::places::{MOVES_MAX, Missed, Place, Places};
@@ -290,8 +291,11 @@ impl Opens {
         let mode = mode & 0o7777 | libc::S_IFREG;
         let bits = mds_flags(flags | libc::O_CREAT as u32);
         let (me, called) = (self.clone(), Bytes::copy_from_slice(name));
+        let lent = mdc.lent(parent).map(|lock| lock.cookie());
+        let so_far = self.attributes.late_names.mark();
+        let by = mdc.clone();
         let done = finish(async move {
-            let name = called;
+            let (mdc, name) = (by, called);
             let want_lock = me.cache.enabled();
             let mark = me.cache.begin_read(parent);
             let _change = me.changes.begin(&[(parent, &name)]);
@@ -306,7 +310,7 @@ impl Opens {
             if !opened.as_ref().is_ok_and(|o| o.keeps) {
                 me.late.closed(fid);
             }
-            let mut o = match opened {
+            let o = match opened {
                 Err(e) if e.is(Errno::EREMOTE) => {
                     return match mdc.getattr_name(&ids, parent, &name).await {
                         Ok(named) => Ok(Err(Some(named.body.fid1))),
@@ -316,22 +320,14 @@ impl Opens {
                 }
                 opened => opened?,
             };
-            let md = MdInode::read(&mdc, &o.attrs)?;
-            me.attributes.learn(&mdc, mark, &md, o.lock.take());
-            if o.created {
-                me.changes
-                    .named(&mdc, parent, o.dir.as_ref(), now, &name, Some(md.attr.fid));
-                me.cache.learn_uncapped(mark, md.attr.fid, true);
-            }
-            me.ids.hint(md.attr.fid, md.attr.gid);
-            let fh = me.handle((mdc, &ids), &o, &md, flags).await;
-            if o.keeps {
-                me.begin_keeping(&fh, late);
-            }
-            Ok::<_, Error>(Ok((fh, md, o.created)))
+            let (created, more) = (o.created, o.more);
+            let (fh, md) = me
+                .take_in((&mdc, &ids), (parent, &name), o, (mark, flags), late)
+                .await?;
+            Ok::<_, Error>(Ok((fh, md, created, more)))
         })
         .await?;
-        let (fh, md, created) = match done {
+        let (fh, md, created, more) = match done {
             Ok(opened) => opened,
             Err(fid) => return Ok(Created::Elsewhere(fid)),
         };
@@ -349,6 +345,17 @@ impl Opens {
                 } else if self.shows_empty(&fh) {
                     entry.attr_ttl = COVERED_TTL;
                 }
+                // held all the time, so nobody else has changed what the file inherited
+                let held = |lock: u64| mdc.lent(parent).is_some_and(|l| l.cookie() == lock);
+                if let Some(lock) = lent.filter(|lock| more && held(*lock)) {
+                    let sample = Sample {
+                        ids,
+                        mode,
+                        lock,
+                        entry,
+                    };
+                    self.attributes.late_names.told(so_far, parent, sample);
+                }
                 Ok(Created::Here(entry, fh))
             }
             Err(e) => {
@@ -358,8 +365,32 @@ impl Opens {
         }
     }
 
+    /// Takes in what came of an open by `ids` that may have made `name` in `parent`, and was asked for at `mark`; a handle on it.
+    pub(super) async fn take_in(
+        self: &Arc<Self>,
+        (mdc, ids): (&Arc<Mdc>, &Ids),
+        (parent, name): (Fid, &[u8]),
+        mut o: Opened,
+        (mark, flags): (Mark, u32),
+        late: Arc<LateFile>,
+    ) -> Result<(Arc<FileHandle>, MdInode), Error> {
+        let md = MdInode::read(mdc, &o.attrs)?;
+        let fid = md.attr.fid;
+        self.attributes.learn(mdc, mark, &md, o.lock.take());
+        if o.created {
+            self.changes.made(mdc, parent, o.dir.as_ref(), name, fid);
+            self.cache.learn_uncapped(mark, fid, true);
+        }
+        self.ids.hint(fid, md.attr.gid);
+        let fh = self.handle((mdc.clone(), ids), &o, &md, flags).await;
+        if o.keeps {
+            self.begin_keeping(&fh, late);
+        }
+        Ok((fh, md))
+    }
+
     /// The caller may remember the attributes of the file that `fh` has just made, with its size.
-    fn shows_empty(&self, fh: &FileHandle) -> bool {
+    pub(super) fn shows_empty(&self, fh: &FileHandle) -> bool {
         self.changes.are_heard() && self.size_can_be_known(fh) && self.late.show_empty(fh.fid())
     }
 

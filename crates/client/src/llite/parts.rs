@@ -9,6 +9,7 @@ use super::cache::Cache;
 use super::changes::Changes;
 use super::connections::Connections;
 use super::covers::{Covers, OpenFiles};
+use super::creating::Creations;
 use super::dir::Directories;
 use super::dirstripe::DirStripes;
 use super::drains::Drains;
@@ -34,6 +35,7 @@ use super::pages::PageCache;
 use super::params::Tunables;
 use super::places::Places;
 use super::privileges::Privileges;
+use super::programs::Programs;
 use super::reopen::Reopen;
 use super::reports::Reports;
 use super::rows::Rows;
@@ -82,6 +84,7 @@ pub(super) struct Naming {
     dir_stripes: Arc<DirStripes>,
     migrations: Arc<Migrations>,
     pub(super) namespace: Arc<Namespace>,
+    pub(super) creations: Arc<Creations>,
 }
 
 impl Below {
@@ -120,7 +123,7 @@ impl Below {
             reopen: reopen.clone(),
             late: late.clone(),
             removers: Arc::default(),
-            removals: Arc::default(),
+            late_names: Arc::default(),
         });
         let places = Arc::new(Places::new(servers.clone(), attributes.clone()));
         let flusher = Arc::new(Flusher::new(covers.clone(), open.clone(), runtime.clone()));
@@ -301,7 +304,7 @@ impl Below {
             attributes: self.attributes.clone(),
             places: self.places.clone(),
             dirs: dirs.clone(),
-            opens,
+            opens: opens.clone(),
             foresight: self.foresight.clone(),
             lookahead: lookahead.clone(),
             heritages: heritages.clone(),
@@ -329,7 +332,7 @@ impl Below {
             open: self.open.clone(),
             upcalls: self.upcalls.clone(),
             lost_dirs: self.lost_dirs.clone(),
-            removals: self.attributes.removals.clone(),
+            late_names: self.attributes.late_names.clone(),
             late: self.late.clone(),
             servers: self.servers.clone(),
             ids: self.ids.clone(),
@@ -344,12 +347,18 @@ impl Below {
             dir_stripes: dir_stripes.clone(),
             heritages,
         });
+        let creations = Arc::new(Creations {
+            opens,
+            namespace: namespace.clone(),
+            creators: Programs::default(),
+        });
         Naming {
             dirs,
             names,
             dir_stripes,
             migrations,
             namespace,
+            creations,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Removal of names: at once, or told to the MDT later ([`super::removals`] has the rules of that).
+//! Removal of names: at once, or told to the MDT later ([`super::late_names`] has the rules of that).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use super::cache::{Known, Lookup};
 use super::cred::permitted;
 use super::finish::finish;
 use super::inode::MdInode;
+use super::late_names::{Added, Batch, Borrowed, IDLE, Removal, Teller};
 use super::name::check_name;
 use super::namei::Namespace;
 use super::places::Missed;
-use super::removals::{Added, Batch, Borrowed, IDLE, Removal, Teller};
 use super::types::Cred;
 use crate::error::{Error, Refusal, TargetError};
 use crate::mdc::{Changed, Ids, Leaving, Mdc};
 use crate::time::Timespec;
 
-/// Removals one after the other in a directory, from which on the MDT is asked to lend it.
+/// LateNames one after the other in a directory, from which on the MDT is asked to lend it.
 const ENOUGH: u32 = 2;
 /// Inode flags of what may not be removed: `FS_IMMUTABLE_FL`, `FS_APPEND_FL`.
-const STAYS: u32 = 0x10 | 0x20;
+pub(super) const STAYS: u32 = 0x10 | 0x20;
 /// Write and search, of a directory.
-const MAY_CHANGE: u32 = 2 | 1;
+pub(super) const MAY_CHANGE: u32 = 2 | 1;
 /// Times that an MDT is told again which could not take it, and the pause before each.
-const TRIES: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const TRIES: u32 = 5;
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// What the MDT said may pass: it has no space, or is not ready.
-fn may_pass(e: &TargetError) -> bool {
+pub(super) fn may_pass(e: &TargetError) -> bool {
     let last = [
         Errno::ENOENT,
         Errno::ESTALE,
@@ -86,12 +86,12 @@ impl Namespace {
                 Err(e) if self.is_another(&[parent], &e, asked) => asked += 1,
                 Err(e) if self.places.may_have_moved(&[parent], &e) => missed.at(at, e),
                 Err(e) => {
-                    self.attributes.removers.looked(cred.pid);
+                    self.attributes.removers.ended(cred.pid);
                     return Err(e);
                 }
                 Ok(()) => {
-                    self.attributes.removers.removed(cred, parent);
-                    if !self.attributes.removers.removes(cred.pid) {
+                    self.attributes.removers.did(cred, parent);
+                    if !self.attributes.removers.does(cred.pid) {
                         self.lookahead.rows.removed(parent, name);
                     }
                     return Ok(());
@@ -154,7 +154,7 @@ impl Namespace {
         name: &[u8],
     ) -> bool {
         let removers = &self.attributes.removers;
-        if removers.removes_in(cred, parent) < ENOUGH || !self.cache.enabled() {
+        if removers.in_dir(cred, parent) < ENOUGH || !self.cache.enabled() {
             return false;
         }
         let Ok(at) = self.places.of(parent, name).await else {
@@ -163,14 +163,14 @@ impl Namespace {
         let (dir, Ok(mdc)) = (at.dir, self.servers.lmv.of(at.dir).await) else {
             return false;
         };
-        if !mdc.coral() || self.removals.is_barred(dir) {
+        if !mdc.coral() || self.late_names.is_barred(dir) {
             return false;
         }
         let ids = self.ids.of(cred, &[parent]).await;
         // the lock is not kept from others while there is no room
         loop {
             let Some(lock) = mdc.lent(dir) else {
-                if self.removals.ask_for(dir) {
+                if self.late_names.ask_for(dir) {
                     let (me, mdc) = (self.clone(), mdc.clone());
                     tokio::spawn(async move { me.borrow_dir(mdc, &ids, dir).await });
                 }
@@ -184,14 +184,14 @@ impl Namespace {
                 lock,
             };
             match self.go_late(cred, from, name).await {
-                Added::Full => self.removals.room(dir).await,
+                Added::Full => self.late_names.room(dir).await,
                 Added::Refused => return false,
                 Added::Goes { begins } => {
                     if begins {
                         let me = self.clone();
                         tokio::spawn(async move { me.tell_removals(dir).await });
                     }
-                    removers.removed(cred, parent);
+                    removers.did(cred, parent);
                     self.servers.stats.removed_late.inc();
                     return true;
                 }
@@ -232,7 +232,7 @@ impl Namespace {
         if self.may_go(cred, dir, name, &from.mdc).await != Some(fid) {
             return Added::Refused;
         }
-        let (all, name) = (&self.removals, Bytes::copy_from_slice(name));
+        let (all, name) = (&self.late_names, Bytes::copy_from_slice(name));
         let added = all.add(from, fid, || Removal {
             dir,
             parent,
@@ -253,12 +253,12 @@ impl Namespace {
     /// Tells the MDT of what goes from `dir`, until there is no more.
     async fn tell_removals(&self, dir: Fid) {
         let mut teller = Teller {
-            all: self.removals.clone(),
+            all: self.late_names.clone(),
             lost_dirs: self.lost_dirs.clone(),
             dir,
             done: false,
         };
-        while let Some(batch) = self.removals.next(dir) {
+        while let Some(batch) = self.late_names.next(dir) {
             if batch.is_void {
                 for r in &batch.names {
                     self.removal_lost(r, &Error::LocksVoid);
@@ -339,18 +339,18 @@ impl Namespace {
         }
         tracing::error!(dir = %r.parent, name = %r.name.escape_ascii(), fid = %r.fid, %error, "a file that was removed is there still");
         self.changes.forget_attrs(r.fid);
-        self.removals.not_soon(r.dir);
+        self.late_names.not_soon(r.dir);
         self.lost_dirs.note(r.parent);
     }
 
     /// Asks the MDT for the right to `dir`, and gives it back when nothing is taken away any more.
-    async fn borrow_dir(self: Arc<Self>, mdc: Arc<Mdc>, ids: &Ids, dir: Fid) {
+    pub(super) async fn borrow_dir(self: Arc<Self>, mdc: Arc<Mdc>, ids: &Ids, dir: Fid) {
         let mark = self.cache.begin_read(dir);
         let lent = match mdc.lend(ids, dir).await {
             Ok(lent) => lent,
             Err(error) => {
                 tracing::debug!(%dir, %error, "a directory is not lent");
-                return self.removals.not_soon(dir);
+                return self.late_names.not_soon(dir);
             }
         };
         let Some(lock) = lent.lock else {
@@ -376,7 +376,7 @@ impl Namespace {
         if unlearnt.is_some() {
             return mdc.drop_lock(unlearnt);
         }
-        self.removals.lent(dir);
+        self.late_names.lent(dir);
         let (me, mdc) = (Arc::downgrade(&self), Arc::downgrade(&mdc));
         drop(self);
         loop {
@@ -384,7 +384,7 @@ impl Namespace {
             let (Some(me), Some(mdc)) = (me.upgrade(), mdc.upgrade()) else {
                 return;
             };
-            if me.removals.is_unused(dir) {
+            if me.late_names.is_unused(dir) {
                 return mdc.drop_lock(mdc.lent(dir));
             }
         }

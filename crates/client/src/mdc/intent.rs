@@ -11,7 +11,7 @@ use coral_ldlm::{LockRef, PendingLock};
 use coral_ptlrpc::{Reply, Request};
 use coral_wire::Errno;
 use coral_wire::Wire;
-use coral_wire::coral::{KEEPS_ATTRS, KEPT_ATTRS, UNTOLD_OPEN};
+use coral_wire::coral::{KEEPS_ATTRS, KEPT_ATTRS, LENT, MAY_MAKE, UNTOLD_OPEN};
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, Ibits, LdlmFlags, LdlmIntent, LdlmMode, LdlmReply, LdlmRequest, LdlmType,
@@ -51,6 +51,8 @@ pub struct Opened {
     pub created: bool,
     /// What is set of the file's attributes may be kept back while it is open so and the lock is held.
     pub keeps: bool,
+    /// More files like it may be made in its directory and be told of later.
+    pub more: bool,
     /// A lock that came with it.
     pub lock: Option<LockRef>,
     /// How the directory looks now, if the file was created (Coral servers).
@@ -215,6 +217,31 @@ impl Mdc {
         self.open_as(ids, name, rec, flags, want_lock).await
     }
 
+    /// Tells a Coral MDT of the file `fid` that was made as `name` in `parent`, which is lent, and opens it.
+    #[expect(clippy::too_many_arguments, reason = "an open has that many parts")]
+    pub async fn make_lent(
+        &self,
+        ids: &Ids,
+        parent: Fid,
+        name: &[u8],
+        fid: Fid,
+        flags: u64,
+        mode: u32,
+        now: Timespec,
+        layout_version: u32,
+    ) -> Result<Opened, TargetError> {
+        let rec = RecCreate {
+            fid1: parent,
+            fid2: fid,
+            time: self.time(now),
+            mode,
+            layout_ver: layout_version,
+            bias: KEPT_ATTRS | LENT,
+            ..Default::default()
+        };
+        self.open_as(ids, name, rec, flags, true).await
+    }
+
     /// Tells a Coral MDT of an open of `fid` under a lock of this client's, before that lock goes.
     pub async fn open_untold(
         &self,
@@ -279,8 +306,8 @@ impl Mdc {
                 dlm.flags |= LdlmFlags::INTENT_ONLY;
             }
             let mut rq = open_rq(intent, &dlm, &rec, name, &Bytes::new());
-            // others may be waiting for the lock under which it was read
-            rq.urgent = rec.bias & UNTOLD_OPEN != 0;
+            // others may be waiting for the lock under which it was read, or for the directory, and hold every place meanwhile
+            rq.urgent = rec.bias & (UNTOLD_OPEN | LENT) != 0;
             let rq = rq
                 .replayable_open()
                 .about(about)
@@ -324,6 +351,7 @@ impl Mdc {
             generation,
             created: out.disposition & disp::OPEN_CREATE != 0,
             keeps,
+            more: keeps && out.has(MAY_MAKE),
             lock: out.lock,
             dir,
         })

@@ -5,6 +5,7 @@ mod common;
 
 mod ahead;
 mod along;
+mod created;
 mod dom;
 mod dropped;
 mod failover;

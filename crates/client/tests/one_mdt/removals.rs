@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::ahead::{forget, overtaking};
 use crate::common::*;
+use crate::created::{close, counted, created_late, make};
 use coral_client::{DirHandle, SetAttr};
 use coral_lnet::Passing;
-use coral_metrics::{Point, Snapshot};
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{LdlmMode, LdlmReply};
@@ -523,6 +523,7 @@ struct Model {
     /// By directory and name, the content.
     files: BTreeMap<(u64, u64), Vec<u8>>,
     late: u64,
+    made_late: u64,
 }
 
 fn path((dir, name): (u64, u64)) -> String {
@@ -537,6 +538,7 @@ impl Model {
             rng: Rng(0x9e37_79b9 + seed),
             files: BTreeMap::new(),
             late: 0,
+            made_late: 0,
         };
         for d in 0..2 {
             m.users[0].mkdir(&format!("d{d}")).await.unwrap();
@@ -563,8 +565,14 @@ impl Model {
             }
         }
         m.verify().await;
-        println!("seed {seed}: {} names were removed late", m.late);
-        assert!(m.late > 0, "seed {seed} has tried nothing");
+        println!(
+            "seed {seed}: {} names were removed late, {} made",
+            m.late, m.made_late
+        );
+        assert!(
+            m.late > 0 && m.made_late > 0,
+            "seed {seed} has tried nothing"
+        );
         assert_eq!(c.mdt().target.stats().evictions.value(), 0);
         c.stop().await;
     }
@@ -575,8 +583,29 @@ impl Model {
 
     async fn make_many(&mut self, who: usize) {
         let dir = self.rng.below(2);
+        let empty = self.rng.below(2) == 0;
+        if empty && self.rng.below(2) == 0 {
+            forget(&self.users[(who + 1) % 3]).await;
+            forget(&self.users[(who + 2) % 3]).await;
+            tokio::time::sleep(Duration::from_secs(61)).await;
+        }
         for name in 0..NAMES {
-            if self.rng.below(4) > 0 {
+            let is_new = !self.files.contains_key(&(dir, name));
+            if empty && is_new {
+                let u = &self.users[who];
+                let late = created_late(u);
+                let (_, file) = make(u, &path((dir, name)), 0o644).await.unwrap();
+                close(u, &file).await.unwrap();
+                self.made_late += created_late(u) - late;
+                self.files.insert((dir, name), Vec::new());
+                match self.rng.below(20) {
+                    0 => self.look((who + 1) % 3).await,
+                    1 => self.look(who).await,
+                    2 => self.change_one((who + 1) % 3).await,
+                    3 => tokio::time::sleep(Duration::from_millis(self.rng.below(30))).await,
+                    _ => {}
+                }
+            } else if !empty && self.rng.below(4) > 0 {
                 let data = self.rng.0.to_le_bytes().to_vec();
                 let done = self.users[who].put(&path((dir, name)), &data).await;
                 done.unwrap();
@@ -692,12 +721,5 @@ impl Model {
 }
 
 fn removed_late(u: &User) -> u64 {
-    let mut s = Snapshot::default();
-    s.add(u.fs.node().metrics(), &[]);
-    let all = s.of("coral_llite_names_removed_late_total");
-    let points = all.into_iter().flatten().map(|(_, point)| match point {
-        Point::Count(n) => *n,
-        Point::Recorded(r) => r.count(),
-    });
-    points.sum()
+    counted(u, "coral_llite_names_removed_late_total")
 }

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 /// One mount's memory: size and mode of files.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     attrs: Mutex<HashMap<Fid, (u64, u32)>>,
     /// Told of since a request began.
     told: Mutex<HashSet<Fid>>,
@@ -35,6 +35,38 @@ impl Invalidate for Memory {
     }
     fn store_pages(&self, _: Fid, _: u64, _: &Payload) -> bool {
         false
+    }
+}
+
+impl Memory {
+    /// A request begins.
+    pub(crate) fn begins(&self) {
+        self.told.lock().clear();
+    }
+
+    /// An answer with attributes is taken in.
+    pub(crate) fn take(&self, e: &Entry) {
+        let mut attrs = self.attrs.lock();
+        let told = self.told.lock().contains(&e.attr.fid);
+        if e.attr_ttl > Duration::ZERO && !told {
+            attrs.insert(e.attr.fid, (e.attr.size, e.attr.mode & 0o7777));
+        } else {
+            attrs.remove(&e.attr.fid);
+        }
+    }
+
+    /// It changes the file itself.
+    pub(crate) fn forget(&self, fid: Fid) {
+        self.attrs.lock().remove(&fid);
+    }
+
+    /// What it remembers.
+    pub(crate) fn of(&self, fid: Fid) -> Option<(u64, u32)> {
+        self.attrs.lock().get(&fid).copied()
+    }
+
+    pub(crate) fn remembers(&self, fid: Fid) -> bool {
+        self.of(fid).is_some()
     }
 }
 
@@ -58,31 +90,20 @@ impl Mounted {
         }
     }
 
-    /// An answer with attributes is taken in.
-    fn take(&self, e: &Entry) {
-        let mut attrs = self.memory.attrs.lock();
-        let told = self.memory.told.lock().contains(&e.attr.fid);
-        if e.attr_ttl > Duration::ZERO && !told {
-            attrs.insert(e.attr.fid, (e.attr.size, e.attr.mode & 0o7777));
-        } else {
-            attrs.remove(&e.attr.fid);
-        }
-    }
-
     /// It is remembered from here on.
     async fn create(&self, name: &str, flags: i32) -> (Fid, Arc<FileHandle>) {
-        self.memory.told.lock().clear();
+        self.memory.begins();
         let (u, name) = (&self.u, name.as_bytes());
         let root = u.fs.root();
         let made = u.fs.create(&u.cred, root, name, 0o644, flags as u32).await;
         let (e, fh) = made.unwrap();
-        self.take(&e);
+        self.memory.take(&e);
         (e.attr.fid, fh)
     }
 
     async fn write(&self, fh: &FileHandle, at: u64, data: &[u8]) {
         self.u.write(fh, at, data).await.unwrap();
-        self.memory.attrs.lock().remove(&fh.fid());
+        self.memory.forget(fh.fid());
     }
 
     async fn set(&self, fid: Fid, set: SetAttr) {
@@ -91,23 +112,23 @@ impl Mounted {
             .setattr(&self.u.cred, fid, set, None)
             .await
             .unwrap();
-        self.memory.attrs.lock().remove(&fid);
+        self.memory.forget(fid);
     }
 
     /// Size and mode, as a program is told.
     async fn look(&self, fid: Fid) -> (u64, u32) {
-        let remembered = self.memory.attrs.lock().get(&fid).copied();
+        let remembered = self.memory.of(fid);
         if let Some(attrs) = remembered {
             return attrs;
         }
-        self.memory.told.lock().clear();
+        self.memory.begins();
         let e = self.u.fs.getattr(&self.u.cred, fid, None).await.unwrap();
-        self.take(&e);
+        self.memory.take(&e);
         (e.attr.size, e.attr.mode & 0o7777)
     }
 
     fn remembers(&self, fid: Fid) -> bool {
-        self.memory.attrs.lock().contains_key(&fid)
+        self.memory.remembers(fid)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Directories that are lent: one client takes names from them and tells of it later ([`LEND`], [`LENT`]).
+//! Directories that are lent: one client takes names from them, or makes files in them, and tells of it later ([`LEND`], [`LENT`]).
 //!
 //! The right is an EX lock of that client's on the directory, on all that covers its attributes; there is no other record of it. It ends
 //! with the lock, it is replayed with the lock, and an eviction takes it.
@@ -16,6 +16,7 @@
 //! - A replay compares the version of the directory alone: it is right also where a name that another client gave an object is missing.
 
 use coral_ldlm::LocalLock;
+use coral_osd::StatFs;
 use coral_wire::coral::{LENT, LENT_BITS, LENT_MAX};
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest, LdlmType, Policy};
 use coral_wire::mds::{MdtBody, MdtRecReint, RecUnlink, disp};
@@ -33,6 +34,8 @@ use super::record::Inode;
 use super::reint::NAME_BITS;
 use super::store::{MdtResult, Txn};
 
+/// Room on the MDT with which clients may make files before they tell of them, bytes: for some 100,000 files.
+const AMPLE_BYTES: u64 = 256 << 20;
 /// A directory with more entries is not lent where other clients have locks at all: each entry is looked at with the MDT at a standstill.
 const ENTRIES_MAX: usize = 4096;
 
@@ -166,8 +169,23 @@ impl Ctx {
     }
 
     /// It is told under the right that a directory is lent to the client.
-    pub(super) fn is_late(&self, r: &RecUnlink) -> bool {
-        self.coral && r.bias & LENT != 0
+    pub(super) fn is_late(&self, bias: u32) -> bool {
+        self.coral && bias & LENT != 0
+    }
+
+    /// The directory is lent to the client.
+    pub(super) fn has_lent(&self, dir: &Fid) -> bool {
+        let (res, held) = (dir.res_id(), Policy::ibits(LENT_BITS));
+        let (ty, mode) = (LdlmType::IBITS, LdlmMode::EX);
+        self.ops.ldlm.holds(self.exp(), &res, ty, mode, &held)
+    }
+
+    /// The client has the directory, and what it makes there next is not refused for want of room.
+    pub(super) fn may_make_more(&self, dir: &Fid) -> bool {
+        let space = || self.rq.target.kv().statfs();
+        let ample =
+            |s: StatFs| s.blocks_avail.saturating_mul(u64::from(s.block_size)) >= AMPLE_BYTES;
+        self.has_lent(dir) && space().is_ok_and(ample)
     }
 
     /// Takes names away from a directory that the client has: all, or none.
@@ -190,10 +208,7 @@ impl Ctx {
         });
         let mut guard = self.core();
         let core = &mut *guard;
-        let held = Policy::ibits(LENT_BITS);
-        let (ldlm, res) = (&self.ops.ldlm, r.fid1.res_id());
-        let has_it = || ldlm.holds(self.exp(), &res, LdlmType::IBITS, LdlmMode::EX, &held);
-        if !self.rq.is_replay() && !has_it() {
+        if !self.rq.is_replay() && !self.has_lent(&r.fid1) {
             return Err(Errno::ESTALE.into());
         }
         let mut t = Txn::after(&core.store, early);

@@ -9,7 +9,7 @@ mod lease;
 mod untold;
 
 use bytes::Bytes;
-use coral_wire::coral::KEEPS_ATTRS;
+use coral_wire::coral::{KEEPS_ATTRS, MAY_MAKE};
 use coral_wire::ldlm::{Ibits, LdlmMode, LdlmRequest};
 use coral_wire::mds::{MdtRecReint, RecCreate, bias, disp, open as flag};
 use coral_wire::{ConnectFlags, Errno, Fid};
@@ -38,6 +38,8 @@ struct Open<'a> {
     name: &'a [u8],
     ea: &'a Bytes,
     replay: bool,
+    /// The client has the directory to itself, and has told of the file already ([`super::lending`]).
+    late: bool,
     /// See [`At::layout`].
     layout: u32,
 }
@@ -108,6 +110,7 @@ impl Ctx {
             name: self.name(6),
             ea: self.buf(7),
             replay: self.rq.is_replay(),
+            late: rec.flags() & flag::CREAT != 0 && self.is_late(rec.bias),
             layout: self.layout(rec.layout_ver),
         };
         let new = o.has(flag::LEASE) && o.has(flag::CREAT);
@@ -177,6 +180,9 @@ impl Ctx {
             tracing::warn!(client = %self.rq.exp.uuid, nid = %self.rq.rq.from, limits = ?core.opens.limits, "an open is refused: too many open files");
             return Ok(self.open_failed(0, e));
         }
+        if o.late && !o.replay && !self.has_lent(&o.rec.fid1) {
+            return Err(Errno::ESTALE.into());
+        }
         let dir = Some(&o.rec.fid1).filter(|_| !o.by_fid() && !o.replay);
         if let Some(lent) = self.lent_to_other(core, dir, None)? {
             return Ok(OpenStep::OpenNeed(OpenNeed::Blocked(lent)));
@@ -191,6 +197,8 @@ impl Ctx {
                 disp::LOOKUP_NEG,
                 if o.by_fid() { Errno::ENOENT } else { Errno(0) },
             )),
+            None if o.late => self.create_open(req, o, core, t),
+            Some(_) if o.late && !o.replay => Ok(self.open_failed(disp::LOOKUP_POS, Errno::ESTALE)),
             None => {
                 // a lock that nobody has to give up first is taken here; it is let go of after the core's
                 if held.is_none()
@@ -330,12 +338,20 @@ impl Ctx {
             time: self.time(o.rec.time),
             ..NewObject::default()
         };
+        let parent = t.get(&o.rec.fid1)?;
+        let times = (t.ino(parent).mtime, t.ino(parent).ctime);
         let h = match namespace::create(&mut t, &o.cred, o.at(), &new) {
             Ok(h) => h,
             Err(e) => return Ok(self.open_failed(created, self.told(&e))),
         };
+        if o.late {
+            // such requests may overtake each other, and what was told of the directory's times stays so
+            let dir = t.change(parent);
+            (dir.mtime, dir.ctime) = (dir.mtime.max(times.0), dir.ctime.max(times.1));
+        }
         let lock = self.give_lock(req, &fid, OPEN_BITS, OPEN_TRIES);
         let keeps = self.may_keep(&o.rec, lock.is_some()) && core.opens.has_ample_room();
+        let more = keeps && self.may_make_more(&o.rec.fid1);
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
             p.body.valid |= coral_wire::mds::md::FLEASIZE;
@@ -348,11 +364,11 @@ impl Ctx {
                 | created
                 | disp::OPEN_OPEN
                 | striped
-                | if keeps { KEEPS_ATTRS } else { 0 },
+                | if keeps { KEEPS_ATTRS } else { 0 }
+                | if more { MAY_MAKE } else { 0 },
             error: None,
             lock,
         };
-        let parent = t.get(&o.rec.fid1)?;
         let mut a = self.open_answer(&out, p.clone(), Some((o.rec.fid1, t.ino(parent))));
         pre.tell(&mut a);
         if let Err(e) = self.commit(t, &mut a) {

@@ -56,7 +56,7 @@ impl Ctx {
         if self.rq.replay_committed() {
             match &rec {
                 Rec::Setattr(r) => Box::pin(self.data_times_again(r)).await?,
-                Rec::Unlink(r) if self.is_late(r) => self.lent_again()?,
+                Rec::Unlink(r) if self.is_late(r.bias) => self.lent_again()?,
                 // its open was replayed before it
                 Rec::Unlink(r) => {
                     let core = &mut *self.core();
@@ -72,7 +72,7 @@ impl Ctx {
             Rec::Create(r) => self.create(&head, &r).await,
             Rec::Link(r) => self.link(&head, &r).await,
             Rec::Unlink(r) if r.bias & coral::LENT != 0 && !self.coral => Err(Errno::EPROTO.into()),
-            Rec::Unlink(r) if self.is_late(&r) => self.unlink_lent(&head, &r).await,
+            Rec::Unlink(r) if self.is_late(r.bias) => self.unlink_lent(&head, &r).await,
             Rec::Unlink(r) => self.unlink(&head, &r).await,
             Rec::Rename(r) => self.rename(&head, &r).await,
             Rec::Setxattr(r) => self.setxattr(&head, &r).await,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use coral_wire::coral::LEND;
 use coral_wire::ldlm::{LdlmIntent, it};
-use coral_wire::mds::{MdtBody, MdtRecReint, RecUnlink, ReintOp};
+use coral_wire::mds::{MdtBody, MdtRecReint, RecCreate, RecUnlink, ReintOp};
 use coral_wire::{Errno, opc};
 
 use super::cred::{Ucred, cap};
@@ -114,10 +114,15 @@ impl Ctx {
 
     /// It tells of what was acknowledged, by a client whose users are here who they are there.
     fn is_told_late(&self) -> bool {
-        let rec = self.rq.rq.msg.get::<RecUnlink>(1);
-        let is_unlink = self.rq.rq.body.opc == opc::MDS_REINT
-            && rec.is_ok_and(|r| r.opcode == ReintOp::UNLINK && self.is_late(&r));
-        is_unlink && self.believes_client()
+        let msg = &self.rq.rq.msg;
+        let bias = match self.rq.rq.body.opc {
+            opc::MDS_REINT => (msg.get::<RecUnlink>(1).ok())
+                .filter(|r| r.opcode == ReintOp::UNLINK)
+                .map(|r| r.bias),
+            opc::LDLM_ENQUEUE if self.opens() => msg.get::<RecCreate>(3).ok().map(|r| r.bias),
+            _ => None,
+        };
+        bias.is_some_and(|b| self.is_late(b)) && self.believes_client()
     }
 
     /// The identity that counts here.

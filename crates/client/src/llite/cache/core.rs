@@ -132,7 +132,7 @@ impl Core {
             return Lookup::Unknown;
         };
         dir.used = true;
-        let (complete, changing) = (dir.complete(), dir.is_changing());
+        let (complete, changing) = (dir.complete(), dir.may_be_changing(name));
         match dir.names.get(name).and_then(|n| n.fid) {
             Some(fid)
                 if complete || c.nodes.get(&fid).is_some_and(|n| n.is_named(parent, name)) =>

@@ -1,4 +1,4 @@
-//! Removals that are told as done before their MDT hears of them: who removes a tree waits for none of them, and many go in one request.
+//! LateNames that are told as done before their MDT hears of them: who removes a tree waits for none of them, and many go in one request.
 //!
 //! # Invariants
 //! - A name is taken away so only under the lock that the MDT gives for it ([`LEND`](coral_wire::coral::LEND)), which is held as long as one
@@ -7,9 +7,9 @@
 //! - Only what the MDT will grant by all that the lock covers: the name stands for a regular file with no other name, which nobody has open
 //!   here, but for one that is kept beyond its close, and who asks may change the directory.
 //! - Calls of this client that could tell the difference wait first for those that were under way when they came: those about the name or
-//!   the file, listings of the directory, its own changes, syncs and statfs ([`Removals::name_settled`] and its like, before the call is
-//!   handed on). As long as the directory or the file is being changed, nothing more goes so ([`Removals::hold`]). The directory's times are
-//!   told as they will be ([`Removals::beside`]).
+//!   the file, listings of the directory, its own changes, syncs and statfs ([`LateNames::name_settled`] and its like, before the call is
+//!   handed on). As long as the directory or the file is being changed, nothing more goes so ([`LateNames::hold`]). The directory's times are
+//!   told as they will be ([`LateNames::beside`]).
 //! - Names of one directory go in the order in which they were taken away, one request at a time, and at most [`MOST`] are under way.
 //! - One that cannot be done, as after an eviction, is told as lost changes of a directory are (`lost_dirs.rs`), in the log too, and nothing is
 //!   taken away so in that directory for a while.
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use super::changes::ChangingEntries;
 use super::lost_dirs::LostDirs;
-use super::types::Attr;
+use super::types::{Attr, Entry};
 use crate::mdc::{Ids, Mdc};
 use crate::time::Timespec;
 
@@ -49,7 +49,7 @@ const REMEMBERED: usize = 256;
 
 /// Those of a mount.
 #[derive(Default)]
-pub(super) struct Removals {
+pub(super) struct LateNames {
     /// Names under way.
     count: AtomicUsize,
     state: Mutex<State>,
@@ -65,7 +65,13 @@ struct State {
     dirs: BTreeMap<Fid, Queue>,
     /// Directories and files that this client is changing otherwise.
     held: Vec<Fid>,
-    /// When a name was last taken from a directory that is lent.
+    /// Files that are being made, by directory object.
+    making: BTreeMap<Fid, Makes>,
+    /// What the caller was told of the file that was made last by asking first, by directory object.
+    samples: BTreeMap<Fid, Sample>,
+    /// Changes of the caller's, of what it makes nothing late in meanwhile, that have begun.
+    holds: u64,
+    /// When a name was last taken from a directory that is lent, or a file made in it.
     used: BTreeMap<Fid, Instant>,
     /// Directories that are not asked for; the one asked for longest ago comes first.
     asked: VecDeque<Asked>,
@@ -106,8 +112,57 @@ struct Queue {
 /// A name under way, and what it stands for.
 struct Going {
     number: u64,
+    /// The directory as the caller knows it.
+    parent: Fid,
     name: Bytes,
     fid: Fid,
+}
+
+/// Files that are being made in one directory object.
+struct Makes {
+    /// Time of the last.
+    last: Timespec,
+    names: Vec<Going>,
+}
+
+/// What the caller was told of a file that was made in a directory which is lent. Nobody else changes the directory, so a file that is
+/// made there in the same way gets the same.
+#[derive(Clone)]
+pub(super) struct Sample {
+    /// In whose name.
+    pub ids: Ids,
+    /// Type and permissions that were asked for.
+    pub mode: u32,
+    /// Cookie of the lock that was held all the time.
+    pub lock: u64,
+    /// What was told.
+    pub entry: Entry,
+}
+
+/// A file that is being made; it is there, or is not to be, when this is dropped.
+pub(super) struct Making {
+    pub from: Borrowed,
+    pub name: Bytes,
+    pub fid: Fid,
+    pub now: Timespec,
+    change: Option<ChangingEntries>,
+    all: Arc<LateNames>,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        drop(self.change.take());
+        let mut state = self.all.state.lock();
+        if let Some(makes) = state.making.get_mut(&self.from.dir) {
+            makes.names.retain(|n| n.fid != self.fid);
+            if makes.names.is_empty() {
+                state.making.remove(&self.from.dir);
+            }
+        }
+        drop(state);
+        self.all.count.fetch_sub(1, Ordering::AcqRel);
+        self.all.fewer.notify_waiters();
+    }
 }
 
 /// One removal; over when dropped, whatever came of it.
@@ -120,7 +175,7 @@ pub(super) struct Removal {
     pub objects: Vec<(u32, ResId)>,
     pub now: Timespec,
     pub change: Option<ChangingEntries>,
-    pub all: Arc<Removals>,
+    pub all: Arc<LateNames>,
 }
 
 impl Drop for Removal {
@@ -154,7 +209,7 @@ pub(super) struct Batch {
 }
 
 /// This client changes these otherwise: until it is dropped nothing is taken away late that this could meet.
-pub(super) struct Held(Arc<Removals>, smallvec::SmallVec<[Fid; 2]>);
+pub(super) struct Held(Arc<LateNames>, smallvec::SmallVec<[Fid; 2]>);
 
 impl Drop for Held {
     fn drop(&mut self) {
@@ -167,7 +222,7 @@ impl Drop for Held {
     }
 }
 
-impl Removals {
+impl LateNames {
     fn is_idle(&self) -> bool {
         self.count() == 0
     }
@@ -179,21 +234,23 @@ impl Removals {
 
     /// Nothing is taken away late that has to do with these, until what is returned is dropped.
     pub fn hold(self: &Arc<Self>, fids: &[Fid]) -> Held {
-        self.state.lock().held.extend_from_slice(fids);
+        let mut state = self.state.lock();
+        state.held.extend_from_slice(fids);
+        state.holds += 1;
+        // what is made there may come to be something else
+        state.samples.retain(|dir, _| !fids.contains(dir));
+        drop(state);
         Held(self.clone(), fids.into())
     }
 
     /// Waits for those under way now that `concerns` says.
-    async fn settled(&self, concerns: impl Fn(&Queue, &Going) -> bool) {
+    async fn settled(&self, concerns: impl Fn(&Going) -> bool) {
         if self.is_idle() {
             return;
         }
         let now = self.state.lock().last;
-        let concerns = |q: &Queue| {
-            let mut names = q.names.iter().filter(|n| n.number <= now);
-            names.any(|n| concerns(q, n))
-        };
-        self.until(|s| !s.dirs.values().any(concerns)).await;
+        let concerns = |n: &Going| n.number <= now && concerns(n);
+        self.until(|s| !s.names().any(concerns)).await;
     }
 
     async fn until(&self, done: impl Fn(&State) -> bool) {
@@ -209,35 +266,112 @@ impl Removals {
 
     /// Waits for all.
     pub async fn all_settled(&self) {
-        self.settled(|_, _| true).await;
+        self.settled(|_| true).await;
     }
 
     /// For those in this directory.
     pub async fn dir_settled(&self, dir: Fid) {
-        self.settled(|q, _| q.from.parent == dir).await;
+        self.settled(|n| n.parent == dir).await;
     }
 
     /// For those in this directory, or for this file: whichever it is.
     pub async fn object_settled(&self, fid: Fid) {
-        self.settled(|q, n| q.from.parent == fid || n.fid == fid)
-            .await;
+        self.settled(|n| n.parent == fid || n.fid == fid).await;
     }
 
     /// For that of this name in this directory.
     pub async fn name_settled(&self, dir: Fid, name: &[u8]) {
-        self.settled(|q, n| q.from.parent == dir && n.name == name)
-            .await;
+        self.settled(|n| n.parent == dir && n.name == name).await;
     }
 
     /// For that of this file.
     pub async fn file_settled(&self, fid: Fid) {
-        self.settled(|_, n| n.fid == fid).await;
+        self.settled(|n| n.fid == fid).await;
     }
 
     /// There is room for one more of this directory.
     pub async fn room(&self, dir: Fid) {
-        let full = |q: &Queue| q.names.len() >= MOST;
-        self.until(|s| !s.dirs.get(&dir).is_some_and(full)).await;
+        let full = |s: &State| {
+            let (going, made) = (s.dirs.get(&dir), s.making.get(&dir));
+            let most = going
+                .map_or(0, |q| q.names.len())
+                .max(made.map_or(0, |m| m.names.len()));
+            most >= MOST
+        };
+        self.until(|s| !full(s)).await;
+    }
+
+    /// Of what was told so far; see [`LateNames::told`].
+    pub fn mark(&self) -> u64 {
+        self.state.lock().holds
+    }
+
+    /// A file was made in the directory object `dir`, which is lent, by a request that began at `mark`; more may be made there late.
+    pub fn told(&self, mark: u64, dir: Fid, sample: Sample) {
+        let mut state = self.state.lock();
+        if state.holds == mark {
+            if state.samples.len() >= REMEMBERED {
+                state.samples.clear();
+            }
+            state.samples.insert(dir, sample);
+        }
+    }
+
+    /// The next file in `dir` is to be asked for first.
+    pub fn no_more(&self, dir: Fid) {
+        self.state.lock().samples.remove(&dir);
+    }
+
+    /// What the caller is to be told of a file that `ids` make in `dir` with this mode. `None`: the MDT is to be asked.
+    pub fn sample(&self, dir: Fid, ids: &Ids, mode: u32, lock: &LockRef) -> Option<Entry> {
+        let state = self.state.lock();
+        let sample = state.samples.get(&dir)?;
+        let same = sample.ids == *ids && sample.mode == mode && sample.lock == lock.cookie();
+        same.then_some(sample.entry)
+    }
+
+    /// Takes in that `fid` is being made; `begin`: an own change of its name begins.
+    pub fn make(
+        self: &Arc<Self>,
+        from: Borrowed,
+        (name, fid): (Bytes, Fid),
+        now: Timespec,
+        begin: impl FnOnce(&Bytes) -> ChangingEntries,
+    ) -> Result<Making, Added> {
+        let mut state = self.state.lock();
+        let is_held = |f: &Fid| *f == from.dir || *f == from.parent;
+        if from.lock.is_dead() || state.held.iter().any(is_held) {
+            return Err(Added::Refused);
+        }
+        let number = state.last + 1;
+        let makes = state.making.entry(from.dir).or_insert_with(|| Makes {
+            last: now,
+            names: Vec::new(),
+        });
+        if makes.names.len() >= MOST {
+            return Err(Added::Full);
+        }
+        if makes.names.iter().any(|n| n.name == name) {
+            return Err(Added::Refused);
+        }
+        makes.last = makes.last.max(now);
+        makes.names.push(Going {
+            number,
+            parent: from.parent,
+            name: name.clone(),
+            fid,
+        });
+        state.last = number;
+        state.used.insert(from.dir, Instant::now());
+        self.count.fetch_add(1, Ordering::AcqRel);
+        Ok(Making {
+            change: Some(begin(&name)),
+            from,
+            name,
+            fid,
+            now,
+            all: self.clone(),
+        })
     }
 
     /// Takes that of the file `fid` in.
@@ -264,6 +398,7 @@ impl Removals {
         state.last += 1;
         let number = state.last;
         state.used.insert(from.dir, Instant::now());
+        let parent = from.parent;
         let queue = state.dirs.entry(from.dir).or_insert_with(|| Queue {
             from,
             last: removal.now,
@@ -273,6 +408,7 @@ impl Removals {
         queue.last = queue.last.max(removal.now);
         queue.names.push(Going {
             number,
+            parent,
             name: removal.name.clone(),
             fid,
         });
@@ -284,9 +420,15 @@ impl Removals {
     pub fn beside(&self, mut attr: Attr) -> Attr {
         if !self.is_idle() {
             let state = self.state.lock();
-            let of_it = |(dir, q): &(&Fid, &Queue)| **dir == attr.fid || q.from.parent == attr.fid;
-            let last = state.dirs.iter().filter(of_it).map(|(_, q)| q.last).max();
-            if let Some(last) = last {
+            let is_it = |dir: &Fid, names: &[Going]| {
+                *dir == attr.fid || names.first().is_some_and(|n| n.parent == attr.fid)
+            };
+            let going = state.dirs.iter().map(|(dir, q)| (dir, &q.names, q.last));
+            let made = state.making.iter().map(|(dir, m)| (dir, &m.names, m.last));
+            let of_it = going
+                .chain(made)
+                .filter(|(dir, names, _)| is_it(dir, names));
+            if let Some(last) = of_it.map(|(.., last)| last).max() {
                 (attr.mtime, attr.ctime) = (attr.mtime.max(last), attr.ctime.max(last));
             }
         }
@@ -358,17 +500,19 @@ impl Removals {
     pub fn is_unused(&self, dir: Fid) -> bool {
         let mut state = self.state.lock();
         let recent = |at: &Instant| at.elapsed() < IDLE;
-        if state.dirs.contains_key(&dir) || state.used.get(&dir).is_some_and(recent) {
+        let busy = state.dirs.contains_key(&dir) || state.making.contains_key(&dir);
+        if busy || state.used.get(&dir).is_some_and(recent) {
             return false;
         }
         state.used.remove(&dir);
+        state.samples.remove(&dir);
         true
     }
 }
 
 /// Who tells of what goes from a directory. If that ends too early, by a panic, nobody waits for ever.
 pub(super) struct Teller {
-    pub all: Arc<Removals>,
+    pub all: Arc<LateNames>,
     pub lost_dirs: Arc<LostDirs>,
     pub dir: Fid,
     pub done: bool,
@@ -391,6 +535,12 @@ impl Drop for Teller {
 }
 
 impl State {
+    /// All that are under way.
+    fn names(&self) -> impl Iterator<Item = &Going> {
+        let going = self.dirs.values().flat_map(|q| &q.names);
+        going.chain(self.making.values().flat_map(|m| &m.names))
+    }
+
     fn remember(
         all: &mut VecDeque<Asked>,
         dir: Fid,
@@ -417,7 +567,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_directory_is_asked_for_less_and_less() {
-        let all = Removals::default();
+        let all = LateNames::default();
         assert!(all.ask_for(DIR) && !all.ask_for(DIR) && !all.is_barred(DIR));
         tokio::time::advance(REFUSED).await;
         assert!(all.ask_for(DIR));
@@ -441,7 +591,7 @@ mod tests {
 
     #[test]
     fn what_is_held_is_let_go_of_once() {
-        let all = Arc::<Removals>::default();
+        let all = Arc::<LateNames>::default();
         let (a, b) = (all.hold(&[DIR]), all.hold(&[DIR, Fid::new(5, 7)]));
         drop(a);
         assert_eq!(all.state.lock().held.len(), 2);
