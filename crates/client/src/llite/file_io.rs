@@ -200,7 +200,7 @@ impl FileIo {
         }
         fh.inode.lost.tell_write(&fh.told)?;
         fh.still_open(self.servers.now()).await?;
-        self.late.sent(fh.fid()).await;
+        self.late.sent_before_data(fh.fid()).await;
         let _changing = fh.inode.data.begin();
         self.privileges.drop_for_write(cred, fh).await?;
         let attr = WriteAttr {
@@ -213,6 +213,9 @@ impl FileIo {
             let end = offset.saturating_add(len as u64);
             self.writeback.write(fh, offset, data, &attr).await?;
             fh.inode.wrote(end);
+        }
+        if fh.late.get().is_some() {
+            self.late.data_written(fh.fid());
         }
         if fh.flags() & libc::O_DSYNC as u32 != 0 {
             self.fsync(fh, fh.flags() & (libc::O_SYNC & !libc::O_DSYNC) as u32 == 0)

@@ -16,7 +16,7 @@
 //! - When a lock of the file is called back, the close comes before the lock is given back, if the MDT answers soon: whoever takes
 //!   the lock then finds the file closed.
 //! - Of opens for writing only those are kept that made their file. They end where another client asks for the file, and where this
-//!   one opens it or sets its size or times. What was known of its size is forgotten before the MDT hears of the close, here and by
+//!   one sets its size or times, or opens it: who made it and may do so gets the very open, and goes on as if it had not been closed. What was known of its size is forgotten before the MDT hears of the close, here and by
 //!   the kernel: from then on it asks nobody.
 
 use std::collections::BTreeMap;
@@ -213,6 +213,28 @@ impl KeptOpens {
         let mut table = self.table.lock();
         let made = table.by_fid.get(&fid).is_some_and(|(_, o)| o.has_made());
         if made { table.take(fid) } else { None }
+    }
+
+    /// The same for one who is going to use it again, if it is `good`; `first` is called before it is taken. The caller asks for no
+    /// lock of the cache in either.
+    pub fn take_made_again<T>(
+        &self,
+        fid: Fid,
+        good: impl FnOnce(&MdtOpen) -> bool,
+        first: impl FnOnce() -> T,
+    ) -> Option<(Arc<MdtOpen>, T)> {
+        let mut table = self.table.lock();
+        let (_, open) = table.by_fid.get(&fid)?;
+        if !open.has_made() || !open.is_current() || !good(open) {
+            return None;
+        }
+        let first = first();
+        Some((table.take(fid)?, first))
+    }
+
+    /// A file that was kept is used again, and may be written from here on: what was known of its size is forgotten.
+    pub fn used_again(&self, fid: Fid) {
+        self.forget_made(fid, false);
     }
 
     /// Closes the open of `fid`, and waits for that if it does not take long.

@@ -246,6 +246,24 @@ impl LateAttrs {
         }
     }
 
+    /// Data of `fid` is going to be written: what is kept back is sent before, but for the time of a change, which is that of the data
+    /// then.
+    pub async fn sent_before_data(&self, fid: Fid) {
+        if let Some(file) = self.of(fid)
+            && !file.has_change_time_alone()
+        {
+            file.sent().await;
+        }
+    }
+
+    /// Data of `fid` was written.
+    pub fn data_written(&self, fid: Fid) {
+        if let Some(file) = self.of(fid) {
+            let mut state = file.state.lock();
+            state.kept.take_if(|(_, kept)| is_change_time(kept));
+        }
+    }
+
     /// Sends what is kept back of `fid`, without waiting.
     pub fn send(&self, fid: Fid) {
         if let Some(file) = self.of(fid) {
@@ -291,15 +309,22 @@ impl LateAttrs {
 }
 
 impl LateFile {
-    /// Attributes may be kept back from here on, through this open. Nothing was written yet: that would count as a change.
-    pub fn begin(&self, at_mdt: Arc<MdtOpen>) {
-        self.state.lock().objects = Some((0, ObjectAttr::default()));
+    /// Attributes may be kept back from here on, through this open, whose file has such objects. Nothing was written yet: that would
+    /// count as a change.
+    pub fn begin(&self, at_mdt: Arc<MdtOpen>, objects: ObjectAttr) {
+        self.state.lock().objects = Some((0, objects));
         let _ = self.at_mdt.set(at_mdt);
     }
 
     /// Nothing more is kept back: others may know the file.
     pub fn has_ended(&self) -> bool {
         self.state.lock().ended
+    }
+
+    fn has_change_time_alone(&self) -> bool {
+        let state = self.state.lock();
+        let kept = state.kept.as_ref().is_none_or(|(_, k)| is_change_time(k));
+        kept && state.sending.is_none()
     }
 
     fn is_late(&self) -> bool {
@@ -362,6 +387,11 @@ impl LateFile {
             inode.lost.note(error);
         }
     }
+}
+
+/// Nothing but that the file was changed, at the time at which it was.
+fn is_change_time(kept: &SetattrArgs) -> bool {
+    kept.valid & !(attr::MTIME | attr::CTIME | attr::CTIME_SET) == 0
 }
 
 /// Adds a later change.

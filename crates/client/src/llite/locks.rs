@@ -132,6 +132,8 @@ impl LockHook for MdtHooks {
         {
             let fid = Fid::from_res_id(&lock.res);
             let closed = locks.kept.closed(fid);
+            // of one that was opened again just before
+            locks.late.end(fid);
             let forgotten = forgotten(&self.locks);
             if local_only {
                 locks.untold.lost(fid);
@@ -168,6 +170,9 @@ impl LockHook for MdtHooks {
             locks.late.end(fid);
             locks.late.sent(fid).await;
             let closed = locks.kept.made_closed(fid);
+            // of one that was opened again just before
+            locks.late.end(fid);
+            locks.late.sent(fid).await;
             locks.upcalls.forgotten().await;
             closed.await;
             true

@@ -14,6 +14,7 @@ use std::time::Duration;
 use coral_ldlm::LockRef;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use coral_wire::mds::open;
 use parking_lot::Mutex;
 
 use super::finish::finish;
@@ -225,6 +226,13 @@ impl MdtOpen {
     /// Whether `ids` opened it, and would have been given the same where the file has attributes `attr`.
     pub fn stands_for(&self, ids: &Ids, attr: &Attr) -> bool {
         self.ids == Ids { umask: 0, ..*ids } && self.access == access(attr)
+    }
+
+    /// It made the file, in the name of `ids`, and lets through what an open with these MDS_OPEN bits does.
+    pub fn lets_its_maker(&self, ids: &Ids, bits: u64) -> bool {
+        let of_no_weight = open::CREAT | open::EXCL | open::TRUNC;
+        let same = self.ids == Ids { umask: 0, ..*ids };
+        self.made && same && bits & !of_no_weight & !self.bits == 0
     }
 
     /// No eviction has closed it since.

@@ -72,6 +72,7 @@ mod setattr;
 mod shards;
 mod strides;
 pub mod types;
+mod unasked;
 mod untold;
 mod upcalls;
 mod writeback;

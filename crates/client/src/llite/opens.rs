@@ -12,7 +12,7 @@ use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 
 use super::attributes::{Attributes, COVERED_TTL};
-use super::cache::{Cache, Known, Mark};
+use super::cache::{Cache, Mark};
 use super::changes::Changes;
 use super::covers::{Covers, OpenFiles, OpenInode};
 use super::drains::Drains;
@@ -32,10 +32,10 @@ use super::reopen::Reopen;
 use super::servers::Servers;
 use super::setattr::SetAttrs;
 use super::types::{Attr, Cred, Entry};
-use super::untold::{UntoldOpens, may_be_untold};
+use super::untold::UntoldOpens;
 use crate::error::{Error, Refusal};
-use crate::lov::Form;
 use crate::mdc::{Ids, Mdc, Opened};
+use crate::osc::ObjectAttr;
 
 /// `O_LARGEFILE` of the kernel, which sets it for every 64-bit program; to `libc` it is 0 there. It says nothing of an open.
 const LARGEFILE: u32 = 0o100_000;
@@ -94,7 +94,7 @@ impl Opens {
         self.handle_on(at_mdt, md, flags, o.created).await
     }
 
-    async fn handle_on(
+    pub(super) async fn handle_on(
         self: &Arc<Self>,
         at_mdt: Arc<MdtOpen>,
         md: &MdInode,
@@ -117,114 +117,6 @@ impl Opens {
         }
         let number = self.locks.fresh_number();
         Arc::new(FileHandle::new(inode, at_mdt, md, flags, created, number))
-    }
-
-    /// A handle on what is open still, if `ids` would be given it now.
-    async fn handle_kept(
-        self: &Arc<Self>,
-        ids: &Ids,
-        fid: Fid,
-        flags: u32,
-    ) -> Option<Arc<FileHandle>> {
-        let bits = mds_flags(flags);
-        if bits & open::EXEC != 0 {
-            // nobody executes what is open for writing
-            self.kept.made_closed(fid).await;
-        }
-        if bits != open::READ {
-            return None;
-        }
-        if let Some(at_mdt) = self.kept.take(fid) {
-            match self.cache.known(fid) {
-                Some(now) if KeptOpens::takes(&at_mdt) && at_mdt.stands_for(ids, &now.md.attr) => {
-                    return Some(self.handle_on(at_mdt, &now.md, flags, false).await);
-                }
-                _ => self.kept.close_soon(at_mdt),
-            }
-        }
-        self.handle_untold(ids, fid, flags).await
-    }
-
-    /// A handle of which the MDT need not be told.
-    async fn handle_untold(
-        self: &Arc<Self>,
-        ids: &Ids,
-        fid: Fid,
-        flags: u32,
-    ) -> Option<Arc<FileHandle>> {
-        let (md, bits) = (self.cache.known(fid)?.md, mds_flags(flags));
-        if !may_be_untold(bits, &md) {
-            return None;
-        }
-        let mdc = self.servers.lmv.of(fid).await.ok()?;
-        let at_mdt = (mdc.coral()).then(|| self.untold.open(&mdc, ids, &md.attr))??;
-        // as it is now that the lock cannot go
-        let now = self.cache.known(fid);
-        let now = now.filter(|n| may_be_untold(bits, &n.md));
-        match now {
-            Some(Known {
-                mut md, objects, ..
-            }) => {
-                md.rough_size = objects.map(|o| o.size).or(md.rough_size);
-                let fh = self.handle_on(at_mdt, &md, flags, false).await;
-                if fh.at_mdt.is_asked_back() {
-                    // perhaps before there was an open file to be told that its layout is lost
-                    fh.inode.layout_lost();
-                }
-                Some(fh)
-            }
-            None => {
-                self.untold.closed(&at_mdt);
-                tokio::spawn(async move { at_mdt.close(None, None).await });
-                None
-            }
-        }
-    }
-
-    /// Keeps what a handle had open at the MDT; false: that is to be closed.
-    fn keep(&self, fh: &FileHandle) -> bool {
-        let fid = fh.fid();
-        if !KeptOpens::takes(&fh.at_mdt) || !self.has_covered_name(fid) {
-            return false;
-        }
-        self.kept.keep(fid, fh.at_mdt.clone());
-        if !self.has_covered_name(fid) {
-            // the lock has gone meanwhile, perhaps before there was anything to close
-            self.kept.close(fid);
-        }
-        true
-    }
-
-    /// Keeps the open that made a file in which nothing was written; false: it is to be closed.
-    fn keep_made(&self, fh: &FileHandle, late: &LateFile) -> bool {
-        let (fid, layout) = (fh.fid(), fh.inode.layout());
-        let is_untouched = || {
-            let alone = Arc::strong_count(&fh.inode) == 1;
-            alone && fh.inode.data.quiet() == Some(0) && !late.has_ended()
-        };
-        let takes = self.size_can_be_known(fh) && self.kept.takes_made(&fh.at_mdt);
-        if !takes || !is_untouched() {
-            return false;
-        }
-        let objects = self.late.objects(fid).unwrap_or_default();
-        self.kept.keep(fid, fh.at_mdt.clone());
-        // who opens or changes the file from here on finds it here
-        let kept = is_untouched() && self.has_covered_name(fid);
-        if kept {
-            self.kept.learn_made(&fh.at_mdt, layout.generation, objects);
-        }
-        kept || self.kept.take_made(fid).is_none() // whoever took it closes it
-    }
-
-    /// Who made the file may know its size without a lock of its objects: it has nothing but these, and a name of it is covered.
-    fn size_can_be_known(&self, fh: &FileHandle) -> bool {
-        let layout = fh.inode.layout();
-        layout.form == Form::Objects && !layout.has_dom() && self.has_covered_name(fh.fid())
-    }
-
-    /// Whoever takes the last name of the file away calls a lock of this client back first.
-    fn has_covered_name(&self, fid: Fid) -> bool {
-        self.cache.known(fid).is_some_and(|k| k.md.attr.nlink > 0)
     }
 
     /// Opens, creating when there is no such name (`O_EXCL` in `flags`: EEXIST when there is). `flags` are `O_*`.
@@ -384,7 +276,7 @@ impl Opens {
         self.ids.hint(fid, md.attr.gid);
         let fh = self.handle((mdc.clone(), ids), &o, &md, flags).await;
         if o.keeps {
-            self.begin_keeping(&fh, late);
+            self.begin_keeping(&fh, late, ObjectAttr::default());
         }
         Ok((fh, md))
     }
@@ -395,9 +287,9 @@ impl Opens {
     }
 
     /// Attributes of the file that `fh` has made may be kept back.
-    fn begin_keeping(&self, fh: &FileHandle, late: Arc<LateFile>) {
+    pub(super) fn begin_keeping(&self, fh: &FileHandle, late: Arc<LateFile>, objects: ObjectAttr) {
         let fid = fh.fid();
-        late.begin(fh.at_mdt.clone());
+        late.begin(fh.at_mdt.clone(), objects);
         if fh.late.set(late).is_err() || self.cache.known(fid).is_none() {
             // the lock has gone meanwhile
             self.late.end(fid);
@@ -498,7 +390,7 @@ impl Opens {
     ) -> Result<Arc<FileHandle>, Error> {
         self.late.sent(fid).await;
         let ids = self.ids.of(cred, &[fid]).await;
-        if let Some(fh) = self.handle_kept(&ids, fid, flags).await {
+        if let Some(fh) = self.handle_kept(cred, &ids, fid, flags).await {
             return Ok(fh);
         }
         let mdc = self.servers.lmv.of(fid).await?;

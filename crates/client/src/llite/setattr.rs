@@ -63,6 +63,9 @@ impl SetAttrs {
         if let Some(entry) = self.kept_back(cred, fid, &set, now).await? {
             return Ok(entry);
         }
+        if let Some(entry) = self.empty_cut(cred, fid, &set, now).await? {
+            return Ok(entry);
+        }
         self.late.sent(fid).await;
         let through = fh.filter(|fh| set.size.is_some() && fh.writable());
         let mut args = md_args(&set, now, through.is_some());
@@ -192,6 +195,44 @@ impl SetAttrs {
         let ids = self.ids.of(cred, &[fid]).await;
         let (me, set, args) = (self.clone(), *set, md_args(set, now, false));
         finish(async move { me.keep_back(&ids, fid, &set, &args, now).await }).await
+    }
+
+    /// Cuts a file that is empty, and of which nobody else knows: nothing but its times changes.
+    async fn empty_cut(
+        &self,
+        cred: &Cred,
+        fid: Fid,
+        set: &SetAttr,
+        now: Timespec,
+    ) -> Result<Option<Entry>, Error> {
+        let cut = SetAttr {
+            size: Some(0),
+            kill_suidgid: set.kill_suidgid,
+            ..Default::default()
+        };
+        let touched = SetAttr {
+            mtime: Some(SetTime::Now),
+            ..Default::default()
+        };
+        let is_empty = |o: &ObjectAttr| {
+            let times = o.mtime.max(o.ctime);
+            (o.size, o.blocks) == (0, 0) && times <= now
+        };
+        let objects = || self.late.objects(fid).filter(is_empty);
+        if *set != cut || !self.late.may_keep(fid) || objects().is_none() {
+            return Ok(None);
+        }
+        let md = self.attributes.md_inode(fid).await?;
+        if !is_granted(cred, &md, &touched) {
+            return Ok(None);
+        }
+        let ids = self.ids.of(cred, &[fid]).await;
+        let args = md_args(&touched, now, false);
+        let Some(objects) = objects().filter(|_| self.late.keep(fid, &ids, &args)) else {
+            return Ok(None);
+        };
+        let md = self.attributes.md_inode(fid).await?;
+        Ok(Some(self.attributes.entry(md.merged(&objects))))
     }
 
     async fn keep_back(

@@ -107,6 +107,139 @@ async fn its_maker_uses_it_as_any_other() {
     c.stop().await;
 }
 
+/// Who fills what it has just made uses the open that made the file: a write and a close are all that the servers hear of.
+#[tokio::test(start_paused = true)]
+async fn its_maker_fills_it_with_two_requests() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let u = User::root(&c.remote_client().await);
+    let v = User::root(&c.remote_client().await);
+    for (name, cut, reads) in [
+        ("a", libc::O_TRUNC, false),
+        ("b", 0, false),
+        ("c", libc::O_TRUNC, true),
+    ] {
+        make(&u, name).await;
+        let made = u.stat(name).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let flags = cut | if reads { libc::O_RDWR } else { libc::O_WRONLY };
+        let ((), n) = rpcs(&u.fs, async {
+            let fh = u.open(name, flags).await.unwrap();
+            u.write(&fh, 0, b"text").await.unwrap();
+            u.fs.flush(&fh, 1).await.unwrap();
+            u.close(&fh).await.unwrap();
+        })
+        .await;
+        assert_eq!(n, counts(&[("MDS_CLOSE", 1), ("OST_WRITE", 1)]), "{name}");
+        assert_eq!(v.get(name).await.unwrap(), b"text");
+        let (ours, theirs) = (u.stat(name).await.unwrap(), v.stat(name).await.unwrap());
+        assert_eq!((ours.size, ours.mtime), (4, theirs.mtime), "{name}");
+        assert!(
+            theirs.mtime > made.mtime && ours.ctime >= ours.mtime,
+            "{name}"
+        );
+    }
+    c.stop().await;
+}
+
+/// A file that is cut and stays empty has the time of that, and is kept as it was.
+#[tokio::test(start_paused = true)]
+async fn what_is_cut_and_stays_empty_has_the_time_of_that() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let u = User::root(&c.remote_client().await);
+    let v = User::root(&c.remote_client().await);
+    for ends in [false, true] {
+        let name = if ends { "g" } else { "f" };
+        make(&u, name).await;
+        let made = u.stat(name).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let fh = u.open(name, libc::O_WRONLY | libc::O_TRUNC).await.unwrap();
+        let cut = u.stat(name).await.unwrap();
+        assert!(cut.mtime > made.mtime && cut.ctime > made.ctime);
+        if ends {
+            // another asks while it is open
+            assert_eq!(v.stat(name).await.unwrap(), cut);
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        u.fs.flush(&fh, 1).await.unwrap();
+        u.close(&fh).await.unwrap();
+        assert_eq!(u.stat(name).await.unwrap(), cut);
+        assert_eq!(v.stat(name).await.unwrap(), cut);
+    }
+    // a time that was chosen before the file is cut is no time of its data
+    make(&u, "h").await;
+    let fid = u.fid("h").await.unwrap();
+    let later = Timespec {
+        secs: u.stat("h").await.unwrap().mtime.secs + 1000,
+        nanos: 0,
+    };
+    let chosen = SetAttr {
+        mtime: Some(SetTime::At(later)),
+        ..Default::default()
+    };
+    u.fs.setattr(&u.cred, fid, chosen, None).await.unwrap();
+    let fh = u.open("h", libc::O_WRONLY | libc::O_TRUNC).await.unwrap();
+    assert!(u.stat("h").await.unwrap().mtime < later);
+    u.close(&fh).await.unwrap();
+    assert!(v.stat("h").await.unwrap().mtime < later);
+    c.stop().await;
+}
+
+/// The open that made a file is its maker's: others ask the MDT, and so does its maker for what that open does not give.
+#[tokio::test(start_paused = true)]
+async fn who_may_not_is_refused_what_its_maker_has_open() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let fs = c.remote_client().await;
+    let (root, user, other) = (User::root(&fs), User::new(&fs, 7, 7), User::new(&fs, 8, 8));
+    let all = SetAttr {
+        mode: Some(0o777),
+        ..Default::default()
+    };
+    let top = fs.root();
+    fs.setattr(&root.cred, top, all, None).await.unwrap();
+    let fid = async |name: &str| user.fid(name).await.unwrap();
+    make(&user, "f").await;
+    assert_eq!(
+        other.open("f", libc::O_WRONLY).await.err(),
+        Some(Errno::EACCES)
+    );
+    let fh = user.open("f", libc::O_WRONLY).await.unwrap();
+    user.close(&fh).await.unwrap();
+    // what it has made itself it may not open by its mode
+    make(&user, "g").await;
+    let read_only = SetAttr {
+        mode: Some(0o444),
+        ..Default::default()
+    };
+    fs.setattr(&user.cred, fid("g").await, read_only, None)
+        .await
+        .unwrap();
+    assert_eq!(
+        user.open("g", libc::O_WRONLY).await.err(),
+        Some(Errno::EACCES)
+    );
+    // nor what was made immutable
+    make(&user, "h").await;
+    let immutable = SetAttr {
+        flags: Some(0x10),
+        ..Default::default()
+    };
+    fs.setattr(&root.cred, fid("h").await, immutable, None)
+        .await
+        .unwrap();
+    assert_eq!(
+        user.open("h", libc::O_WRONLY).await.err(),
+        Some(Errno::EPERM)
+    );
+    // an open for writing alone reads nothing
+    let write_only = fs.create(&user.cred, top, b"i", 0o644, libc::O_WRONLY as u32);
+    let (_, fh) = write_only.await.unwrap();
+    user.close(&fh).await.unwrap();
+    let (fh, n) = rpcs(&fs, user.open("i", libc::O_RDWR)).await;
+    assert!(n.iter().any(|(op, _)| op == "LDLM_ENQUEUE"), "{n:?}");
+    user.close(&fh.unwrap()).await.unwrap();
+    c.stop().await;
+}
+
 /// What is known of a file, by its names.
 type Model = BTreeMap<String, (u64, u64)>;
 
@@ -150,7 +283,11 @@ async fn step(rng: &mut Rng, u: &User, all: &mut Model, next: &mut u64) {
         }
         6 => {
             if let Some((id, size)) = known {
-                let fh = u.open(&name, libc::O_WRONLY).await.unwrap();
+                let cut = rng.below(3) == 0;
+                let flags = libc::O_WRONLY | if cut { libc::O_TRUNC } else { 0 };
+                let fh = u.open(&name, flags).await.unwrap();
+                let size = if cut { 0 } else { size };
+                resize(all, id, size);
                 if rng.below(2) == 0 {
                     u.write(&fh, size, b"more").await.unwrap();
                     resize(all, id, size + 4);

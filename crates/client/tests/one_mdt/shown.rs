@@ -232,7 +232,7 @@ async fn use_open(rng: &mut Rng, m: &mut Mounted, all: &mut Model) {
 async fn step(rng: &mut Rng, m: &mut Mounted, all: &mut Model, next: &mut u64) {
     let name = format!("f{}", rng.below(4));
     let known = all.get(&name).copied();
-    match (rng.below(13), known) {
+    match (rng.below(14), known) {
         (0..3, None) => {
             let (fid, fh) = m.create(&name, libc::O_RDWR | libc::O_EXCL).await;
             *next += 1;
@@ -251,8 +251,14 @@ async fn step(rng: &mut Rng, m: &mut Mounted, all: &mut Model, next: &mut u64) {
                 },
             );
         }
-        (0..2, Some(f)) => {
-            let fh = m.u.open(&name, libc::O_RDWR).await.unwrap();
+        (0 | 1 | 13, Some(f)) => {
+            let cut = rng.below(3) == 0;
+            let flags = libc::O_RDWR | if cut { libc::O_TRUNC } else { 0 };
+            let fh = m.u.open(&name, flags).await.unwrap();
+            if cut {
+                m.memory.forget(f.fid);
+                change(all, f.number, |f| f.size = 0);
+            }
             m.open.push((f.number, fh));
         }
         (2, Some(f)) => {
