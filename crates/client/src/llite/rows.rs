@@ -3,7 +3,7 @@
 //!
 //! A directory has rows: names that are the same but for their last number. Programs go along a row, each or several together at one place of
 //! it. Where [`HITS`] names were found one after the other, or nearly so, further ones are asked for, and twice as many the next time, up
-//! to [`MOST`]. Where nothing more is found, or names are removed, that ends. Who looks a name up that has been asked for waits for the
+//! to [`MOST`], of which two requests may be on their way. Where nothing more is found, or names are removed, that ends. Who looks a name up that has been asked for waits for the
 //! answer.
 //!
 //! Lustre: `ll_statahead_by_fname` in `lustre/llite/statahead.c`, `LSA_FN_MATCH_HIT_DEF` in `llite_internal.h`.
@@ -130,7 +130,12 @@ impl Place {
     fn ahead(&mut self) -> Option<(Range<u64>, [watch::Sender<()>; 2])> {
         let left = self.asked_to.saturating_sub(self.next);
         let with_gaps = self.left_out > u64::from(self.hits / 2);
-        if self.hits < HITS || with_gaps || left > self.many / 2 {
+        // at full speed one request is on its way while the answers to another are used
+        let enough = match self.many < MOST {
+            true => self.many / 2,
+            false => MOST + MOST / 2,
+        };
+        if self.hits < HITS || with_gaps || left > enough {
             return None;
         }
         self.many = (self.many * 2).clamp(FIRST, MOST);
@@ -348,7 +353,7 @@ mod tests {
         let last = asked.len() + 12;
         let expected: Vec<_> = (12..last).map(|n| format!("a1.f{n}.txt")).collect();
         assert_eq!(asked, expected);
-        assert!((500 + 32..=500 + 96).contains(&last), "{last}");
+        assert!((500 + 96..=500 + 160).contains(&last), "{last}");
     }
 
     #[test]

@@ -223,7 +223,8 @@ impl SetAttrs {
             return Ok(None);
         }
         let md = self.attributes.md_inode(fid).await?;
-        if !is_granted(cred, &md, &touched) {
+        let uncapped = self.attributes.cache.is_uncapped(fid);
+        if !uncapped || !is_granted(cred, &md, &touched) {
             return Ok(None);
         }
         let ids = self.ids.of(cred, &[fid]).await;

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use coral_buffers::Payload;
 use coral_client::{Cred, DirEntry, FileHandle, Llite, MountOptions};
 use coral_lnet::{Nid, Node, RouteSpec};
+use coral_metrics::{Point, Snapshot};
 use coral_node::{Builder, Client, Disks, Servers};
 use coral_osd::{DiskModel, OsdMem, OsdSim};
 use coral_wire::layout::{CompEntry, CompMd, LOV_OFFSET_DEFAULT, Layout, LovMd, pattern};
@@ -381,6 +382,18 @@ impl User {
         out.sort();
         Ok(out)
     }
+}
+
+/// What a counter of the client says.
+pub fn counted(u: &User, name: &str) -> u64 {
+    let mut s = Snapshot::default();
+    s.add(u.fs.node().metrics(), &[]);
+    let all = s.of(name);
+    let points = all.into_iter().flatten().map(|(_, point)| match point {
+        Point::Count(n) => *n,
+        Point::Recorded(r) => r.count(),
+    });
+    points.sum()
 }
 
 /// RPCs sent while `f` runs, by opcode name; pings do not count.

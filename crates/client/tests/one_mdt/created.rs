@@ -10,7 +10,6 @@ use crate::shown::Memory;
 use coral_client::llite::OpenedFile;
 use coral_client::llite::types::Entry;
 use coral_client::{Cred, DirHandle, SetAttr};
-use coral_metrics::{Point, Snapshot};
 use coral_wire::Errno;
 use coral_wire::acl::{Acl, AclEntry, tag};
 use coral_wire::ldlm::LdlmMode;
@@ -89,18 +88,6 @@ async fn opened_dir(u: &User, path: &str) -> Arc<DirHandle> {
 
 fn of(n: &[(String, u64)], what: &str) -> u64 {
     n.iter().find(|(o, _)| o == what).map_or(0, |(_, c)| *c)
-}
-
-/// What a counter of the client says.
-pub(crate) fn counted(u: &User, name: &str) -> u64 {
-    let mut s = Snapshot::default();
-    s.add(u.fs.node().metrics(), &[]);
-    let all = s.of(name);
-    let points = all.into_iter().flatten().map(|(_, point)| match point {
-        Point::Count(n) => *n,
-        Point::Recorded(r) => r.count(),
-    });
-    points.sum()
 }
 
 pub(crate) fn created_late(u: &User) -> u64 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::ahead::{forget, overtaking};
 use crate::common::*;
-use crate::created::{close, counted, created_late, make};
+use crate::created::{close, created_late, make};
 use coral_client::{DirHandle, SetAttr};
 use coral_lnet::Passing;
 use coral_wire::Errno;

@@ -10,8 +10,8 @@ use coral_server::mdt::{check_all, table};
 use coral_wire::layout::{LmvUserMd, LmvUserMdsData, hash_flag, hash_type};
 use coral_wire::{Errno, Fid};
 
-use crate::common::{Cluster, Result, User};
-use crate::several::{end, mkdir_as, mkdir_on, mkdir_over, path_of};
+use crate::common::{Cluster, Result, User, counted};
+use crate::several::{end, mkdir_as, mkdir_on, mkdir_over, path_of, restripe};
 
 /// How a directory lies on MDTs: of each shard its MDT, and the hash type.
 async fn layout_of(u: &User, path: &str) -> (Vec<u32>, u32) {
@@ -636,4 +636,48 @@ async fn names_go_from_shards_many_in_one_request() {
     u.unlink(&format!("s/{last}")).await.unwrap();
     u.rmdir("s").await.unwrap();
     end(&c, &[&fs, &other]).await;
+}
+
+/// A program that makes file after file in a directory of several shards: each shard is lent by its MDT, and the MDTs hear of the files
+/// while the program goes on. Others see all of them, also while the directory is spread over more MDTs.
+#[tokio::test(start_paused = true)]
+async fn files_in_shards_are_told_late() {
+    const FILES: usize = 200;
+    let c = Cluster::start_mdts(3, 2).await;
+    let (mut u, v) = (
+        User::root(&c.remote_client().await),
+        User::root(&c.remote_client().await),
+    );
+    u.cred.pid = 7;
+    mkdir_over(&u, "d", 2, 1).await.unwrap();
+    let dir = u.fid("d").await.unwrap();
+    let late = |u: &User| counted(u, "coral_llite_files_created_late_total");
+    for n in 0..FILES {
+        let name = format!("f{n}");
+        let flags = (libc::O_RDWR | libc::O_CREAT | libc::O_EXCL) as u32;
+        u.fs.lookup(&u.cred, dir, name.as_bytes())
+            .await
+            .unwrap_err();
+        let made = u.fs.make(&u.cred, dir, name.as_bytes(), 0o644, flags);
+        let (entry, file) = made.await.unwrap();
+        u.fs.flush_opened(&file, 1).await.unwrap();
+        u.fs.release_opened(&file).await.unwrap();
+        // the shards are asked for beside them
+        tokio::time::sleep(std::time::Duration::from_micros(10)).await;
+        match n {
+            60 => assert_eq!(v.names("d").await.unwrap(), names("f", n + 1)),
+            120 => restripe(&v, "d", 3, 0).await.unwrap(),
+            _ if n % 20 == 7 => {
+                let seen = v.stat(&format!("d/{name}")).await.unwrap();
+                assert_eq!(seen, entry.attr);
+            }
+            _ => {}
+        }
+    }
+    println!("{} of {FILES} files were made late", late(&u));
+    assert!(late(&u) > 10);
+    for who in [&u, &v] {
+        assert_eq!(who.names("d").await.unwrap(), names("f", FILES));
+    }
+    end(&c, &[&u.fs, &v.fs]).await;
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use coral_wire::coral::LEND;
 use coral_wire::ldlm::{LdlmIntent, it};
-use coral_wire::mds::{MdtBody, MdtRecReint, RecCreate, RecUnlink, ReintOp};
+use coral_wire::mds::{MdtBody, MdtRecReint, RecCreate, RecUnlink, ReintOp, open};
 use coral_wire::{Errno, opc};
 
 use super::cred::{Ucred, cap};
@@ -119,7 +119,9 @@ impl Ctx {
             opc::MDS_REINT => (msg.get::<RecUnlink>(1).ok())
                 .filter(|r| r.opcode == ReintOp::UNLINK)
                 .map(|r| r.bias),
-            opc::LDLM_ENQUEUE if self.opens() => msg.get::<RecCreate>(3).ok().map(|r| r.bias),
+            opc::LDLM_ENQUEUE if self.opens() => (msg.get::<RecCreate>(3).ok())
+                .filter(|r| r.flags() & open::CREAT != 0)
+                .map(|r| r.bias),
             _ => None,
         };
         bias.is_some_and(|b| self.is_late(b)) && self.believes_client()
