@@ -7,6 +7,7 @@ use coral_wire::mds::open;
 
 use super::cache::Known;
 use super::cred::permitted;
+use super::finish::finish;
 use super::handle::{FileHandle, mds_flags};
 use super::inode::MdInode;
 use super::kept::KeptOpens;
@@ -74,9 +75,13 @@ impl Opens {
         };
         self.kept.used_again(fid);
         md.rough_size = Some(objects.size);
-        let fh = self.handle_on(at_mdt, &md, flags, false).await;
-        self.begin_keeping(&fh, late, objects);
-        Some(fh)
+        let me = self.clone();
+        let handle = finish(async move {
+            let fh = me.handle_on(at_mdt, &md, flags, false).await;
+            me.begin_keeping(&fh, late, objects);
+            fh
+        });
+        Some(handle.await)
     }
 
     /// A handle of which the MDT need not be told.
