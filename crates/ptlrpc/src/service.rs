@@ -389,7 +389,7 @@ fn holds_a_lock(rq: &ServerRequest) -> bool {
             rq.msg.get::<RecSetattr>(1).is_ok_and(|r| keeps(&r))
                 || rq.msg.get::<RecUnlink>(1).is_ok_and(|r| is_late(&r))
         }
-        opc::LDLM_ENQUEUE => is_untold_open(rq),
+        opc::LDLM_ENQUEUE => is_untold_open(rq) || is_late_create(rq),
         _ => false,
     }
 }
@@ -409,6 +409,13 @@ fn is_untold_open(rq: &ServerRequest) -> bool {
     let opens = || rq.msg.get::<LdlmIntent>(2).is_ok_and(|i| i.opc == it::OPEN);
     let rec = || rq.msg.get::<RecCreate>(3);
     opens() && rec().is_ok_and(|r| r.bias & UNTOLD_OPEN != 0 && only_reads(r.flags()))
+}
+
+/// It makes a file under a lock which others may be waiting for, and wants no other.
+fn is_late_create(rq: &ServerRequest) -> bool {
+    let opens = || (rq.msg.get::<LdlmIntent>(2)).is_ok_and(|i| i.opc & it::OPEN != 0);
+    let rec = || rq.msg.get::<RecCreate>(3);
+    opens() && rec().is_ok_and(|r| r.bias & LENT != 0 && r.flags() & open::CREAT != 0)
 }
 
 fn only_reads(flags: u64) -> bool {

@@ -11,7 +11,7 @@ use common::*;
 use coral_buffers::Payload;
 use coral_lnet::{MemNet, Node};
 use coral_ptlrpc::*;
-use coral_wire::coral::UNTOLD_OPEN;
+use coral_wire::coral::{LENT, UNTOLD_OPEN};
 use coral_wire::ldlm::{LdlmIntent, it};
 use coral_wire::mds::{RecCreate, open};
 use coral_wire::ost::{NiobufRemote, ObdIoobj, Obdo, brw, md};
@@ -168,44 +168,49 @@ async fn io_under_a_lock_of_the_client_has_a_lane_of_its_own() {
     }
 }
 
-/// An open of what was read under a lock is not kept waiting by others; what changes something, or wants a lock, is no such open.
+/// An open of what was read under a lock, or of what was made under one, is not kept waiting by others; what changes something otherwise, or
+/// wants a lock, is no such open.
 #[tokio::test(start_paused = true)]
 async fn an_open_under_a_lock_of_the_client_has_that_lane_too() {
-    let w = world(1, 3).await;
-    let opens = |bias, flags| {
-        let mut rec = RecCreate {
-            bias,
-            ..Default::default()
+    for held in [
+        (UNTOLD_OPEN, open::READ | open::BY_FID),
+        (LENT, open::WRITE | open::CREAT),
+    ] {
+        let w = world(1, 3).await;
+        let opens = |(bias, flags): (u32, u64)| {
+            let mut rec = RecCreate {
+                bias,
+                ..Default::default()
+            };
+            rec.set_flags(flags);
+            let makes = flags & open::CREAT != 0;
+            let opc = it::OPEN | if makes { it::CREAT } else { 0 };
+            let rq = Request::new(portal::LDLM_CB_REQUEST, opc::LDLM_ENQUEUE);
+            let rq = rq.push_empty().push(&LdlmIntent { opc }).push(&rec);
+            let client = w.client.clone();
+            tokio::spawn(async move {
+                let to = nid("10.0.0.2@tcp");
+                send_ast(&client, to, 7, 1, rq, Duration::from_secs(20)).await
+            })
         };
-        rec.set_flags(flags);
-        let rq = Request::new(portal::LDLM_CB_REQUEST, opc::LDLM_ENQUEUE);
-        let rq = rq
-            .push_empty()
-            .push(&LdlmIntent { opc: it::OPEN })
-            .push(&rec);
-        let client = w.client.clone();
-        tokio::spawn(async move {
-            let to = nid("10.0.0.2@tcp");
-            send_ast(&client, to, 7, 1, rq, Duration::from_secs(20)).await
-        })
-    };
-    let seen = || {
-        let running = w.gate.running.load(Ordering::SeqCst);
-        (running, w.svc.stats().queued.value())
-    };
-    let mut calls = vec![opens(0, open::READ)];
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(seen(), (1, 0));
-    calls.push(opens(UNTOLD_OPEN, open::READ | open::CREAT));
-    calls.push(opens(UNTOLD_OPEN, open::WRITE));
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(seen(), (1, 2));
-    calls.push(opens(UNTOLD_OPEN, open::READ | open::BY_FID));
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(seen(), (2, 2));
-    w.gate.permits.add_permits(100);
-    for c in calls {
-        c.await.unwrap().expect("all are done in the end");
+        let seen = || {
+            let running = w.gate.running.load(Ordering::SeqCst);
+            (running, w.svc.stats().queued.value())
+        };
+        let mut calls = vec![opens((0, open::READ))];
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(seen(), (1, 0));
+        calls.push(opens((UNTOLD_OPEN, open::WRITE)));
+        calls.push(opens((LENT, open::WRITE)));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(seen(), (1, 2));
+        calls.push(opens(held));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(seen(), (2, 2));
+        w.gate.permits.add_permits(100);
+        for c in calls {
+            c.await.unwrap().expect("all are done in the end");
+        }
     }
 }
 

@@ -9,6 +9,8 @@
 //!   directory, its own changes, syncs, and every use of the open file but its close.
 //! - What the caller remembers of the file no lock covers until the MDT has answered. The lock of the directory is not let go of before,
 //!   nor before the caller has forgotten what then is not covered.
+//! - Telling takes no lock and no place that others may hold who wait for the directory, at the client and at the MDT. An MDT that has no
+//!   objects to give, or no space, is told again for a minute.
 //! - A file that could not be made is told as lost changes of the directory are, in the log too. Its uses fail.
 
 use std::sync::Arc;
@@ -23,18 +25,21 @@ use tokio::sync::Notify;
 use super::cache::{Forget, Known, Lookup};
 use super::cred::permitted;
 use super::handle::{FileHandle, mds_flags};
+use super::inode::MdInode;
 use super::late::LateFile;
 use super::late_names::{Added, Borrowed, Making};
 use super::name::check_name;
 use super::namei::Namespace;
 use super::opens::Opens;
 use super::programs::Programs;
-use super::removing::{MAY_CHANGE, PAUSE, STAYS, TRIES, may_pass};
+use super::removing::{MAY_CHANGE, PAUSE, STAYS, may_pass};
 use super::types::{Attr, Cred, Entry};
 use crate::error::Error;
 
 /// Files made one after the other in a directory, from which on the MDT is asked to lend it.
 const ENOUGH: u32 = 2;
+/// Times an MDT is told again that could not take it, with [`PAUSE`] before each: who waits for the directory's lock has patience for longer.
+const TRIES: u32 = 60;
 
 /// An open file, of which its MDT may have to hear yet.
 #[derive(Clone)]
@@ -146,7 +151,7 @@ impl Drop for Teller {
         if self.file.handle_now().is_none() {
             let (dir, name) = (self.making.from.parent, self.making.name.escape_ascii());
             tracing::error!(%dir, %name, "a file that was made is not there: a task of this client has failed");
-            self.me.namespace.lost_dirs.note(dir);
+            self.forget();
             self.file.settle(Err(Error::ChangesLost));
         }
     }
@@ -274,8 +279,8 @@ impl Teller {
             tries += 1;
         };
         match told {
-            Ok(fh) => {
-                self.uncovered_forgotten(&fh).await;
+            Ok((fh, md)) => {
+                self.uncovered_forgotten(&fh, &md.attr).await;
                 let (file, opens) = (self.file.clone(), self.me.opens.clone());
                 let closed = file.settle(Ok(fh.clone()));
                 drop(self);
@@ -283,7 +288,7 @@ impl Teller {
                     tracing::debug!(fid = %fh.fid(), %error, "closing a file that was made");
                 }
             }
-            Err(e) => self.lost(e).await,
+            Err(e) => self.lost(&late, e).await,
         }
     }
 
@@ -292,7 +297,7 @@ impl Teller {
         &self,
         (mode, flags, layout_version): (u32, u32, u32),
         late: Arc<LateFile>,
-    ) -> Result<Arc<FileHandle>, Error> {
+    ) -> Result<(Arc<FileHandle>, MdInode), Error> {
         let Making {
             from,
             name,
@@ -304,19 +309,20 @@ impl Teller {
         let bits = mds_flags(flags | (libc::O_CREAT | libc::O_EXCL) as u32);
         let mark = opens.cache.begin_read(dir);
         let ask = || mdc.make_lent(ids, dir, name, *fid, bits, mode, *now, layout_version);
-        let o = opens.kept.with_room(mdc, ask).await?;
+        // one that has no room waits for nobody who makes some: there was ample room
+        let o = ask().await?;
         if !o.keeps {
-            opens.late.closed(*fid);
+            opens.late.closed(&late);
         }
         if !o.more {
             self.me.namespace.late_names.no_more(dir);
         }
         let made = opens.take_in((mdc, ids), (dir, name), o, (mark, flags), late);
-        Ok(made.await?.0)
+        made.await
     }
 
-    /// When this returns the caller has forgotten what it was told of the file and no lock covers.
-    async fn uncovered_forgotten(&self, fh: &FileHandle) {
+    /// When this returns the caller has forgotten what it was told of the file and no lock covers, or is not so.
+    async fn uncovered_forgotten(&self, fh: &FileHandle, is: &Attr) {
         let (
             Making {
                 from, name, fid, ..
@@ -327,7 +333,9 @@ impl Teller {
         let named = entry.entry_ttl.is_zero()
             || cache.is_named_to_caller(from.dir, from.parent, name, *fid);
         let sized = self.me.opens.shows_empty(fh) || entry.attr_ttl.is_zero();
-        if named && sized {
+        // who the users of this client are may have been set anew meanwhile
+        let what = |a: &Attr| (a.mode, a.uid, a.gid, a.projid, a.flags);
+        if named && sized && what(is) == what(&entry.attr) {
             return;
         }
         upcalls.tell(|| Forget {
@@ -338,34 +346,38 @@ impl Teller {
     }
 
     /// It was told as done and was not.
-    async fn lost(self, error: Error) {
-        let Making {
-            from, name, fid, ..
-        } = &self.making;
+    async fn lost(self, late: &Arc<LateFile>, error: Error) {
+        let (at, fid) = (&self.making.from, self.making.fid);
+        let name = self.making.name.escape_ascii();
+        tracing::error!(dir = %at.parent, %name, %fid, %error, "a file that was made is not there");
+        self.me.opens.late.closed(late);
+        self.file.settle(Err(match error.is(Errno::ESTALE) {
+            true => Error::ChangesLost,
+            false => error,
+        }));
+        self.forget();
+        self.me.namespace.upcalls.forgotten().await;
+    }
+
+    /// What was told of the file is not so.
+    fn forget(&self) {
+        let (dir, parent) = (self.making.from.dir, self.making.from.parent);
         let Namespace {
             cache,
             changes,
             late_names,
             lost_dirs,
-            late,
             upcalls,
             ..
         } = &*self.me.namespace;
-        tracing::error!(dir = %from.parent, name = %name.escape_ascii(), %fid, %error, "a file that was made is not there");
-        late.closed(*fid);
-        cache.doubt(from.dir);
-        late_names.not_soon(from.dir);
-        late_names.no_more(from.dir);
-        lost_dirs.note(from.parent);
-        self.file.settle(Err(match error.is(Errno::ESTALE) {
-            true => Error::ChangesLost,
-            false => error,
-        }));
+        cache.doubt(dir);
+        late_names.not_soon(dir);
+        late_names.no_more(dir);
+        lost_dirs.note(parent);
         upcalls.tell(|| Forget {
-            inodes: vec![*fid],
-            entries: vec![(from.parent, name.clone())],
+            inodes: vec![self.making.fid],
+            entries: vec![(parent, self.making.name.clone())],
         });
-        changes.forget_attrs(from.dir);
-        upcalls.forgotten().await;
+        changes.forget_attrs(dir);
     }
 }

@@ -1,4 +1,4 @@
-//! Calls about names, and about objects by their FID. Each waits first for the removals that it could notice among those that are told as
+//! Calls about names, and about objects by their FID. Each waits first for what it could notice of the removals and creates that are told as
 //! done and are not yet ([`super::late_names`]).
 
 use std::sync::Arc;

@@ -67,6 +67,10 @@ struct Table {
     /// How many made their file.
     made: usize,
     last: u64,
+    /// Files that this client is changing or removing: what made them is not used again meanwhile.
+    changing: Vec<Fid>,
+    /// How many such changes have begun.
+    changes: u64,
     /// Something closes those that are too old.
     watched: bool,
     /// The mount ends: nothing is kept any more.
@@ -98,6 +102,17 @@ impl Table {
         }
     }
 
+    fn is_changing(&mut self, fid: Fid) {
+        self.changing.push(fid);
+        self.changes += 1;
+    }
+
+    fn no_longer_changing(&mut self, fid: Fid) {
+        if let Some(at) = self.changing.iter().position(|f| *f == fid) {
+            self.changing.swap_remove(at);
+        }
+    }
+
     /// Those of which this is so, with the time since which each is kept.
     fn take_where(&mut self, goes: impl Fn(&MdtOpen, Instant) -> bool) -> Vec<Arc<MdtOpen>> {
         let all = self.order.values().filter(|(fid, since)| {
@@ -106,6 +121,15 @@ impl Table {
         });
         let all: Vec<Fid> = all.map(|(fid, _)| *fid).collect();
         all.into_iter().filter_map(|fid| self.take(fid)).collect()
+    }
+}
+
+/// A file is being changed or removed, until this is dropped.
+pub(super) struct Changing(Arc<KeptOpens>, Fid);
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        self.0.table.lock().no_longer_changing(self.1);
     }
 }
 
@@ -215,21 +239,33 @@ impl KeptOpens {
         if made { table.take(fid) } else { None }
     }
 
+    /// This client changes the file or its size: what made it is not used again meanwhile.
+    pub fn changing(self: &Arc<Self>, fid: Fid) -> Changing {
+        self.table.lock().is_changing(fid);
+        Changing(self.clone(), fid)
+    }
+
+    /// How many such changes have begun so far.
+    pub fn changes(&self) -> u64 {
+        self.table.lock().changes
+    }
+
     /// The same for one who is going to use it again, if it is `good`; `first` is called before it is taken. The caller asks for no
-    /// lock of the cache in either.
+    /// lock of the cache in either. Besides, [`KeptOpens::changes`] of that moment.
     pub fn take_made_again<T>(
         &self,
         fid: Fid,
         good: impl FnOnce(&MdtOpen) -> bool,
         first: impl FnOnce() -> T,
-    ) -> Option<(Arc<MdtOpen>, T)> {
+    ) -> Option<(Arc<MdtOpen>, T, u64)> {
         let mut table = self.table.lock();
         let (_, open) = table.by_fid.get(&fid)?;
-        if !open.has_made() || !open.is_current() || !good(open) {
+        let free = !table.changing.contains(&fid);
+        if !free || !open.has_made() || !open.is_current() || !good(open) {
             return None;
         }
-        let first = first();
-        Some((table.take(fid)?, first))
+        let (first, changes) = (first(), table.changes);
+        Some((table.take(fid)?, first, changes))
     }
 
     /// A file that was kept is used again, and may be written from here on: what was known of its size is forgotten.
@@ -325,13 +361,17 @@ impl KeptOpens {
             if open.has_made() && !one_name {
                 return None;
             }
-            if !open.has_made() {
-                table.take(fid);
+            match open.has_made() {
+                true => table.is_changing(fid),
+                false => drop(table.take(fid)),
             }
             open
         };
         if open.is_current() && Arc::ptr_eq(&open.mdc, mdc) {
             return Some(open);
+        }
+        if open.has_made() {
+            self.table.lock().no_longer_changing(fid);
         }
         if !open.has_made() {
             self.close_soon(open);
@@ -346,6 +386,9 @@ impl KeptOpens {
 
     /// What was lent: `closed`, or to be closed now; `gone`: nobody has a use for the file any more.
     pub fn given_back(&self, open: Arc<MdtOpen>, closed: bool, gone: bool) {
+        if open.has_made() {
+            self.table.lock().no_longer_changing(open.fid());
+        }
         if open.has_made() && self.take_made(open.fid()).is_none() {
             return; // whoever took it closes it
         }

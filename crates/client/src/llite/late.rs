@@ -127,20 +127,23 @@ impl LateAttrs {
     /// Nothing more of `fid` is kept back; what is, is to be sent. If the caller remembers that the file is empty it is told to forget
     /// that; true: it may be about to.
     pub fn end(&self, fid: Fid) -> bool {
-        let Some(file) = self.of(fid) else {
-            return false;
-        };
+        self.of(fid).is_some_and(|file| self.end_of(&file))
+    }
+
+    /// The same of what one open of a file keeps back.
+    pub fn end_of(&self, file: &LateFile) -> bool {
         file.state.lock().ended = true;
-        self.forget_size(fid)
+        self.forget_size_of(file)
     }
 
     /// The size of `fid` may change without a word to the caller, who is told to forget it where it remembers that the file is empty; true:
     /// it may be about to.
     pub fn forget_size(&self, fid: Fid) -> bool {
-        let Some(file) = self.of(fid) else {
-            return false;
-        };
-        self.changes.caller_forgets(fid, || {
+        self.of(fid).is_some_and(|file| self.forget_size_of(&file))
+    }
+
+    fn forget_size_of(&self, file: &LateFile) -> bool {
+        self.changes.caller_forgets(file.fid, || {
             let mut state = file.state.lock();
             let told = state.shown == Shown::Empty;
             if told {
@@ -164,16 +167,13 @@ impl LateAttrs {
         !state.ended
     }
 
-    /// The caller has no more to be told of the size of `fid` by [`LateAttrs::end`].
-    pub fn told_otherwise(&self, fid: Fid) {
-        if let Some(file) = self.of(fid) {
-            file.state.lock().shown = Shown::Nothing;
+    /// The open that made the file is closed, or kept for whoever opens the file next, or has made none.
+    pub fn closed(&self, file: &Arc<LateFile>) {
+        let mut files = self.files.lock();
+        let now = files.get(&file.fid);
+        if now.is_some_and(|now| std::ptr::eq(now.as_ptr(), Arc::as_ptr(file))) {
+            files.remove(&file.fid);
         }
-    }
-
-    /// The open that made the file is closed, or has made none.
-    pub fn closed(&self, fid: Fid) {
-        self.files.lock().remove(&fid);
     }
 
     /// Whether attributes of `fid` may be kept back.
@@ -314,6 +314,11 @@ impl LateFile {
     pub fn begin(&self, at_mdt: Arc<MdtOpen>, objects: ObjectAttr) {
         self.state.lock().objects = Some((0, objects));
         let _ = self.at_mdt.set(at_mdt);
+    }
+
+    /// The caller has no more to be told of the file's size by [`LateAttrs::end_of`].
+    pub fn told_otherwise(&self) {
+        self.state.lock().shown = Shown::Nothing;
     }
 
     /// Nothing more is kept back: others may know the file.

@@ -1,4 +1,5 @@
-//! LateNames that are told as done before their MDT hears of them: who removes a tree waits for none of them, and many go in one request.
+//! Names that are taken away, or given to new files, before their MDT hears of it: who removes a tree waits for no removal, and many of
+//! them go in one request; who makes file after file waits for no create (`creating.rs`).
 //!
 //! # Invariants
 //! - A name is taken away so only under the lock that the MDT gives for it ([`LEND`](coral_wire::coral::LEND)), which is held as long as one

@@ -232,7 +232,9 @@ impl MdtOpen {
     pub fn lets_its_maker(&self, ids: &Ids, bits: u64) -> bool {
         let of_no_weight = open::CREAT | open::EXCL | open::TRUNC;
         let same = self.ids == Ids { umask: 0, ..*ids };
-        self.made && same && bits & !of_no_weight & !self.bits == 0
+        // the MDT lets nobody execute what is open for writing
+        let writes = (bits ^ self.bits) & open::WRITE == 0;
+        self.made && same && writes && bits & !of_no_weight & !self.bits == 0
     }
 
     /// No eviction has closed it since.

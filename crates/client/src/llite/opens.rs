@@ -200,7 +200,7 @@ impl Opens {
             };
             let opened = me.kept.with_room(&mdc, ask).await;
             if !opened.as_ref().is_ok_and(|o| o.keeps) {
-                me.late.closed(fid);
+                me.late.closed(&late);
             }
             let o = match opened {
                 Err(e) if e.is(Errno::EREMOTE) => {
@@ -431,13 +431,13 @@ impl Opens {
             let kept = self.keep_made(fh, late);
             // the kernel forgets the size of what it writes
             if kept || fh.inode.rough_size() != Some(0) {
-                self.late.told_otherwise(fh.fid());
+                late.told_otherwise();
             }
-            if self.late.end(fh.fid()) {
+            if self.late.end_of(late) {
                 self.changes.forgotten().await;
             }
             late.sent().await;
-            self.late.closed(fh.fid());
+            self.late.closed(late);
             if kept {
                 self.open.closed(fh.fid());
                 return Ok(());

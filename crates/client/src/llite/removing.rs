@@ -22,14 +22,14 @@ use crate::error::{Error, Refusal, TargetError};
 use crate::mdc::{Changed, Ids, Leaving, Mdc};
 use crate::time::Timespec;
 
-/// LateNames one after the other in a directory, from which on the MDT is asked to lend it.
+/// Removals one after the other in a directory, from which on the MDT is asked to lend it.
 const ENOUGH: u32 = 2;
 /// Inode flags of what may not be removed: `FS_IMMUTABLE_FL`, `FS_APPEND_FL`.
 pub(super) const STAYS: u32 = 0x10 | 0x20;
 /// Write and search, of a directory.
 pub(super) const MAY_CHANGE: u32 = 2 | 1;
 /// Times that an MDT is told again which could not take it, and the pause before each.
-pub(super) const TRIES: u32 = 5;
+const TRIES: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// What the MDT said may pass: it has no space, or is not ready.

@@ -106,6 +106,7 @@ impl SetAttrs {
         };
         let times = set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some();
         let of_objects = times || set.size.is_some();
+        let _not_again = of_objects.then(|| self.kept.changing(fid));
         let changed = self.open.of(fid).filter(|_| of_objects);
         let _changing = changed.as_ref().map(|o| o.data.begin());
         let gate = self.covers.gate(fid);

@@ -67,9 +67,9 @@ impl Opens {
         let (_, before) = known()?;
         let good = |open: &MdtOpen| open.lets_its_maker(ids, bits);
         let first = || self.late.expect(fid);
-        let (at_mdt, late) = self.kept.take_made_again(fid, good, first)?;
+        let (at_mdt, late, changes) = self.kept.take_made_again(fid, good, first)?;
         let Some((mut md, objects)) = known().filter(|(_, now)| *now == before) else {
-            self.late.closed(fid);
+            self.late.closed(&late);
             self.kept.close_soon(at_mdt);
             return None;
         };
@@ -79,6 +79,10 @@ impl Opens {
         let handle = finish(async move {
             let fh = me.handle_on(at_mdt, &md, flags, false).await;
             me.begin_keeping(&fh, late, objects);
+            if me.kept.changes() != changes {
+                // perhaps of this file, by one who did not find that it is open
+                me.late.end(fid);
+            }
             fh
         });
         Some(handle.await)

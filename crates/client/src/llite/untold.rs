@@ -8,7 +8,7 @@
 //! - Only what everyone may read by its mode is opened so, without an ACL, where the MDT refuses nobody for being unknown: whoever asks, and
 //!   whoever the MDT takes that one for, may.
 //! - The lock is in use as long as there is such an open under it, so it is not given back before the MDT knows of the open.
-//! - LateNames and renames of this client call none of its own locks back. Before one is sent, the MDT is told of the opens of what loses
+//! - Removals and renames of this client call none of its own locks back. Before one is sent, the MDT is told of the opens of what loses
 //!   a name, or of all where that is not known, or where another is under way; until it is answered, nothing more is opened so.
 //! - Where the lock goes without a callback, as with an eviction, or the MDT could not be told, such an open is made at its next use, as
 //!   every other is ([`MdtOpen::ensure`]).
@@ -49,7 +49,7 @@ struct State {
     by_fid: BTreeMap<Fid, Vec<Weak<MdtOpen>>>,
     /// Files when those were swept out whose opens nobody closed.
     swept: usize,
-    /// LateNames and renames of this client that are under way.
+    /// Removals and renames of this client that are under way.
     takers: usize,
     /// Files that go, of which it is known which they are.
     going: Vec<Fid>,

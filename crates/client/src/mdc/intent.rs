@@ -313,7 +313,10 @@ impl Mdc {
                 .about(about)
                 .concerning(if name.is_empty() { fid2 } else { parent });
             match self.intent(rq, pending).await {
-                Err(e) if e.is(Errno::EINPROGRESS) => tokio::time::sleep(BUSY_PAUSE).await,
+                // who has a lock that others may be waiting for sees to that
+                Err(e) if e.is(Errno::EINPROGRESS) && rec.bias & LENT == 0 => {
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                }
                 done => break (dlm, done?),
             }
         };

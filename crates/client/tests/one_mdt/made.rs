@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::ahead::overtaking;
 use crate::common::simulated::number;
 use crate::common::*;
 use coral_client::{SetAttr, SetTime, Timespec};
@@ -237,6 +238,72 @@ async fn who_may_not_is_refused_what_its_maker_has_open() {
     let (fh, n) = rpcs(&fs, user.open("i", libc::O_RDWR)).await;
     assert!(n.iter().any(|(op, _)| op == "LDLM_ENQUEUE"), "{n:?}");
     user.close(&fh.unwrap()).await.unwrap();
+    c.stop().await;
+}
+
+/// A file loses its name, or gets another size, while its maker opens it again: who has it open can use it, and it has that size.
+#[tokio::test(start_paused = true)]
+async fn what_is_opened_beside_a_change_can_be_used() {
+    for seed in 0..number("CORAL_SEEDS", 12) {
+        let c = Cluster::start(2, 1, 1 << 20).await;
+        let u = User::root(&c.remote_client().await);
+        let v = User::root(&c.remote_client().await);
+        overtaking(&c, [&u, &v], seed);
+        let mut rng = Rng(seed + 1);
+        let mut opened = 0;
+        for n in 0..24 {
+            let name = format!("f{n}");
+            make(&u, &name).await;
+            let fid = u.fid(&name).await.unwrap();
+            let pause = Duration::from_micros(rng.below(3000));
+            let opens = async {
+                tokio::time::sleep(pause).await;
+                u.fs.open(&u.cred, fid, libc::O_RDWR as u32).await
+            };
+            if n % 2 == 0 {
+                let (gone, fh) = tokio::join!(u.unlink(&name), opens);
+                gone.unwrap();
+                if let Ok(fh) = fh {
+                    opened += 1;
+                    u.write(&fh, 0, b"text").await.unwrap();
+                    assert_eq!(u.read(&fh, 0, 9).await.unwrap(), b"text");
+                    u.close(&fh).await.unwrap();
+                }
+                continue;
+            }
+            let set = u.fs.setattr(&u.cred, fid, set_size(100), None);
+            let (set, fh) = tokio::join!(set, opens);
+            set.unwrap();
+            let fh = fh.unwrap();
+            assert_eq!(u.stat(&name).await.unwrap().size, 100, "seed {seed}");
+            u.close(&fh).await.unwrap();
+            for who in [&u, &v] {
+                assert_eq!(who.stat(&name).await.unwrap().size, 100, "seed {seed}");
+            }
+        }
+        println!("seed {seed}: {opened} of 12 were open when they lost their name");
+        tokio::time::sleep(Duration::from_secs(20 * 60)).await;
+        assert_eq!(self::opens(&c), 0);
+        c.stop().await;
+    }
+}
+
+/// Nobody is kept from executing a file by one who only reads it.
+#[tokio::test(start_paused = true)]
+async fn who_reads_what_it_has_made_is_no_writer() {
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let u = User::root(&c.remote_client().await);
+    let v = User::root(&c.remote_client().await);
+    make_program(&u, "f").await;
+    let reads = u.open("f", libc::O_RDONLY).await.unwrap();
+    let w = u.open("f", libc::O_WRONLY).await.unwrap();
+    u.write(&w, 0, b"#!/bin/sh").await.unwrap();
+    u.close(&w).await.unwrap();
+    for who in [&u, &v] {
+        let run = who.open("f", libc::O_RDONLY | EXEC).await.unwrap();
+        who.close(&run).await.unwrap();
+    }
+    u.close(&reads).await.unwrap();
     c.stop().await;
 }
 

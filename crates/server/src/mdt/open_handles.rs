@@ -159,6 +159,12 @@ impl OpenTable {
         }
     }
 
+    /// Client `export` may have far more handles than it has.
+    pub fn has_ample_room_for(&self, export: u64) -> bool {
+        let has = self.exports.get(&export).map_or(0, BTreeSet::len);
+        self.has_ample_room() && has < self.limits.client / 2
+    }
+
     /// Half of it is free. A client that may keep attributes of a file back keeps the file open longer than its programs do.
     pub fn has_ample_room(&self) -> bool {
         self.handles.len() < self.limits.all / 2

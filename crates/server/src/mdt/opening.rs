@@ -351,7 +351,8 @@ impl Ctx {
         }
         let lock = self.give_lock(req, &fid, OPEN_BITS, OPEN_TRIES);
         let keeps = self.may_keep(&o.rec, lock.is_some()) && core.opens.has_ample_room();
-        let more = keeps && self.may_make_more(&o.rec.fid1);
+        let ample = keeps && core.opens.has_ample_room_for(self.exp());
+        let more = ample && self.may_make_more(&o.rec.fid1);
         let mut p = self.pack_all(&core.store, &fid, t.ino(h), None)?;
         if !o.has(flag::DELAY_CREATE) || !p.md.is_empty() {
             p.body.valid |= coral_wire::mds::md::FLEASIZE;
