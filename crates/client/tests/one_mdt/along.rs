@@ -88,7 +88,7 @@ impl Invalidate for Dropped {
 /// many others were read since.
 #[tokio::test(start_paused = true)]
 async fn files_that_were_read_once_are_read_again_without_an_rpc() {
-    const MANY: usize = 300;
+    const MANY: usize = 400;
     let (c, u, v) = dir_of_small_files().await;
     for i in FILES..MANY {
         v.put(&format!("d/f{i}"), content(i).as_bytes())
@@ -126,7 +126,7 @@ async fn files_that_were_read_once_are_read_again_without_an_rpc() {
     // names beyond the last are asked for ahead: until nothing is under way
     tokio::time::sleep(Duration::from_millis(2)).await;
     let (_, n) = rpcs(&u.fs, async {
-        for i in 6..MANY - 100 {
+        for i in 6..MANY - 200 {
             let (caches, fh) = open(i).await;
             assert!(caches, "the pages of file {i} are dropped");
             u.close(&fh).await.unwrap();
