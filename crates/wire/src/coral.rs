@@ -51,8 +51,8 @@
 //! * **creates told late**: the same right lets a client make files in the directory and tell of each later, by an open with [`LENT`] in
 //!   its bias. That needs no lock and waits for nobody either; ESTALE when the right has ended, or the name is taken. The answer to an open
 //!   that made a file in a directory that its client has so says [`MAY_MAKE`] in its disposition as long as none of the next files is
-//!   refused for want of room. What they inherit the client has seen: the file is like one that it made there by asking first, in the same
-//!   name and with the same mode.
+//!   refused for want of room. What they inherit the client has seen: the file is like one that it made there by asking first, for the
+//!   same user and with the same mode.
 //! * **rename flags**: `RecRename::padding_5` holds [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`].
 //! * **times of a setattr**: `attr::ATIME_SET` and `MTIME_SET` are set only for times the user chose
 //!   (owner's right: EPERM), not for "now" (any writer's right: EACCES).

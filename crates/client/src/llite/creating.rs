@@ -3,7 +3,7 @@
 //! # Invariants
 //! - A file is made so only under the lock that the MDT gives for its directory ([`super::late_names`]), where that says by
 //!   [`MAY_MAKE`](coral_wire::coral::MAY_MAKE) that there is room, the name is known to be free, and who asks may change the directory.
-//! - The caller is told what it was told of the file before, which was made in the same way, in the same name, under the same lock, by
+//! - The caller is told what it was told of the file before, which was made by the same user with the same mode, under the same lock, by
 //!   asking first: the directory gives the same to both.
 //! - The MDT is told at once, and nobody waits for it but who could tell the difference: calls about the name or the file, listings of the
 //!   directory, its own changes, syncs, and every use of the open file but its close.
@@ -196,13 +196,7 @@ impl Creations {
         let (fid, mode) = (mdc.new_fid().await.ok()?, mode & 0o7777 | libc::S_IFREG);
         // the lock is not kept from others while there is no room
         let (making, sample) = loop {
-            let Some(lock) = mdc.lent(dir) else {
-                if late_names.ask_for(dir) {
-                    let (me, mdc) = (self.namespace.clone(), mdc.clone());
-                    tokio::spawn(async move { me.borrow_dir(mdc, &ids, dir).await });
-                }
-                return None;
-            };
+            let lock = self.namespace.lent(&mdc, ids, dir)?;
             let sample = late_names.sample(dir, &ids, mode, &lock)?;
             if !self.may_make(cred, dir, name) {
                 return None;
@@ -308,9 +302,9 @@ impl Teller {
         let (mdc, ids, dir, opens) = (&from.mdc, &from.ids, from.dir, &self.me.opens);
         let bits = mds_flags(flags | (libc::O_CREAT | libc::O_EXCL) as u32);
         let mark = opens.cache.begin_read(dir);
-        let ask = || mdc.make_lent(ids, dir, name, *fid, bits, mode, *now, layout_version);
-        // one that has no room waits for nobody who makes some: there was ample room
-        let o = ask().await?;
+        // it waits for nobody who makes room for an open: there was ample room
+        let made = mdc.make_lent(ids, dir, name, *fid, bits, mode, *now, layout_version);
+        let o = made.await?;
         if !o.keeps {
             opens.late.closed(&late);
         }

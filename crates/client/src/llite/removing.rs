@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use coral_ldlm::LockRef;
 use coral_wire::Errno;
 use coral_wire::coral::LENT_BITS;
 use coral_wire::fid::Fid;
@@ -169,11 +170,7 @@ impl Namespace {
         let ids = self.ids.of(cred, &[parent]).await;
         // the lock is not kept from others while there is no room
         loop {
-            let Some(lock) = mdc.lent(dir) else {
-                if self.late_names.ask_for(dir) {
-                    let (me, mdc) = (self.clone(), mdc.clone());
-                    tokio::spawn(async move { me.borrow_dir(mdc, &ids, dir).await });
-                }
+            let Some(lock) = self.lent(&mdc, ids, dir) else {
                 return false;
             };
             let from = Borrowed {
@@ -343,8 +340,18 @@ impl Namespace {
         self.lost_dirs.note(r.parent);
     }
 
+    /// The right to `dir`. `None`: it is not held; the MDT is asked for it meanwhile, if it may be.
+    pub(super) fn lent(self: &Arc<Self>, mdc: &Arc<Mdc>, ids: Ids, dir: Fid) -> Option<LockRef> {
+        let lock = mdc.lent(dir);
+        if lock.is_none() && self.late_names.ask_for(dir) {
+            let (me, mdc) = (self.clone(), mdc.clone());
+            tokio::spawn(async move { me.borrow_dir(mdc, &ids, dir).await });
+        }
+        lock
+    }
+
     /// Asks the MDT for the right to `dir`, and gives it back when nothing is taken away any more.
-    pub(super) async fn borrow_dir(self: Arc<Self>, mdc: Arc<Mdc>, ids: &Ids, dir: Fid) {
+    async fn borrow_dir(self: Arc<Self>, mdc: Arc<Mdc>, ids: &Ids, dir: Fid) {
         let mark = self.cache.begin_read(dir);
         let lent = match mdc.lend(ids, dir).await {
             Ok(lent) => lent,

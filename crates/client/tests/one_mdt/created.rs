@@ -24,7 +24,7 @@ fn program(fs: &Arc<coral_client::Llite>) -> User {
     u
 }
 
-async fn clients<const N: usize>(c: &Cluster) -> [User; N] {
+pub(crate) async fn clients<const N: usize>(c: &Cluster) -> [User; N] {
     let mut all = Vec::new();
     for _ in 0..N {
         all.push(program(&c.remote_client().await));
@@ -81,12 +81,12 @@ async fn lets_go(other: &User) {
     tokio::time::sleep(Duration::from_secs(61)).await;
 }
 
-async fn opened_dir(u: &User, path: &str) -> Arc<DirHandle> {
+pub(crate) async fn opened_dir(u: &User, path: &str) -> Arc<DirHandle> {
     let fid = u.fid(path).await.unwrap();
     u.fs.opendir(&u.cred, fid).await.unwrap()
 }
 
-fn of(n: &[(String, u64)], what: &str) -> u64 {
+pub(crate) fn of(n: &[(String, u64)], what: &str) -> u64 {
     n.iter().find(|(o, _)| o == what).map_or(0, |(_, c)| *c)
 }
 

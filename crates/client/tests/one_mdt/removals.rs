@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::ahead::{forget, overtaking};
 use crate::common::*;
-use crate::created::{close, created_late, make};
-use coral_client::{DirHandle, SetAttr};
+use crate::created::{clients, close, created_late, make, of, opened_dir};
+use coral_client::SetAttr;
 use coral_lnet::Passing;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
@@ -18,21 +18,6 @@ use coral_wire::ptlrpc::{Message, portal};
 
 /// Removals of a program from which on it is known for one that removes what it lists, and two more, after which the directory is asked for.
 const FIRST: usize = 12;
-
-/// A client of which one program asks.
-fn program(fs: &Arc<coral_client::Llite>) -> User {
-    let mut u = User::root(fs);
-    u.cred.pid = 7;
-    u
-}
-
-async fn clients<const N: usize>(c: &Cluster) -> [User; N] {
-    let mut all = Vec::new();
-    for _ in 0..N {
-        all.push(program(&c.remote_client().await));
-    }
-    all.try_into().ok().expect("as many as were asked for")
-}
 
 async fn fill(u: &User, dir: &str, files: usize) {
     u.mkdir(dir).await.unwrap();
@@ -66,15 +51,6 @@ impl User {
         let found = self.fs.lookup(&self.cred, dir, name.as_bytes()).await?;
         Ok(found.attr.fid)
     }
-
-    async fn opened_dir(&self, path: &str) -> Arc<DirHandle> {
-        let fid = self.fid(path).await.unwrap();
-        self.fs.opendir(&self.cred, fid).await.unwrap()
-    }
-}
-
-fn of(n: &[(String, u64)], what: &str) -> u64 {
-    n.iter().find(|(o, _)| o == what).map_or(0, |(_, c)| *c)
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,7 +201,7 @@ async fn an_eviction_loses_them_and_tells() {
     let [u, v] = clients(&c).await;
     fill(&u, "d", FILES).await;
     borrowed(&u, "d", FILES).await;
-    let dir = u.opened_dir("d").await;
+    let dir = opened_dir(&u, "d").await;
     let mdt = &c.mdt().target;
     let nid = u.fs.node().nid();
     let theirs = mdt.exports().into_iter().find(|e| e.nid() == nid);

@@ -34,7 +34,7 @@ use super::record::Inode;
 use super::reint::NAME_BITS;
 use super::store::{MdtResult, Txn};
 
-/// Room on the MDT with which clients may make files before they tell of them, bytes: for some 100,000 files.
+/// Room on the MDT with which clients may make files before they tell of them, bytes.
 const AMPLE_BYTES: u64 = 256 << 20;
 /// A directory with more entries is not lent where other clients have locks at all: each entry is looked at with the MDT at a standstill.
 const ENTRIES_MAX: usize = 4096;

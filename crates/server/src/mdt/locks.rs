@@ -19,8 +19,8 @@
 //! round. A client in the circle gives its granted lock up when it is asked, without waiting for a lock of this server, or is
 //! evicted; its cancels and the writes before them are served in lanes of their own ([`coral_ptlrpc::Service`]).
 //! A client that keeps attributes of a file back sends them before it gives its lock up: that setattr takes no lock and has a place
-//! of its own, as others wait for the lock already. So do the removals, and the opens that make files, of a client that has a directory to itself
-//! (`lending.rs`).
+//! of its own, as others wait for the lock already. So do the removals, and the opens that make files, of a client that has a
+//! directory to itself (`lending.rs`).
 //! Whoever finds out late what it must lock lets go of all it holds and starts over; that it looked up before it locked is
 //! looked up again under the core's lock.
 //! Over several MDTs the same holds with pairs of FID and MDT in the place of FIDs, where the MDT on which the object lies comes after
