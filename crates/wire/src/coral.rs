@@ -32,8 +32,9 @@
 //!   [`KEEPS_ATTRS`] when it made the file and the client may keep back what it sets of the file's attributes, while it has the file
 //!   open so and holds the lock that came with the open. Before another client is told of the attributes, or they are relied on for
 //!   it, the lock is called back, or its holder is asked by a glimpse and keeps it: either ends the right. What was kept comes in a
-//!   setattr with [`KEPT_ATTRS`] in its bias and the handle of that open; ESTALE when the right has ended, as with an eviction. A
-//!   replay of such an open says `MDS_OPEN_CREATED`.
+//!   setattr, or in the record of the close of that open, with [`KEPT_ATTRS`] in its bias; a setattr has the handle of the open. ESTALE
+//!   when the right has ended, as with an eviction: nothing is set or closed. The reply to such a close is that of a setattr. A replay of
+//!   such an open says `MDS_OPEN_CREATED`.
 //! * **opens for reading that it is not told of**: a client reads a file without an open while it holds a lock on its names (LOOKUP) and
 //!   everyone may read it by its mode, without an ACL, where the file's body says [`ANYONE`]. Before it gives that lock back it opens the
 //!   file by its FID, for reading alone, with [`UNTOLD_OPEN`] in the bias. From who holds the lock that open waits for nobody, and needs no
@@ -70,7 +71,7 @@ pub const ATIME_DIFF_S: i64 = 60;
 
 /// Disposition: the client may keep back attributes of the file that this open made.
 pub const KEEPS_ATTRS: u64 = 1 << 62;
-/// Bias of a setattr: it brings attributes that were kept back, and needs no lock. Of an open: the client would keep them back.
+/// Bias of a setattr or of the record of a close: it brings attributes that were kept back, and needs no lock. Of an open: the client would keep them back.
 pub const KEPT_ATTRS: u32 = 1 << 31;
 
 /// Bias of an open by FID: the file has been read under a lock of the client's, which others may be waiting for; no lock is wanted. Of

@@ -118,6 +118,7 @@ impl Attributes {
         if let Some(objects) = known.as_ref().and_then(|k| k.objects) {
             return Ok(md.merged(&objects));
         }
+        self.late.data_sent(fid).await;
         if let Some(objects) = self.late.objects(fid) {
             return Ok(md.merged(&objects));
         }

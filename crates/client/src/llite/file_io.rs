@@ -19,7 +19,7 @@ use super::attributes::Attributes;
 use super::drains::Drains;
 use super::flusher::Flusher;
 use super::handle::{FileHandle, end_of};
-use super::late::LateAttrs;
+use super::late::{LateAttrs, LateFile};
 use super::layouts::Layouts;
 use super::pages::PageCache;
 use super::privileges::Privileges;
@@ -56,6 +56,7 @@ impl FileIo {
     ) -> Result<Payload, Error> {
         fh.set_read();
         fh.still_open(self.servers.now()).await?;
+        self.written_before_read(fh).await;
         if let Some(cover) = fh.inode.gate.writes() {
             let len = len_bytes as usize;
             let under = self.writeback.read(&cover, fh.fid(), offset, len).await?;
@@ -82,6 +83,13 @@ impl FileIo {
             {
                 return done;
             }
+        }
+    }
+
+    /// What is kept back of the data is at its OST, if this client writes the file.
+    async fn written_before_read(&self, fh: &FileHandle) {
+        if fh.inode.is_written() {
+            self.late.data_sent(fh.fid()).await;
         }
     }
 
@@ -145,6 +153,7 @@ impl FileIo {
     ) -> Result<Payload, Error> {
         fh.set_read();
         fh.still_open(self.servers.now()).await?;
+        self.written_before_read(fh).await;
         match self.pages.admit(&fh.inode, offset, len_bytes).await? {
             Some(c) => {
                 if let Some(data) = self.attributes.data_known(fh.fid(), offset, len_bytes) {
@@ -200,13 +209,13 @@ impl FileIo {
         }
         fh.inode.lost.tell_write(&fh.told)?;
         fh.still_open(self.servers.now()).await?;
+        if !append && self.hold(cred, fh, offset, &data).await? {
+            return Ok(len);
+        }
         self.late.sent_before_data(fh.fid()).await;
         let _changing = fh.inode.data.begin();
         self.privileges.drop_for_write(cred, fh).await?;
-        let attr = WriteAttr {
-            owner: fh.inode.owner(),
-            time: self.servers.now(),
-        };
+        let attr = WriteAttr::of(fh.inode.owner(), self.servers.now());
         if append {
             self.appends.append(fh, data, &attr).await?;
         } else {
@@ -222,6 +231,34 @@ impl FileIo {
                 .await?;
         }
         Ok(len)
+    }
+
+    /// Keeps the beginning of a file that was just made back; false: `data` is to be written.
+    async fn hold(
+        &self,
+        cred: &Cred,
+        fh: &FileHandle,
+        offset: u64,
+        data: &Payload,
+    ) -> Result<bool, Error> {
+        let may = |late: &&Arc<LateFile>| late.may_hold(&fh.inode, offset, data.len());
+        let Some(late) = fh.late.get().filter(|l| !fh.is_sync() && may(l)) else {
+            return Ok(false);
+        };
+        self.privileges.drop_for_write(cred, fh).await?;
+        let end = end_of(offset, data.len() as u64)?;
+        let layout = self.layouts.for_write(&fh.inode, offset, end).await?;
+        let Some(object) = self.servers.lov.beginning(&layout, fh.fid(), end).await? else {
+            return Ok(false);
+        };
+        let attr = WriteAttr::of(fh.inode.owner(), self.servers.now());
+        let held = late.hold(&fh.inode, object, offset, data, &attr);
+        if held {
+            fh.count_write();
+            fh.inode.wrote(end);
+            self.late.held_back(fh.fid());
+        }
+        Ok(held)
     }
 
     /// Everything written and every change of metadata is on disk when this returns.
@@ -269,10 +306,7 @@ impl FileIo {
         let _changing = fh.inode.data.begin();
         self.privileges.drop_for_write(cred, fh).await?;
         self.drains.settle(fh.fid(), &fh.inode.gate).await;
-        let attr = WriteAttr {
-            owner: fh.inode.owner(),
-            time: self.servers.now(),
-        };
+        let attr = WriteAttr::of(fh.inode.owner(), self.servers.now());
         let layout = self.layouts.for_write(&fh.inode, offset, end).await?;
         // one that fails may have grown the file, and the kernel forgets its size after one that does not
         self.late.forget_size(fh.fid());
@@ -290,6 +324,7 @@ impl FileIo {
         whence: SeekWhence,
     ) -> Result<u64, Error> {
         fh.still_open(self.servers.now()).await?;
+        self.written_before_read(fh).await;
         self.drains.settle(fh.fid(), &fh.inode.gate).await;
         let layout = self.layouts.now(&fh.inode).await?;
         let layout = self.layouts.settled(fh.fid(), layout).await?;

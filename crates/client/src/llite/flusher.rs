@@ -78,7 +78,7 @@ impl Flusher {
             if let Some((lock, generation)) = backed {
                 let by = BackedBy {
                     cookie: lock.info().remote_cookie,
-                    generation,
+                    generation: Some(generation),
                     granted: true,
                 };
                 let live = Flight { id, parts };

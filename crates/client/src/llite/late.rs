@@ -1,18 +1,21 @@
-//! Attributes that are kept back: who makes a file and sets its owner, mode and times while it is open pays one request for them.
+//! Attributes that are kept back: who makes a file and sets its owner, mode and times while it is open pays nothing for them, they go
+//! with the close. So does the beginning of its data ([`held`]), but to its OST.
 //!
 //! # Invariants
 //! - Attributes of a file are kept back only through the open that made it, if the MDT said so with that open
 //!   ([`KEEPS_ATTRS`](coral_wire::coral::KEEPS_ATTRS)), and only as long as the lock that came with it is held. As nobody else is
 //!   told of the file's attributes meanwhile, or is let in by them, nobody sees that they are late.
 //! - Only what the MDT is sure to grant is kept back (the caller sees to that): a refusal is told by the call that is refused.
-//! - They are sent before the lock is given back or the MDT is told that nothing is kept (a glimpse), before a close or fsync of any
-//!   descriptor returns, before anything else of this client that the MDT judges by them, before data changes after them, and at the
-//!   latest after [`AGE`].
+//! - They are sent before the lock is given back or the MDT is told that nothing is kept (a glimpse), before an fsync of any descriptor
+//!   returns, before anything else of this client that the MDT judges by them, before data changes after them, at the latest after
+//!   [`AGE`], and with the close of the open that made the file.
 //! - As long as nobody else is told of the file or let in, the caller may remember that it is empty. It is told to forget that before
 //!   the MDT hears that nothing is kept, or of the close, and before this client changes the size in a way that the caller does not see.
 //! - The request takes no lock at the MDT, where others may wait for ours, and no place that others hold
 //!   ([`KEPT_ATTRS`](coral_wire::coral::KEPT_ATTRS)). After an eviction the MDT refuses it: others may have changed them since.
 //! - What could not be sent is lost, and told as lost data is (`covers/lost.rs`).
+
+mod held;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +29,7 @@ use coral_wire::mds::attr;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 
+use self::held::Data;
 use super::cache::Cache;
 use super::changes::Changes;
 use super::covers::OpenFiles;
@@ -61,6 +65,8 @@ pub(super) struct LateFile {
     state: Mutex<State>,
     /// One request at a time.
     turn: tokio::sync::Mutex<()>,
+    /// The same of its data.
+    data_turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -75,6 +81,20 @@ struct State {
     objects: Option<(u64, ObjectAttr)>,
     /// What the caller remembers of its size.
     shown: Shown,
+    /// What is kept back of its data.
+    data: Data,
+}
+
+impl State {
+    fn has_late_attributes(&self) -> bool {
+        self.kept.is_some() || self.sending.is_some()
+    }
+
+    /// Nothing else is kept back or on its way.
+    fn has_change_time_alone(&self) -> bool {
+        let kept = self.kept.as_ref().is_none_or(|(_, k)| is_change_time(k));
+        kept && self.sending.is_none()
+    }
 }
 
 /// What the caller remembers of the size of a file that was just made.
@@ -115,6 +135,7 @@ impl LateAttrs {
             at_mdt: OnceLock::new(),
             state: Mutex::default(),
             turn: Default::default(),
+            data_turn: Default::default(),
         });
         self.files.lock().insert(fid, Arc::downgrade(&file));
         file
@@ -249,11 +270,18 @@ impl LateAttrs {
     /// Data of `fid` is going to be written: what is kept back is sent before, but for the time of a change, which is that of the data
     /// then.
     pub async fn sent_before_data(&self, fid: Fid) {
-        if let Some(file) = self.of(fid)
-            && !file.has_change_time_alone()
-        {
-            file.sent().await;
+        if let Some(file) = self.of(fid) {
+            file.data_sent().await;
+            if !file.state.lock().has_change_time_alone() {
+                file.attributes_sent().await;
+            }
         }
+    }
+
+    /// Data of `fid` was written, and is kept back.
+    pub fn held_back(self: &Arc<Self>, fid: Fid) {
+        self.data_written(fid);
+        self.look_after();
     }
 
     /// Data of `fid` was written.
@@ -326,15 +354,9 @@ impl LateFile {
         self.state.lock().ended
     }
 
-    fn has_change_time_alone(&self) -> bool {
-        let state = self.state.lock();
-        let kept = state.kept.as_ref().is_none_or(|(_, k)| is_change_time(k));
-        kept && state.sending.is_none()
-    }
-
     fn is_late(&self) -> bool {
         let state = self.state.lock();
-        state.kept.is_some() || state.sending.is_some()
+        state.has_late_attributes() || !matches!(state.data, Data::Nothing)
     }
 
     fn beside(&self, mut attr: Attr) -> Attr {
@@ -346,7 +368,12 @@ impl LateFile {
 
     /// What is kept back is at the MDT when this returns, or was told to be lost.
     pub async fn sent(self: &Arc<Self>) {
-        if !self.is_late() {
+        self.data_sent().await;
+        self.attributes_sent().await;
+    }
+
+    async fn attributes_sent(self: &Arc<Self>) {
+        if !self.state.lock().has_late_attributes() {
             return;
         }
         let me = self.clone();
@@ -356,6 +383,37 @@ impl LateFile {
                 me.send(&ids, &args).await;
                 me.state.lock().sending = None;
             }
+        })
+        .await
+    }
+
+    /// Closes the open that made the file, with what is kept back of its attributes, and tells its size. The caller has sent its data.
+    pub async fn close(
+        self: &Arc<Self>,
+        at_mdt: &Arc<MdtOpen>,
+        size: Option<u64>,
+    ) -> Result<(), Error> {
+        let (me, at_mdt) = (self.clone(), at_mdt.clone());
+        finish(async move {
+            let _turn = me.turn.lock().await;
+            let Some((ids, args)) = me.take() else {
+                return at_mdt.close(None, size).await;
+            };
+            let closed = at_mdt.close_setting(&ids, &args, size).await;
+            let closed = match closed {
+                Ok(attrs) => {
+                    let mdc = &at_mdt.mdc;
+                    (me.changes).object(mdc, me.fid, &attrs.body, args.ctime);
+                    Ok(())
+                }
+                Err(error) => {
+                    me.lost(error);
+                    // of attributes alone there is nothing to tell who closes
+                    at_mdt.close(None, size).await
+                }
+            };
+            me.state.lock().sending = None;
+            closed
         })
         .await
     }
@@ -381,12 +439,19 @@ impl LateFile {
             Ok(attrs) => {
                 return self.changes.object(mdc, self.fid, &attrs.body, args.ctime);
             }
-            // removed everywhere
-            Err(e) if e.is(Errno::ENOENT) => return,
-            Err(e) if e.is(Errno::ESTALE) => Error::ChangesLost,
             Err(e) => e.into(),
         };
+        self.lost(error);
+    }
+
+    /// Attributes that were kept back are not at the MDT, for this reason.
+    fn lost(&self, error: Error) {
         self.changes.forget_attrs(self.fid);
+        let error = match error {
+            e if e.is(Errno::ENOENT) => return, // removed everywhere
+            e if e.is(Errno::ESTALE) => Error::ChangesLost,
+            e => e,
+        };
         tracing::error!(fid = %self.fid, %error, "owner, mode or times that were set are lost");
         if let Some(inode) = self.open.of(self.fid) {
             inode.lost.note(error);

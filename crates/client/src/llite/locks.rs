@@ -142,7 +142,7 @@ impl LockHook for MdtHooks {
             }
             return Box::pin(async move {
                 if !local_only {
-                    locks.late.sent(fid).await;
+                    locks.late.sent_for_others(fid).await;
                 }
                 forgotten.await;
                 closed.await;
@@ -168,11 +168,11 @@ impl LockHook for MdtHooks {
         let fid = Fid::from_res_id(&lock.res);
         Box::pin(async move {
             locks.late.end(fid);
-            locks.late.sent(fid).await;
+            locks.late.sent_for_others(fid).await;
             let closed = locks.kept.made_closed(fid);
             // of one that was opened again just before
             locks.late.end(fid);
-            locks.late.sent(fid).await;
+            locks.late.sent_for_others(fid).await;
             locks.upcalls.forgotten().await;
             closed.await;
             true

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use super::finish::finish;
 use super::types::Attr;
 use crate::error::{Error, Refusal, TargetError};
-use crate::mdc::{Ids, Mdc, Open, Opened};
+use crate::mdc::{Attrs, Ids, Mdc, Open, Opened, SetattrArgs};
 use crate::time::Timespec;
 
 /// One open at an MDT.
@@ -321,6 +321,22 @@ impl MdtOpen {
     /// It, to be closed by another request than a close.
     pub async fn to_close(&self) -> Open {
         self.now.lock().await.open(self.fid)
+    }
+
+    /// Closes it, and sets what is kept back of attributes of the file that it made; how it looks then. Nothing is done when the right to
+    /// that has ended (ESTALE).
+    pub async fn close_setting(
+        &self,
+        ids: &Ids,
+        set: &SetattrArgs,
+        size: Option<u64>,
+    ) -> Result<Attrs, Error> {
+        let now = self.now.lock().await;
+        if now.gone {
+            return Err(Refusal::ClosedByEviction.into());
+        }
+        let open = now.open(self.fid);
+        Ok(self.mdc.close_setting(&open, ids, set, size).await?)
     }
 
     /// Closes it, with what the MDT should hear at that.

@@ -413,7 +413,7 @@ impl Opens {
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Error> {
         self.locks.unlock_closed(fh, lock_owner).await?;
-        self.late.sent(fh.fid()).await;
+        self.late.data_sent(fh.fid()).await;
         fh.inode.lost.tell_close(&fh.told)
     }
 
@@ -427,7 +427,10 @@ impl Opens {
         }
         self.locks.unlock_released(fh).await;
         if let Some(late) = fh.late.get() {
-            late.sent().await;
+            late.data_sent().await;
+            if fh.inode.data.quiet() == Some(0) {
+                late.sent().await; // whoever takes what may be kept now finds them there
+            }
             let kept = self.keep_made(fh, late);
             // the kernel forgets the size of what it writes
             if kept || fh.inode.rough_size() != Some(0) {
@@ -436,9 +439,9 @@ impl Opens {
             if self.late.end_of(late) {
                 self.changes.forgotten().await;
             }
-            late.sent().await;
-            self.late.closed(late);
             if kept {
+                late.sent().await;
+                self.late.closed(late);
                 self.open.closed(fh.fid());
                 return Ok(());
             }
@@ -456,7 +459,16 @@ impl Opens {
             true if untold => fh.at_mdt.close(None, None).await,
             true => Ok(()),
             false => {
-                let closed = fh.at_mdt.close(read.then_some(now), size).await;
+                let late = fh.late.get();
+                let closed = match late.filter(|_| !read) {
+                    Some(late) => late.close(&fh.at_mdt, size).await,
+                    None => {
+                        if let Some(late) = late {
+                            late.sent().await;
+                        }
+                        fh.at_mdt.close(read.then_some(now), size).await
+                    }
+                };
                 if let (Ok(()), Some(size)) = (&closed, size) {
                     self.cache.told_size(fh.fid(), size);
                 }
@@ -466,6 +478,9 @@ impl Opens {
                 closed
             }
         };
+        if let Some(late) = fh.late.get() {
+            self.late.closed(late);
+        }
         self.untold.closed(&fh.at_mdt);
         self.open.closed(fh.fid());
         result

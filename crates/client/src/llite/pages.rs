@@ -89,10 +89,7 @@ impl PageCache {
         fh.still_open(self.servers.now()).await?;
         self.late.sent(fh.fid()).await;
         let _changing = fh.inode.data.begin();
-        let attr = WriteAttr {
-            owner: fh.inode.owner(),
-            time: self.servers.now(),
-        };
+        let attr = WriteAttr::of(fh.inode.owner(), self.servers.now());
         let Some(cover) = fh
             .inode
             .gate

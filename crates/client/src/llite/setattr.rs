@@ -259,10 +259,15 @@ impl SetAttrs {
             open.set_owner(md.attr.owner());
         }
         self.ids.hint(fid, md.attr.gid);
-        let told = match times {
+        let set_late = times && self.late.set_times(fid, &object_times(set, now)).await;
+        let told = match times && !set_late {
             true => self.set_on_osts(&md, set, now, &Locks::default()).await?,
             false => None,
         };
+        if let (None, Some(objects)) = (told, self.late.held(fid)) {
+            // as it will look when its data has come, which nobody is to remember
+            return Ok(Some(Entry::for_now(md.merged(&objects))));
+        }
         if let (Some(objects), Some(stamp)) = (told, quiet) {
             self.late.objects_told(fid, stamp, objects);
         }
@@ -295,22 +300,14 @@ impl SetAttrs {
         let fid = md.attr.fid;
         let (mut layout, mut cut) = (md.layout.clone(), None);
         if let Some(size) = set.size {
-            let attr = WriteAttr {
-                owner: md.attr.owner(),
-                time: now,
-            };
+            let attr = WriteAttr::of(md.attr.owner(), now);
             (layout, cut) = self
                 .truncate_objects(fid, layout, size, &attr, held)
                 .await?;
         }
         // components without objects may have got some elsewhere
         let whole = !layout.needs_init(0, u64::MAX);
-        let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
-        let times = ObjectTimes {
-            atime: time(set.atime),
-            mtime: time(set.mtime),
-            ctime: Some(set.ctime.unwrap_or(now)),
-        };
+        let times = object_times(set, now);
         if (times.atime.is_some() || times.mtime.is_some() || set.ctime.is_some())
             && layout.form == Form::Objects
         {
@@ -394,6 +391,16 @@ impl SetAttrs {
             ..Default::default()
         };
         self.set(cred, fh.fid(), set, Some(fh)).await
+    }
+}
+
+/// What is set of times, for the objects.
+fn object_times(set: &SetAttr, now: Timespec) -> ObjectTimes {
+    let time = |t: Option<SetTime>| t.map(|t| if let SetTime::At(t) = t { t } else { now });
+    ObjectTimes {
+        atime: time(set.atime),
+        mtime: time(set.mtime),
+        ctime: Some(set.ctime.unwrap_or(now)),
     }
 }
 

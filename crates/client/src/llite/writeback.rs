@@ -311,7 +311,7 @@ impl WriteBack {
                 }
                 let by = BackedBy {
                     cookie: lock.info().remote_cookie,
-                    generation,
+                    generation: Some(generation),
                     granted: false,
                 };
                 o.osc

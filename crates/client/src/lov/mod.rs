@@ -381,6 +381,19 @@ impl Lov {
             .collect())
     }
 
+    /// What holds the file's bytes up to `end`, if that is the beginning of one object on an OST.
+    pub async fn beginning(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        end: u64,
+    ) -> Result<Option<(Arc<Osc>, ObjectRef)>, Error> {
+        let ranges = self.ranges(layout, fid, 0, end).await?;
+        let all = |r: &ObjectRange| (r.offset, r.len) == (0, end) && !r.osc.is_mdt();
+        let one: Result<[ObjectRange; 1], _> = ranges.try_into();
+        Ok(one.ok().filter(|[r]| all(r)).map(|[r]| (r.osc, r.object)))
+    }
+
     /// The parts of objects that `len` bytes at `offset` are in.
     pub async fn places(
         &self,

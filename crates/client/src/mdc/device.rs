@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use bytes::{BufMut, Bytes, BytesMut};
 use coral_ldlm::ClientNamespace;
 use coral_ptlrpc::{Import, Reply, Request, RpcError};
-use coral_wire::coral::UNTOLD_OPEN;
+use coral_wire::coral::{KEPT_ATTRS, UNTOLD_OPEN};
 use coral_wire::fid::Fid;
 use coral_wire::mds::{GetinfoFid2path, MdtBody, MdtIoepoch, RecSetattr, ReintOp, attr, md};
 use coral_wire::ost::ObdStatfs;
@@ -17,6 +17,7 @@ use coral_wire::{DecodeError, Errno, Message, Wire};
 use smallvec::SmallVec;
 
 use super::ids::Ids;
+use super::reint::SetattrArgs;
 use super::seq::SeqClient;
 use crate::ask::{Answer, answer, ask};
 use crate::error::TargetError;
@@ -301,16 +302,45 @@ impl Mdc {
         atime: Option<Timespec>,
         size: Option<u64>,
     ) -> Result<(), TargetError> {
+        let rec = self.close_rec(open.fid, mode, atime, size);
+        self.close_open(open, rec).await.map(drop)
+    }
+
+    /// Closes an open of ours that made its file, and sets what was kept back of the file's attributes; ESTALE when the right to that has
+    /// ended: it is open still. How the file looks then.
+    pub async fn close_setting(
+        &self,
+        open: &Open,
+        ids: &Ids,
+        set: &SetattrArgs,
+        size: Option<u64>,
+    ) -> Result<Attrs, TargetError> {
+        let mut rec = RecSetattr {
+            bias: KEPT_ATTRS,
+            ..self.setattr_rec(ids, open.fid, set)
+        };
+        if let Some(size) = size {
+            rec.size = size;
+            rec.valid |= attr::LSIZE;
+        }
+        Attrs::read(&self.close_open(open, rec).await?, 1)
+    }
+
+    async fn close_open(&self, open: &Open, rec: RecSetattr) -> Result<Answer<'_>, TargetError> {
         let mut handle = self.closing(open);
-        let mut result = self.close_handle(open.fid, handle, mode, atime, size).await;
-        let stale = |r: &Result<u64, TargetError>| r.as_ref().is_err_and(|e| e.is(Errno::ESTALE));
+        let mut result = self.close_with(handle, rec).await;
+        let stale =
+            |r: &Result<Answer<'_>, TargetError>| r.as_ref().is_err_and(|e| e.is(Errno::ESTALE));
         while stale(&result) && handle != open.handle.load(Ordering::Acquire) {
             // the server was restarted meanwhile and gave the open a new handle (a Coral one knows the old one too)
             handle = self.closing(open);
-            result = self.close_handle(open.fid, handle, mode, atime, size).await;
+            result = self.close_with(handle, rec).await;
         }
-        self.forget_open(open, *result.as_ref().unwrap_or(&0));
-        result.map(drop)
+        let still_open = stale(&result) && rec.bias & KEPT_ATTRS != 0;
+        if !still_open {
+            self.forget_open(open, result.as_ref().map_or(0, |a| a.transno));
+        }
+        result
     }
 
     /// Tells a Coral MDT when a file was read last that it was not told of ([`Self::open_untold`]).
@@ -326,19 +356,6 @@ impl Mdc {
             ..rec
         };
         self.close_with(0, rec).await.map(drop)
-    }
-
-    /// Its transno.
-    async fn close_handle(
-        &self,
-        fid: Fid,
-        open_handle: u64,
-        mode: u32,
-        atime: Option<Timespec>,
-        size: Option<u64>,
-    ) -> Result<u64, TargetError> {
-        let rec = self.close_rec(fid, mode, atime, size);
-        self.close_with(open_handle, rec).await
     }
 
     /// What a close tells besides.
@@ -367,7 +384,11 @@ impl Mdc {
         rec
     }
 
-    async fn close_with(&self, open_handle: u64, rec: RecSetattr) -> Result<u64, TargetError> {
+    async fn close_with(
+        &self,
+        open_handle: u64,
+        rec: RecSetattr,
+    ) -> Result<Answer<'_>, TargetError> {
         let fid = rec.fid;
         let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
             .push(&MdtIoepoch {
@@ -379,7 +400,7 @@ impl Mdc {
             .concerning(fid)
             .modifying()
             .replayable();
-        Ok(self.call(rq).await?.transno)
+        self.call(rq).await
     }
 
     /// Everything about the file (or with `Fid::ZERO` the whole MDT) is on disk when this returns.

@@ -368,15 +368,9 @@ impl Mdc {
         self.setattr_with(ids, fid, a, Bytes::new()).await
     }
 
-    /// The same with a default layout of a directory (`lov_user_md`, `lmv_user_md`); empty: none.
-    pub async fn setattr_with(
-        &self,
-        ids: &Ids,
-        fid: Fid,
-        a: &SetattrArgs,
-        eadata: Bytes,
-    ) -> Result<Attrs, TargetError> {
-        let rec = RecSetattr {
+    /// The record of a setattr.
+    pub(super) fn setattr_rec(&self, ids: &Ids, fid: Fid, a: &SetattrArgs) -> RecSetattr {
+        RecSetattr {
             opcode: ReintOp::SETATTR,
             cap: ids.cap,
             fsuid: ids.fsuid,
@@ -399,7 +393,18 @@ impl Mdc {
             bias: a.bias,
             projid: a.projid,
             ..Default::default()
-        };
+        }
+    }
+
+    /// The same with a default layout of a directory (`lov_user_md`, `lmv_user_md`); empty: none.
+    pub async fn setattr_with(
+        &self,
+        ids: &Ids,
+        fid: Fid,
+        a: &SetattrArgs,
+        eadata: Bytes,
+    ) -> Result<Attrs, TargetError> {
+        let rec = self.setattr_rec(ids, fid, a);
         let epoch = MdtIoepoch {
             open_handle: a.handle,
             ..Default::default()

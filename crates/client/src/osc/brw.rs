@@ -144,6 +144,22 @@ impl Osc {
             .await
     }
 
+    /// Writes the beginning of an object that nobody else knows, in one RPC: into space that was granted, under a lock of the server's.
+    pub async fn write_first(
+        &self,
+        obj: &ObjectRef,
+        data: Payload,
+        attr: &WriteAttr,
+    ) -> Result<(), TargetError> {
+        let by = BackedBy {
+            cookie: 0,
+            generation: None,
+            granted: true,
+        };
+        self.write_rpc(obj, &[(0, data)], attr, IoLock::Server, Some(by))
+            .await
+    }
+
     fn brw_obdo(obj: &ObjectRef, lock: IoLock) -> Obdo {
         // of a lock of the server's own it is said elsewhere
         let ours = if lock == IoLock::Server {
@@ -341,7 +357,7 @@ impl Osc {
                 lock,
                 from_grant,
             );
-            rq.generation = by.map(|b| b.generation);
+            rq.generation = by.and_then(|b| b.generation);
             let rq = if short {
                 rq.push_bytes(data.copy_to_bytes())
             } else {

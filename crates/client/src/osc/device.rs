@@ -460,10 +460,16 @@ impl Osc {
 
     /// Owner and change times of a modification.
     pub(super) fn stamp(&self, o: &mut Obdo, w: &WriteAttr) {
-        let t = w.time.to_wire(self.target.coral());
+        let wire = |t: Timespec| t.to_wire(self.target.coral());
         let Owner { uid, gid, projid } = w.owner;
-        (o.mtime, o.ctime, o.uid, o.gid, o.projid) = (t, t, uid, gid, projid);
+        (o.uid, o.gid, o.projid) = (uid, gid, projid);
+        o.mtime = wire(w.set.mtime.unwrap_or(w.time));
+        o.ctime = wire(w.set.ctime.unwrap_or(w.time));
         o.valid |= md::FLMTIME | md::FLCTIME | md::FLUID | md::FLGID | md::FLPROJID;
+        if let Some(atime) = w.set.atime {
+            o.atime = wire(atime);
+            o.valid |= md::FLATIME;
+        }
     }
 
     /// Whether the OST answers, as far as is known: one that was left for want of use does.

@@ -48,6 +48,19 @@ pub struct WriteAttr {
     pub owner: Owner,
     /// mtime and ctime.
     pub time: Timespec,
+    /// Times that were set since, in their place.
+    pub set: ObjectTimes,
+}
+
+impl WriteAttr {
+    /// Of a write at `time`.
+    pub fn of(owner: Owner, time: Timespec) -> Self {
+        Self {
+            owner,
+            time,
+            set: ObjectTimes::default(),
+        }
+    }
 }
 
 /// Object attributes as the OST answered them.
@@ -91,8 +104,8 @@ pub struct BackedBy {
     /// Server cookie of our extent lock.
     pub cookie: u64,
     /// [`coral_ptlrpc::Import::generation`] from before the lock was asked for: after an eviction the lock is void and the data
-    /// must not be sent any more.
-    pub generation: u64,
+    /// must not be sent any more. None: it needs none.
+    pub generation: Option<u64>,
     /// Its space was granted.
     pub granted: bool,
 }

@@ -65,7 +65,7 @@ pub fn routes(text: &str) -> Vec<RouteSpec> {
 }
 
 impl Cluster {
-    async fn build(builder: Builder) -> Cluster {
+    pub async fn build(builder: Builder) -> Cluster {
         Cluster(builder.fsname(FSNAME).start().await.expect("a cluster"))
     }
 

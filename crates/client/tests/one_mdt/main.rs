@@ -10,6 +10,7 @@ mod dom;
 mod dropped;
 mod failover;
 mod freed;
+mod held;
 mod kept;
 mod late;
 mod made;

@@ -2,16 +2,19 @@
 //!
 //! What a close of Lustre may do besides (swapping or merging layouts, releasing a file to an archive) is not there.
 
-use coral_wire::coral::{ATIME_DIFF_S, READABLE, UNTOLD_OPEN};
-use coral_wire::mds::{CloseData, MdtBody, MdtIoepoch, RecSetattr, attr as sa, bias};
+use coral_wire::coral::{ATIME_DIFF_S, KEPT_ATTRS, READABLE, UNTOLD_OPEN};
+use coral_wire::mds::{CloseData, MdtBody, MdtIoepoch, MdtRecReint, RecSetattr, attr as sa, bias};
 use coral_wire::{Errno, Fid};
 
 use super::acl;
-use super::attr;
+use super::attr::{self, MdAttr};
 use super::ctx::{Answer, Ctx};
 use super::namespace;
 use super::record::Inode;
+use super::reint::{push_attributes, setattr::tell_owner};
 use super::store::{MdtResult, Store, Txn};
+use super::version::PreVersions;
+use super::xattr;
 use crate::target::reads_only;
 
 impl Ctx {
@@ -39,10 +42,13 @@ impl Ctx {
         // What is on disk already stays: others may have changed it since.
         let done = self.rq.replay_committed();
         let idle = done || reads_only(&self.rq);
-        let mut set = if idle {
-            attr::MdAttr::default()
-        } else {
-            self.setattr_of(&rec)
+        let kept = self.coral && rec.bias & KEPT_ATTRS != 0;
+        if kept {
+            self.may_have_kept(core, &handle.fid, cookie)?;
+        }
+        let mut set = match idle || kept {
+            true => MdAttr::default(),
+            false => self.setattr_of(&rec),
         };
         if !handle.writes() {
             // who only read changed nothing but the time of the last access
@@ -52,7 +58,8 @@ impl Ctx {
         set.size = sized.then_some(rec.size);
         set.blocks = (sized && rec.valid & sa::LBLOCKS != 0).then_some(rec.blocks);
         let mut t = Txn::new(&core.store);
-        let mut changed = false;
+        let mut pre = self.pre_versions();
+        let (mut changed, mut body) = (false, MdtBody::default());
         if let Some(h) = t.find(&handle.fid)? {
             // A close that is on disk is replayed at once: who else had the file open may not be back. It goes when recovery ends.
             let others_may_come = done && core.recovering;
@@ -60,14 +67,28 @@ impl Ctx {
             if t.ino(h).nlink == 0 && last {
                 namespace::reap(&mut t, &handle.fid)?;
                 changed = true;
-            } else if t.ino(h).nlink > 0 && !t.ino(h).lov.is_empty() | t.ino(h).is_dir() {
-                changed = attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
+            } else {
+                if kept && !idle {
+                    self.set_kept(&mut t, &mut pre, &handle.fid, &rec)?;
+                    changed = true;
+                }
+                if t.ino(h).nlink > 0 && !t.ino(h).lov.is_empty() | t.ino(h).is_dir() {
+                    changed |= attr::close_update(&mut t, h, &set, ATIME_DIFF_S);
+                }
+                if kept && !idle {
+                    body = self.pack(&handle.fid, t.ino(h));
+                }
             }
         }
         // what is to be done besides is not there; the file is closed all the same, as the client takes it to be
         let mut a = match more {
             true => self.answer(Errno::EOPNOTSUPP.status()),
-            false => self.close_answer(false)?,
+            false => {
+                let mut a = self.answer(0);
+                pre.tell(&mut a);
+                push_attributes(&mut a, &body);
+                a
+            }
         };
         if changed {
             self.commit(t, &mut a)?;
@@ -86,9 +107,9 @@ impl Ctx {
         let mut t = Txn::new(&core.store);
         let (now, _) = self.rq.target.node().wall_time();
         let atime = self.setattr_of(rec).atime;
-        let set = attr::MdAttr {
+        let set = MdAttr {
             atime: atime.filter(|at| at.secs <= now + ATIME_DIFF_S),
-            ..attr::MdAttr::default()
+            ..MdAttr::default()
         };
         // of nothing else a client need say that it has read it
         let found = match t.find(&rec.fid)? {
@@ -103,14 +124,28 @@ impl Ctx {
         Ok(a)
     }
 
+    /// Sets what the client that made the file has kept back of its attributes until now.
+    fn set_kept(
+        &self,
+        t: &mut Txn<'_>,
+        pre: &mut PreVersions<'_>,
+        fid: &Fid,
+        rec: &RecSetattr,
+    ) -> MdtResult<()> {
+        let head: MdtRecReint = self.rq.rq.msg.get(2)?;
+        let set = self.setattr_of(rec);
+        let capable = t
+            .get(fid)
+            .map(|h| t.ino(h).xattr(xattr::CAPABILITY).is_some())?;
+        let uncap = capable && set.ends_capabilities();
+        let h = self.set_attributes(t, pre, fid, &self.cred(&head), &set, uncap)?;
+        tell_owner(t, h, &set);
+        Ok(())
+    }
+
     fn close_answer(&self, transno: bool) -> MdtResult<Answer> {
         let mut a = self.answer(0);
-        a.msg
-            .push(&MdtBody::default())
-            .push_empty()
-            .push_empty()
-            .push_empty()
-            .push_empty();
+        push_attributes(&mut a, &MdtBody::default());
         if transno {
             self.commit_empty(&mut a)?;
         }

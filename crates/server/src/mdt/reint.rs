@@ -8,7 +8,7 @@ mod layout;
 pub(super) mod migrate;
 mod over;
 mod restripe;
-mod setattr;
+pub(super) mod setattr;
 
 use bytes::Bytes;
 use coral_wire::ldlm::Ibits;
@@ -33,7 +33,7 @@ const RETRIES: usize = 64;
 pub(super) const NAME_BITS: Ibits = Ibits(Ibits::LOOKUP.0 | Ibits::UPDATE.0);
 
 /// Body of a reply about attributes, and the fields behind it, which stay empty.
-fn push_attributes(a: &mut Answer, body: &MdtBody) {
+pub(super) fn push_attributes(a: &mut Answer, body: &MdtBody) {
     a.msg
         .push(body)
         .push_empty()

@@ -14,10 +14,12 @@ use coral_wire::{Errno, Fid};
 
 use super::push_attributes;
 use crate::mdt::attr::{self, MdAttr};
+use crate::mdt::core::MdtCore;
 use crate::mdt::cred::Ucred;
 use crate::mdt::ctx::{Answer, Ctx};
 use crate::mdt::locks::HeldLocks;
-use crate::mdt::store::{MdtResult, Txn};
+use crate::mdt::store::{MdtResult, Txn, TxnObject};
+use crate::mdt::version::PreVersions;
 use crate::mdt::xattr::{self, SetMode};
 use crate::mdt::{acl, dom};
 use crate::nodemap::IdType;
@@ -147,11 +149,9 @@ impl Ctx {
         uncap: bool,
     ) -> MdtResult<(Answer, bool)> {
         let mut core = self.core();
-        if self.coral && r.bias & KEPT_ATTRS != 0 && !self.rq.is_replay() {
+        if self.coral && r.bias & KEPT_ATTRS != 0 {
             let epoch: MdtIoepoch = self.rq.rq.msg.get(3)?;
-            if !core.opens.keeps(&r.fid, epoch.open_handle, self.exp()) {
-                return Err(Errno::ESTALE.into());
-            }
+            self.may_have_kept(&core, &r.fid, epoch.open_handle)?;
         }
         if set.size.is_some() && !self.rq.is_replay() {
             core.opens.conflict(&r.fid, open::WRITE)?;
@@ -161,23 +161,8 @@ impl Ctx {
             None => None,
         };
         let mut t = Txn::new(&core.store);
-        // times and sizes make no version (`mdt_attr_set`)
-        let versioned = set.mode.is_some()
-            || set.uid.is_some()
-            || set.gid.is_some()
-            || set.projid.is_some()
-            || set.flags.is_some();
         let mut pre = self.pre_versions();
-        if versioned {
-            pre.object(0, &mut t, Some(&r.fid))?;
-        }
-        let h = attr::setattr(&mut t, cred, &r.fid, set)?;
-        if versioned {
-            t.stamp(h);
-        }
-        if uncap && !t.ino(h).is_dir() {
-            t.put_xattr(h, xattr::CAPABILITY, None);
-        }
+        let h = self.set_attributes(&mut t, &mut pre, &r.fid, cred, set, uncap)?;
         let laid_out = lov.is_some();
         if let Some(lov) = lov {
             t.change(h).lov = lov;
@@ -185,17 +170,54 @@ impl Ctx {
         let mut a = self.answer(0);
         pre.tell(&mut a);
         push_attributes(&mut a, &self.pack(&r.fid, t.ino(h)));
-        let chown =
-            (set.uid.is_some() || set.gid.is_some() || set.projid.is_some()) && t.ino(h).is_reg();
-        if chown {
-            t.tell_owner(h);
-        }
-        let chown_data = chown && dom::is_dom(&t.ino(h).lov);
+        let chown_data = tell_owner(&mut t, h, set) && dom::is_dom(&t.ino(h).lov);
         let data = || self.ops.data.changing_owner(dom::object(&r.fid));
         let _changing = chown_data.then(data).transpose()?;
         self.commit(t, &mut a)?;
         drop(core);
         Ok((a, laid_out))
+    }
+
+    /// ESTALE where the client may not keep attributes of `fid` back any more by this open.
+    pub(in crate::mdt) fn may_have_kept(
+        &self,
+        core: &MdtCore,
+        fid: &Fid,
+        open_handle: u64,
+    ) -> MdtResult<()> {
+        match self.rq.is_replay() || core.opens.keeps(fid, open_handle, self.exp()) {
+            true => Ok(()),
+            false => Err(Errno::ESTALE.into()),
+        }
+    }
+
+    /// Sets attributes in `t`. `uncap`: file capabilities end.
+    pub(in crate::mdt) fn set_attributes(
+        &self,
+        t: &mut Txn<'_>,
+        pre: &mut PreVersions<'_>,
+        fid: &Fid,
+        cred: &Ucred,
+        set: &MdAttr,
+        uncap: bool,
+    ) -> MdtResult<TxnObject> {
+        // times and sizes make no version (`mdt_attr_set`)
+        let versioned = set.mode.is_some()
+            || set.uid.is_some()
+            || set.gid.is_some()
+            || set.projid.is_some()
+            || set.flags.is_some();
+        if versioned {
+            pre.object(0, t, Some(fid))?;
+        }
+        let h = attr::setattr(t, cred, fid, set)?;
+        if versioned {
+            t.stamp(h);
+        }
+        if uncap && !t.ino(h).is_dir() {
+            t.put_xattr(h, xattr::CAPABILITY, None);
+        }
+        Ok(h)
     }
 
     /// Whether the object has file capabilities.
@@ -285,4 +307,14 @@ impl Ctx {
         self.commit(t, &mut a)?;
         Ok(a)
     }
+}
+
+/// The OSTs are told whose the file is, if that was set of one that they have objects of; whether it was.
+pub(in crate::mdt) fn tell_owner(t: &mut Txn<'_>, h: TxnObject, set: &MdAttr) -> bool {
+    let owned = set.uid.is_some() || set.gid.is_some() || set.projid.is_some();
+    let chown = owned && t.ino(h).is_reg();
+    if chown {
+        t.tell_owner(h);
+    }
+    chown
 }
