@@ -413,7 +413,6 @@ impl Opens {
     /// A descriptor was closed (each close of a dup): releases the fcntl locks of `lock_owner` on the file.
     pub async fn flush(self: &Arc<Self>, fh: &FileHandle, lock_owner: u64) -> Result<(), Error> {
         self.locks.unlock_closed(fh, lock_owner).await?;
-        self.late.data_sent(fh.fid()).await;
         fh.inode.lost.tell_close(&fh.told)
     }
 

@@ -138,8 +138,16 @@ impl Ctx {
             .get(fid)
             .map(|h| t.ino(h).xattr(xattr::CAPABILITY).is_some())?;
         let uncap = capable && set.ends_capabilities();
+        let owner = |t: &Txn<'_>, h| {
+            let ino: &Inode = t.ino(h);
+            (ino.uid, ino.gid, ino.projid)
+        };
+        let before = t.get(fid).map(|h| owner(t, h))?;
         let h = self.set_attributes(t, pre, fid, &self.cred(&head), &set, uncap)?;
-        tell_owner(t, h, &set);
+        // its data has the owner that the MDT knows, as long as nobody else has written any
+        if owner(t, h) != before {
+            tell_owner(t, h, &set);
+        }
         Ok(())
     }
 

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - Data is kept back under the right to keep attributes back ([`super`]), from the file's first byte on and without a gap. It is sent
-//!   before anything else of this client looks at the file's data or size, or changes them, before a close or fsync of any descriptor
-//!   returns, before the lock is given back or the MDT is told that nothing is kept, and at the latest with the attributes.
+//!   before anything else of this client looks at the file's data or size, or changes them, before an fsync of any descriptor returns,
+//!   before the lock is given back or the MDT is told that nothing is kept, at the latest with the attributes, and before the open is
+//!   closed that made the file. As with all dirty data close(2) does not wait for it.
 //! - It has room: its pages are taken from the OST's grant first.
 //! - Who asks for the lock does not wait for an OST that is away for longer than [`OST_WAIT`]: its holder would be evicted.
 //! - After an eviction by the MDT, once that is known here, it is lost, and told as lost data is: others may have written there.
