@@ -448,6 +448,8 @@ async fn serve(
         no_atime: o.no_atime,
         sync: o.sync,
         dir_sync: o.dir_sync,
+        // its servers are elsewhere, and no call waits for the network on the thread that reads requests
+        blocks: false,
         ..FuseOptions::default()
     };
     let client = {

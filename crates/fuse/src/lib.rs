@@ -36,6 +36,7 @@ mod naming;
 mod nodes;
 mod notify;
 mod ops;
+mod readers;
 mod reply;
 mod session;
 mod sizes;

@@ -25,6 +25,7 @@ use crate::handles::Handles;
 use crate::interrupt::Waiting;
 use crate::nodes::Nodes;
 use crate::notify::{Invalidator, Notifier};
+use crate::readers::Readers;
 use crate::session::{self, Shared};
 use crate::sizes::Sizes;
 use crate::stats::FuseStats;
@@ -35,6 +36,8 @@ use crate::sys::{self, MountSpec};
 pub struct FuseOptions {
     /// Threads that read and serve requests, 1..=64.
     pub threads: usize,
+    /// Serving a request may block its thread, for instance on a disk: the threads all read, always.
+    pub blocks: bool,
     /// What `mount` and `df` show as the device: Lustre's `NID:/fsname`.
     pub source: String,
     /// Let users other than the one mounting in (permissions are checked either way). An ordinary user needs
@@ -64,6 +67,7 @@ impl Default for FuseOptions {
     fn default() -> Self {
         Self {
             threads: 4,
+            blocks: true,
             source: "coral".to_owned(),
             allow_other: rustix::process::geteuid().is_root(),
             read_only: false,
@@ -181,6 +185,7 @@ pub fn mount_fs<F: FileSystem>(fs: F, at: &Path, opts: &FuseOptions) -> Result<M
                 _ => {}
             }
         }),
+        readers: Readers::new(opts.threads, opts.blocks),
         closing: AtomicBool::new(false),
         log: ErrorLog::default(),
         mount_point: at.clone(),
@@ -326,7 +331,7 @@ fn start_threads<F: FileSystem>(
             .name(format!("coral-fuse-{i}"))
             .stack_size(4 << 20)
             .spawn(move || {
-                session::reader(shared.clone(), own);
+                session::reader(shared.clone(), own, i);
                 if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     let runtime = shared.runtime.clone();
                     shared.notifier.ended();

@@ -35,6 +35,7 @@ use crate::interrupt::{self, Ends, Waiting};
 use crate::nodes::Nodes;
 use crate::notify::Notifier;
 use crate::ops::{self, OpenFile, Started};
+use crate::readers::Readers;
 use crate::reply::{self, Body};
 use crate::sizes::Sizes;
 use crate::stats::FuseStats;
@@ -55,6 +56,7 @@ pub(crate) struct Shared<F: FileSystem> {
     /// Minor protocol version agreed on; 0 before INIT.
     pub minor: Arc<AtomicU32>,
     pub agreed: AtomicU64,
+    pub readers: Readers,
     pub waiting: Waiting,
     /// Requests that wait and are no tasks of the runtime yet.
     pub waits: Arc<Inline>,
@@ -110,13 +112,19 @@ impl<F: FileSystem> Shared<F> {
     }
 }
 
-/// Reads and serves requests from `dev` until the connection ends.
-pub(crate) fn reader<F: FileSystem>(shared: Arc<Shared<F>>, dev: Arc<OwnedFd>) {
+/// Reads and serves requests from `dev` until the connection ends: the mount's thread `index`.
+pub(crate) fn reader<F: FileSystem>(shared: Arc<Shared<F>>, dev: Arc<OwnedFd>, index: usize) {
+    read_requests(&shared, &dev, index);
+    shared.readers.end();
+}
+
+fn read_requests<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, index: usize) {
     let _runtime = shared.runtime.enter();
     let mut buf = RequestBuf::new(shared.pool.clone());
     loop {
-        match rustix::io::read(&*dev, buf.space()) {
-            Ok(len) => request(&shared, &dev, &mut buf, len),
+        shared.readers.wait(index);
+        match rustix::io::read(&**dev, buf.space()) {
+            Ok(len) => request(shared, dev, &mut buf, len),
             // ENOENT: the request was taken back while it was being read.
             Err(SysErrno::INTR | SysErrno::AGAIN | SysErrno::NOENT) => {}
             // Unmounted; or aborted, which ABORT_ERROR tells apart.
@@ -150,6 +158,7 @@ fn request<F: FileSystem>(
         }
         return;
     }
+    shared.readers.asked(&h, body);
     let begun = shared.stats.begin(h.opcode);
     let ends = match ops::waits_for_lock(&h, body) {
         true => Ends::AtAnySignal,
