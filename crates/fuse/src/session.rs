@@ -114,8 +114,17 @@ impl<F: FileSystem> Shared<F> {
 
 /// Reads and serves requests from `dev` until the connection ends: the mount's thread `index`.
 pub(crate) fn reader<F: FileSystem>(shared: Arc<Shared<F>>, dev: Arc<OwnedFd>, index: usize) {
+    let _ended = Ended(&shared.readers);
     read_requests(&shared, &dev, index);
-    shared.readers.end();
+}
+
+/// When a thread ends, also by a panic, the others rest no more.
+struct Ended<'a>(&'a Readers);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 fn read_requests<F: FileSystem>(shared: &Arc<Shared<F>>, dev: &Arc<OwnedFd>, index: usize) {

@@ -389,6 +389,7 @@ fn holds_a_lock(rq: &ServerRequest) -> bool {
             rq.msg.get::<RecSetattr>(1).is_ok_and(|r| keeps(&r))
                 || rq.msg.get::<RecUnlink>(1).is_ok_and(|r| is_late(&r))
         }
+        opc::MDS_CLOSE => rq.msg.get::<RecSetattr>(2).is_ok_and(|r| keeps(&r)),
         opc::LDLM_ENQUEUE => is_untold_open(rq) || is_late_create(rq),
         _ => false,
     }

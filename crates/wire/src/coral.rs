@@ -10,6 +10,8 @@
 //! * **several glimpses in one**: an LDLM_ENQUEUE with `HAS_INTENT` may have further `ldlm_request`s in its buffer 2 ([`glimpses`]), of
 //!   other objects. The reply has an `ldlm_reply` of each one after the other in its buffer 1, and the `ost_lvb`s in buffer 2. Nobody is
 //!   asked for any of them: one that another client has locks on has the error EBUSY in its value, and is to be asked for alone.
+//! * **first data written late**: a niobuf of an OST_WRITE with [`FIRST_WRITE`] brings the first data of a file that its client has made,
+//!   some time after it was written. ESTALE where others have written to the object since; a replay is not asked about that.
 //!
 //! On a connection to an MGS a registration has the identity of the target's formatting (text, NUL) behind its list of
 //! NIDs, and -EADDRINUSE comes with an `MgsTargetInfo` that has the NIDs of whoever has the index.
@@ -81,6 +83,9 @@ pub const UNTOLD_OPEN: u32 = 1 << 30;
 pub const READABLE: u32 = 0o444;
 /// Valid bit of the body of a file: no user of this client is refused for being unknown.
 pub const ANYONE: u64 = 1 << 62;
+
+/// Flag of a niobuf: the data is the object's first, or is refused.
+pub const FIRST_WRITE: u32 = 1 << 30;
 
 /// Intent: the right to take names from a directory and tell of it later.
 pub const LEND: u64 = 1 << 62;

@@ -137,6 +137,7 @@ impl Attributes {
             && self.cache.known(fid).is_some_and(unknown)
             && self.covers.cover(fid).is_none()
             && self.late.objects(fid).is_none()
+            && !self.late.holds(fid)
             && !self.open.of(fid).is_some_and(|o| o.is_written())
     }
 }

@@ -114,11 +114,11 @@ impl Attributes {
             return Ok(md.attr);
         }
         let fid = md.attr.fid;
+        self.late.data_sent(fid).await;
         let known = self.cache.known(fid);
         if let Some(objects) = known.as_ref().and_then(|k| k.objects) {
             return Ok(md.merged(&objects));
         }
-        self.late.data_sent(fid).await;
         if let Some(objects) = self.late.objects(fid) {
             return Ok(md.merged(&objects));
         }
@@ -164,6 +164,7 @@ impl Attributes {
     /// The same of a file that is going to be read: a small one's data comes along.
     pub async fn full_to_read(&self, md: &MdInode) -> Result<Attr, Error> {
         let (fid, layout) = (md.attr.fid, &md.layout);
+        self.late.data_sent(fid).await;
         let small = md.rough_size.is_some_and(|s| s <= SHORT_IO_BYTES as u64);
         let open = self.open.of(fid);
         let may = small

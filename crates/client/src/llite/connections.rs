@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use coral_ldlm::{ClientNamespace, LockPool};
 use coral_ptlrpc::{Import, ImportState};
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::{join, join_all, try_join_all};
 use parking_lot::Mutex;
 
 use super::budget::{dirty_limit, kept_limits, lock_pool, lock_share};
@@ -120,7 +120,8 @@ impl Connections {
         {
             tracing::warn!(target = %osc.uuid(), "deactivated: files that have objects there fail with EIO");
             if osc.import().state() == ImportState::Full {
-                let _ = tokio::time::timeout(CANCEL_LIMIT, self.flusher.write_out_all()).await;
+                let all = join(self.locks.late.all_sent(), self.flusher.write_out_all());
+                let _ = tokio::time::timeout(CANCEL_LIMIT, all).await;
             }
             leave(osc.import(), osc.namespace()).await;
             osc.namespace().drop_all().await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
+use futures_util::future::join;
 
 use super::types::{Cred, DirEntry, Entry, SetAttr, StatFs};
 use super::{DirHandle, FileHandle, Llite, OpenedFile};
@@ -249,7 +250,7 @@ impl Llite {
     /// Writes out dirty data of all files, however long the OSTs take.
     pub async fn write_out_all(&self) {
         self.late_names.all_settled().await;
-        self.flusher.write_out_all().await
+        join(self.late.all_sent(), self.flusher.write_out_all()).await;
     }
 
     /// Opens a directory for reading.

@@ -56,7 +56,7 @@ impl FileIo {
     ) -> Result<Payload, Error> {
         fh.set_read();
         fh.still_open(self.servers.now()).await?;
-        self.written_before_read(fh).await;
+        self.late.data_sent(fh.fid()).await;
         if let Some(cover) = fh.inode.gate.writes() {
             let len = len_bytes as usize;
             let under = self.writeback.read(&cover, fh.fid(), offset, len).await?;
@@ -83,13 +83,6 @@ impl FileIo {
             {
                 return done;
             }
-        }
-    }
-
-    /// What is kept back of the data is at its OST, if this client writes the file.
-    async fn written_before_read(&self, fh: &FileHandle) {
-        if fh.inode.is_written() {
-            self.late.data_sent(fh.fid()).await;
         }
     }
 
@@ -153,7 +146,7 @@ impl FileIo {
     ) -> Result<Payload, Error> {
         fh.set_read();
         fh.still_open(self.servers.now()).await?;
-        self.written_before_read(fh).await;
+        self.late.data_sent(fh.fid()).await;
         match self.pages.admit(&fh.inode, offset, len_bytes).await? {
             Some(c) => {
                 if let Some(data) = self.attributes.data_known(fh.fid(), offset, len_bytes) {
@@ -324,7 +317,7 @@ impl FileIo {
         whence: SeekWhence,
     ) -> Result<u64, Error> {
         fh.still_open(self.servers.now()).await?;
-        self.written_before_read(fh).await;
+        self.late.data_sent(fh.fid()).await;
         self.drains.settle(fh.fid(), &fh.inode.gate).await;
         let layout = self.layouts.now(&fh.inode).await?;
         let layout = self.layouts.settled(fh.fid(), layout).await?;

@@ -80,6 +80,7 @@ impl Flusher {
                     cookie: lock.info().remote_cookie,
                     generation: Some(generation),
                     granted: true,
+                    first: false,
                 };
                 let live = Flight { id, parts };
                 let done = o.osc.write_back(&o.object, &live.parts, &attr, by);

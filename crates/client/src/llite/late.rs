@@ -18,7 +18,7 @@
 mod held;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use self::held::Data;
-use super::cache::Cache;
+use super::cache::{Cache, Lookup};
 use super::changes::Changes;
 use super::covers::OpenFiles;
 use super::finish::finish;
@@ -53,12 +53,15 @@ pub(super) struct LateAttrs {
     files: Mutex<BTreeMap<Fid, Weak<LateFile>>>,
     /// A task looks after them.
     running: AtomicBool,
+    /// Of so many data is kept back.
+    holding: Arc<AtomicUsize>,
 }
 
 /// What is kept back of one file.
 pub(super) struct LateFile {
     changes: Arc<Changes>,
     open: Arc<OpenFiles>,
+    holding: Arc<AtomicUsize>,
     fid: Fid,
     /// The open that made it.
     at_mdt: OnceLock<Arc<MdtOpen>>,
@@ -83,6 +86,8 @@ struct State {
     shown: Shown,
     /// What is kept back of its data.
     data: Data,
+    /// Another owner was set when data had been sent already: the MDT has to tell the OST of it.
+    owner_apart: bool,
 }
 
 impl State {
@@ -122,6 +127,7 @@ impl LateAttrs {
             runtime,
             files: Mutex::default(),
             running: AtomicBool::new(false),
+            holding: Arc::default(),
         }
     }
 
@@ -131,6 +137,7 @@ impl LateAttrs {
         let file = Arc::new(LateFile {
             changes: self.changes.clone(),
             open: self.open.clone(),
+            holding: self.holding.clone(),
             fid,
             at_mdt: OnceLock::new(),
             state: Mutex::default(),
@@ -222,6 +229,8 @@ impl LateAttrs {
             Some((_, kept)) => add(kept, args),
             none => *none = Some((ids, *args)),
         }
+        let owns = args.valid & (attr::UID | attr::GID | attr::PROJID) != 0;
+        state.owner_apart |= owns && !self.goes_with_data(&file, &state);
         drop(state);
         self.changes.kept_back(fid);
         self.look_after();
@@ -256,13 +265,17 @@ impl LateAttrs {
         }
     }
 
-    /// The same of what `name` stands for: of all files when `cache` does not know what that is.
+    /// What is kept back of the attributes of what `name` stands for is at its MDT when this returns, which is going to judge by them: of
+    /// all files when `cache` does not know what that is.
     pub async fn sent_of_name(&self, cache: &Cache, parent: Fid, name: &[u8]) {
-        match cache.name_of(parent, name) {
-            Some(fid) => self.sent(fid).await,
+        match cache.name_of(parent, name).map(|fid| self.of(fid)) {
+            Some(Some(file)) => file.attributes_sent().await,
+            Some(None) => {}
             None if cache.knows_name(parent, name) => {}
+            None if matches!(cache.lookup(parent, name), Lookup::Absent) => {}
             None => {
-                self.all_sent().await;
+                let all = self.those(|f| f.state.lock().has_late_attributes());
+                join_all(all.iter().map(|f| f.attributes_sent())).await;
             }
         }
     }
@@ -301,16 +314,22 @@ impl LateAttrs {
 
     /// The same of all files; false when there was nothing.
     pub async fn all_sent(&self) -> bool {
-        let mut late = Vec::new();
+        let late = self.those(LateFile::is_late);
+        join_all(late.iter().map(|f| f.sent())).await;
+        !late.is_empty()
+    }
+
+    /// Files of which this is so.
+    fn those(&self, is: impl Fn(&LateFile) -> bool) -> Vec<Arc<LateFile>> {
+        let mut those = Vec::new();
         self.files.lock().retain(|_, f| match f.upgrade() {
             Some(f) => {
-                late.extend(f.is_late().then_some(f));
+                those.extend(is(&f).then_some(f));
                 true
             }
             None => false,
         });
-        join_all(late.iter().map(|f| f.sent())).await;
-        !late.is_empty()
+        those
     }
 
     /// Sees to it that they are sent in time.
@@ -323,12 +342,17 @@ impl LateAttrs {
             loop {
                 tokio::time::sleep(AGE).await;
                 let Some(me) = me.upgrade() else { return };
-                if me.all_sent().await {
+                // those that wait for a server that is away hold up no others, and go on by themselves
+                let sent = || async {
+                    let sent = tokio::time::timeout(AGE, me.all_sent()).await;
+                    sent.unwrap_or(true)
+                };
+                if sent().await {
                     continue;
                 }
                 me.running.store(false, Ordering::Release);
                 // kept back just now by one who saw the flag still up
-                if !me.all_sent().await || me.running.swap(true, Ordering::AcqRel) {
+                if !sent().await || me.running.swap(true, Ordering::AcqRel) {
                     return;
                 }
             }
@@ -395,6 +419,9 @@ impl LateFile {
     ) -> Result<(), Error> {
         let (me, at_mdt) = (self.clone(), at_mdt.clone());
         finish(async move {
+            if std::mem::take(&mut me.state.lock().owner_apart) {
+                me.attributes_sent().await;
+            }
             let _turn = me.turn.lock().await;
             let Some((ids, args)) = me.take() else {
                 return at_mdt.close(None, size).await;

@@ -370,7 +370,9 @@ impl Llite {
 
     /// Files of which data is dirty.
     pub fn unwritten(&self) -> Vec<Fid> {
-        self.flusher.unwritten()
+        let mut all = self.flusher.unwritten();
+        all.extend(self.late.unwritten());
+        all
     }
 
     /// Pages that reads through `fh` bring may stay in the kernel's cache. A file that one read brings whole is worth a lock

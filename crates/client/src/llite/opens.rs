@@ -421,12 +421,15 @@ impl Opens {
         if !fh.begin_close() {
             return Ok(());
         }
+        if let Some(late) = fh.late.get() {
+            // before the file's locks go, for whoever waits for one
+            late.data_sent().await;
+        }
         if fh.writable() && !fh.inode.is_written() {
             self.drains.settle_later(fh.fid(), &fh.inode.gate);
         }
         self.locks.unlock_released(fh).await;
         if let Some(late) = fh.late.get() {
-            late.data_sent().await;
             if fh.inode.data.quiet() == Some(0) {
                 late.sent().await; // whoever takes what may be kept now finds them there
             }

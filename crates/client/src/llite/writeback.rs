@@ -313,6 +313,7 @@ impl WriteBack {
                     cookie: lock.info().remote_cookie,
                     generation: Some(generation),
                     granted: false,
+                    first: false,
                 };
                 o.osc
                     .write_back(

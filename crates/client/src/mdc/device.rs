@@ -390,7 +390,7 @@ impl Mdc {
         rec: RecSetattr,
     ) -> Result<Answer<'_>, TargetError> {
         let fid = rec.fid;
-        let rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
+        let mut rq = Request::new(portal::MDS_READPAGE, opc::MDS_CLOSE)
             .push(&MdtIoepoch {
                 open_handle,
                 ..Default::default()
@@ -400,6 +400,8 @@ impl Mdc {
             .concerning(fid)
             .modifying()
             .replayable();
+        // others may wait for the lock under which they were kept, and hold every place meanwhile
+        rq.urgent = rec.bias & KEPT_ATTRS != 0;
         self.call(rq).await
     }
 

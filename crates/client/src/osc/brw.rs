@@ -9,6 +9,7 @@ use coral_buffers::Payload;
 use coral_ldlm::LockRef;
 use coral_ptlrpc::{Bulk, Request};
 use coral_wire::connect::ConnectFlags;
+use coral_wire::coral::FIRST_WRITE;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmReply};
 use coral_wire::ost::{
     CksumType, NiobufRemote, OBD_FL_CKSUM_MASK, ObdFlags, ObdIoobj, Obdo, brw, md,
@@ -144,7 +145,8 @@ impl Osc {
             .await
     }
 
-    /// Writes the beginning of an object that nobody else knows, in one RPC: into space that was granted, under a lock of the server's.
+    /// Writes the first data of an object, in one RPC: into space that was granted, under a lock of the server's. ESTALE where others have
+    /// written to it.
     pub async fn write_first(
         &self,
         obj: &ObjectRef,
@@ -155,6 +157,7 @@ impl Osc {
             cookie: 0,
             generation: None,
             granted: true,
+            first: true,
         };
         self.write_rpc(obj, &[(0, data)], attr, IoLock::Server, Some(by))
             .await
@@ -343,20 +346,12 @@ impl Osc {
         };
         for attempt in 0.. {
             self.grant().announce(&mut o);
-            let from_grant = if by.is_some_and(|b| b.granted) {
-                brw::FROM_GRANT
-            } else {
-                0
-            };
-            let mut rq = self.brw_request(
-                opc::OST_WRITE,
-                obj,
-                &o,
-                &ranges,
-                lens.len(),
-                lock,
-                from_grant,
-            );
+            let more =
+                |is: fn(&BackedBy) -> bool, flag| if by.is_some_and(|b| is(&b)) { flag } else { 0 };
+            let more = more(|b| b.granted, brw::FROM_GRANT) | more(|b| b.first, FIRST_WRITE);
+            let mut rq = self.brw_request(opc::OST_WRITE, obj, &o, &ranges, lens.len(), lock, more);
+            // others may wait for the lock of the MDT under which it was kept back
+            rq.urgent |= by.is_some_and(|b| b.first);
             rq.generation = by.and_then(|b| b.generation);
             let rq = if short {
                 rq.push_bytes(data.copy_to_bytes())

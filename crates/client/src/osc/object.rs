@@ -108,4 +108,6 @@ pub struct BackedBy {
     pub generation: Option<u64>,
     /// Its space was granted.
     pub granted: bool,
+    /// It is the object's first data, or is refused (ESTALE).
+    pub first: bool,
 }

@@ -148,7 +148,6 @@ async fn everybody_sees_what_was_written() {
 /// A mount is not evicted for data that it cannot send: who asks for the lock is let through after some seconds.
 #[tokio::test(start_paused = true)]
 async fn an_ost_that_is_away_holds_no_lock_of_the_mdt() {
-    const FAR: &str = "10.0.0.7@tcp";
     let far = FAR.parse().unwrap();
     let builder = coral_node::Cluster::builder().osts(1).ost_at(0, far);
     let c = Cluster::build(builder).await;
@@ -164,6 +163,104 @@ async fn an_ost_that_is_away_holds_no_lock_of_the_mdt() {
     u.fs.flush(&fh, 0).await.unwrap();
     u.close(&fh).await.unwrap();
     assert_eq!(v.get("g").await.unwrap(), some(100, 1));
+    c.stop().await;
+}
+
+/// Two files that are open, with data kept back for an OST each; the client is cut off from one of these.
+async fn half_cut_off() -> (Cluster, User, User, Vec<std::sync::Arc<FileHandle>>) {
+    let far = FAR.parse().unwrap();
+    let builder = coral_node::Cluster::builder().osts(2).ost_at(0, far);
+    let c = Cluster::build(builder).await;
+    let (a, b) = (c.remote_client().await, c.remote_client().await);
+    let (u, v) = (User::root(&a), User::root(&b));
+    let open = vec![
+        held(&u, "f0", &some(100, 1)).await,
+        held(&u, "f1", &some(100, 1)).await,
+    ];
+    c.net.cut(u.fs.node().nid(), far, true);
+    (c, u, v, open)
+}
+
+const FAR: &str = "10.0.0.7@tcp";
+
+/// What waits for an OST that is away is known, and nothing else waits for it.
+#[tokio::test(start_paused = true)]
+async fn one_ost_that_is_away_holds_up_nothing_else() {
+    let (c, u, _v, open) = half_cut_off().await;
+    assert_eq!(u.fs.unwritten().len(), 2);
+    let soon = Duration::from_secs(3);
+    let others = async {
+        u.create("g", libc::O_WRONLY).await.unwrap();
+        u.rename("g", "h", 0).await.unwrap();
+        u.unlink("h").await.unwrap();
+    };
+    tokio::time::timeout(soon, others)
+        .await
+        .expect("they wait for no data");
+    tokio::time::sleep(soon).await;
+    assert_eq!(u.fs.unwritten().len(), 1, "the other was sent in time");
+    let third = u.create("third", libc::O_WRONLY).await.unwrap();
+    let fourth = u.create("fourth", libc::O_WRONLY).await.unwrap();
+    for fh in [&third, &fourth] {
+        u.write(fh, 0, b"later").await.unwrap();
+    }
+    tokio::time::sleep(soon).await;
+    assert_eq!(u.fs.unwritten().len(), 2, "also what was written later");
+    let all = u.fs.write_out_all();
+    let early = tokio::time::timeout(Duration::from_secs(20), all).await;
+    assert!(early.is_err(), "not all is written out");
+    c.net.cut(u.fs.node().nid(), FAR.parse().unwrap(), false);
+    u.fs.write_out_all().await;
+    assert_eq!(u.fs.unwritten(), []);
+    for fh in open.iter().chain([&third, &fourth]) {
+        u.close(fh).await.unwrap();
+    }
+    for name in ["f0", "f1"] {
+        assert_eq!(u.get(name).await.unwrap(), some(100, 1));
+    }
+    c.stop().await;
+}
+
+/// What another client has written meanwhile stays.
+#[tokio::test(start_paused = true)]
+async fn late_data_replaces_nothing() {
+    let (c, u, v, open) = half_cut_off().await;
+    for name in ["f0", "f1"] {
+        let theirs = v.open(name, libc::O_WRONLY).await.unwrap();
+        v.write(&theirs, 0, b"theirs").await.unwrap();
+        v.close(&theirs).await.unwrap();
+    }
+    c.net.cut(u.fs.node().nid(), FAR.parse().unwrap(), false);
+    let mut lost = 0;
+    for fh in &open {
+        lost += u64::from(u.fs.fsync(fh, false).await.is_err());
+        u.close(fh).await.unwrap();
+    }
+    assert_eq!(lost, 1, "whoever wrote it is told");
+    for who in [&u, &v] {
+        for name in ["f0", "f1"] {
+            assert_eq!(who.get(name).await.unwrap()[..6], *b"theirs", "{name}");
+        }
+    }
+    c.stop().await;
+}
+
+/// Who had the file open before sees what was written before its last close.
+#[tokio::test(start_paused = true)]
+async fn a_second_handle_reads_what_was_closed() {
+    let (c, u, _v) = two().await;
+    for len in [100, 20_000, MOST] {
+        let name = format!("f{len}");
+        let writer = u.create(&name, libc::O_WRONLY).await.unwrap();
+        let reader = u.open(&name, libc::O_RDONLY).await.unwrap();
+        let data = some(len, 5);
+        u.write(&writer, 0, &data).await.unwrap();
+        u.fs.flush(&writer, 0).await.unwrap();
+        let (closed, read) = tokio::join!(u.close(&writer), u.read(&reader, 0, 1 << 20));
+        closed.unwrap();
+        assert!(read.unwrap() == data, "{len}");
+        u.close(&reader).await.unwrap();
+    }
     c.stop().await;
 }
 

@@ -38,7 +38,7 @@ use crate::{Batch, OsdError, Table};
 /// Bytes of journals kept on disk before tables are flushed to let them go.
 const JOURNALS_MAX_BYTES: u64 = 64 << 20;
 /// Blocks of tables that all stores of the process keep in memory together, bytes.
-const CACHE_BYTES: u64 = 16 << 20;
+const CACHE_BYTES: u64 = 8 << 20;
 /// Has one row, which is written with each batch that only removes, and when a store is closed sorted: of a row that was removed last the
 /// sorted tables may not keep the number, and numbers must not be given again.
 const NEWEST: Table = Table("closed");
@@ -53,7 +53,7 @@ const REVIVE_PAUSE_MS: u64 = 250;
 pub(super) struct Limits {
     pub(super) open_files: usize,
     pub(super) workers: usize,
-    /// Bytes of recent changes held in memory for each table before they are sorted to disk.
+    /// Bytes of recent changes held in memory before those of the table with most of them are sorted to disk.
     pub(super) unsorted_bytes: u64,
     /// Damage is logged: whoever is served does not see what is wrong.
     pub(super) logs_damage: bool,
@@ -95,6 +95,8 @@ struct Store {
     /// How often it was opened again.
     number: u64,
     unsorted_bytes: u64,
+    /// With so many bytes of recent changes it looks which table has most ([`Store::bound`]).
+    look_at: AtomicU64,
     dir: PathBuf,
     /// Tables that are there, a bit each ([`manifest::present`]).
     present: Arc<AtomicU64>,
@@ -115,6 +117,7 @@ impl Store {
             db: Some(db),
             number,
             unsorted_bytes: limits.unsorted_bytes,
+            look_at: AtomicU64::new(limits.unsorted_bytes),
             dir: dir.to_owned(),
             present: present.clone(),
             open: RwLock::default(),

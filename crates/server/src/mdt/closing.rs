@@ -45,6 +45,9 @@ impl Ctx {
         let kept = self.coral && rec.bias & KEPT_ATTRS != 0;
         if kept {
             self.may_have_kept(core, &handle.fid, cookie)?;
+            if reads_only(&self.rq) && !done {
+                return Err(Errno::ESTALE.into());
+            }
         }
         let mut set = match idle || kept {
             true => MdAttr::default(),
@@ -133,7 +136,18 @@ impl Ctx {
         rec: &RecSetattr,
     ) -> MdtResult<()> {
         let head: MdtRecReint = self.rq.rq.msg.get(2)?;
-        let set = self.setattr_of(rec);
+        let asked = self.setattr_of(rec);
+        // what a client may keep back
+        let set = MdAttr {
+            mode: asked.mode,
+            uid: asked.uid,
+            gid: asked.gid,
+            atime: asked.atime,
+            mtime: asked.mtime,
+            ctime: asked.ctime,
+            times_given: asked.times_given,
+            ..MdAttr::default()
+        };
         let capable = t
             .get(fid)
             .map(|h| t.ino(h).xattr(xattr::CAPABILITY).is_some())?;

@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 use coral_osd::ObjectId;
+use coral_wire::coral::FIRST_WRITE;
 use coral_wire::ldlm::ResId;
 use coral_wire::ost::{CksumType, NiobufRemote, ObdFlags, ObdIoobj, Obdo, brw, md};
 use coral_wire::ptlrpc::Message;
@@ -52,6 +53,8 @@ pub(super) struct Brw {
     pub(super) srvlock: bool,
     /// Data travels inside the messages.
     pub(super) short_io: bool,
+    /// The write brings the object's first data, or is to be refused.
+    pub(super) first: bool,
     /// The write is to be on disk before its reply.
     pub(super) sync: bool,
     /// Bytes of the ranges whose space the client took from its grant, in whole blocks.
@@ -99,6 +102,7 @@ impl Brw {
             srvlock: srvlocked != 0,
             short_io,
             sync: flagged(brw::SYNC).next().is_some(),
+            first: coral && flagged(FIRST_WRITE).next().is_some(),
             from_grant: flagged(brw::FROM_GRANT).map(blocks_bytes).sum(),
         })
     }

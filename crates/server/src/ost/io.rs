@@ -171,6 +171,9 @@ impl Ost {
         let lock = self.brw_lock(rq, &b, LdlmMode::PW).await;
         let changing = self.usage.changing(b.id).await.map_err(OstError::from)?;
         self.may_change(rq, b.id)?;
+        if b.first && !rq.is_replay() && self.others_wrote(&b, &data).await? {
+            return Err(Errno::ESTALE.into());
+        }
         let booked = match self.book_write(rq, &b) {
             // it waits for the disk: not with the grants locked
             Err(e) if e.errno() == Errno::ENOSPC && self.settle().await? => {
@@ -214,6 +217,17 @@ impl Ost {
             self.sync_one(rq, b.id).await?;
         }
         Ok(done(msg))
+    }
+
+    /// The object of a first write has data already, and not these: a write that is sent again finds its own.
+    async fn others_wrote(&self, b: &Brw, data: &Payload) -> Result<bool, OstError> {
+        let now = self.objects.attr(b.id).map_err(OstError::from)?;
+        let size = now.map_or(0, |a| a.size);
+        if size == 0 {
+            return Ok(false);
+        }
+        let there = stored(self.objects.read(b.id, 0, data.len() + 1).await)?;
+        Ok(there != data.copy_to_bytes())
     }
 
     /// The bytes of a write; `None` when they did not come and no answer is due.

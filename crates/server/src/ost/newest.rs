@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use coral_osd::{ObjectId, SetAttr, Time};
 
 /// Objects of which the newest time is remembered; the one written first goes first.
-const OBJECTS_MAX: usize = 8192;
+const OBJECTS_MAX: usize = 4096;
 
 /// Times of a write: mtime, ctime.
 type Times = (Option<Time>, Option<Time>);

@@ -10,10 +10,12 @@
 //! - After an eviction by the MDT, once that is known here, it is lost, and told as lost data is: others may have written there.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use coral_buffers::Payload;
+use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
 use super::{LateAttrs, LateFile, MdtOpen, State};
@@ -47,10 +49,27 @@ pub(super) struct Held {
     room: Room,
     object: ObjectRef,
     inode: Arc<OpenInode>,
+    _counted: Counted,
     /// How often the file's data had changed with the last of it ([`OpenInode::data`]).
     stamp: u64,
     /// Of the MDT's import when it was begun.
     generation: u64,
+}
+
+/// One more file of which data is kept back, or on its way.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(all: &Arc<AtomicUsize>) -> Counted {
+        all.fetch_add(1, Ordering::AcqRel);
+        Counted(all.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Space at an OST that is taken from its grant.
@@ -115,8 +134,10 @@ impl Held {
         true
     }
 
-    async fn write(self, at_mdt: &MdtOpen) {
+    /// The file counts until what this returns is dropped.
+    async fn write(self, at_mdt: &MdtOpen) -> Counted {
         let Held {
+            _counted: counted,
             bytes,
             attr,
             room,
@@ -140,17 +161,46 @@ impl Held {
             false => Err(Error::ChangesLost),
         };
         if let Err(error) = done {
+            let error = match error {
+                e if e.is(Errno::ESTALE) => Error::ChangesLost, // others have written there
+                e => e,
+            };
             tracing::error!(fid = %inode.fid, %error, "data that was written is lost");
             inode.lost.note(error);
         }
+        counted
     }
 }
 
 impl LateAttrs {
     /// What is kept back of the data of `fid` is at its OST when this returns, or was told to be lost.
     pub async fn data_sent(&self, fid: Fid) {
-        if let Some(file) = self.of(fid) {
+        if self.holds(fid)
+            && let Some(file) = self.of(fid)
+        {
             file.data_sent().await;
+        }
+    }
+
+    /// Data of `fid` is kept back, or on its way.
+    pub fn holds(&self, fid: Fid) -> bool {
+        self.holding.load(Ordering::Acquire) > 0 && self.of(fid).is_some_and(|f| f.holds())
+    }
+
+    /// Files of which data is kept back.
+    pub fn unwritten(&self) -> Vec<Fid> {
+        self.those(LateFile::holds).iter().map(|f| f.fid).collect()
+    }
+
+    /// The owner that is set goes to the OST with the data of `file`, if there is any.
+    pub(super) fn goes_with_data(&self, file: &LateFile, state: &State) -> bool {
+        match &state.data {
+            Data::Held(_) => true,
+            Data::Sending => false,
+            Data::Nothing => {
+                let quiet = self.open.of(file.fid).and_then(|o| o.data.quiet());
+                quiet == Some(0)
+            }
         }
     }
 
@@ -205,6 +255,10 @@ impl State {
 }
 
 impl LateFile {
+    fn holds(&self) -> bool {
+        !matches!(self.state.lock().data, Data::Nothing)
+    }
+
     /// Whether so much may be kept back at `offset`, as far as can be told.
     pub fn may_hold(&self, inode: &OpenInode, offset: u64, len: usize) -> bool {
         self.at_mdt.get().is_some() && self.state.lock().may_hold(inode, offset, len)
@@ -236,6 +290,7 @@ impl LateFile {
             room: Room { osc, bytes: 0 },
             object,
             inode: inode.clone(),
+            _counted: Counted::new(&self.holding),
             stamp: 0,
             generation: at_mdt.mdc.import().generation(),
         };
@@ -255,9 +310,10 @@ impl LateFile {
         finish(async move {
             let _turn = me.data_turn.lock().await;
             let data = std::mem::replace(&mut me.state.lock().data, Data::Sending);
-            if let (Data::Held(held), Some(at_mdt)) = (data, me.at_mdt.get()) {
-                held.write(at_mdt).await;
-            }
+            let _counted = match (data, me.at_mdt.get()) {
+                (Data::Held(held), Some(at_mdt)) => Some(held.write(at_mdt).await),
+                _ => None,
+            };
             me.state.lock().data = Data::Nothing;
         })
         .await

@@ -174,7 +174,9 @@ impl Tables {
         }
         self.syncs.acked.committed(next);
         self.removed.note(&removed);
-        self.space.set_unsorted(db.write_buffer_size());
+        let unsorted = db.write_buffer_size();
+        self.space.set_unsorted(unsorted);
+        store.bound(unsorted);
         Ok(bytes)
     }
 }

@@ -5,9 +5,10 @@
 //! removal as much as one row at most.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions};
 use parking_lot::Mutex;
 
 use super::{NEWEST, NEWEST_KEY, Store, Tables, from_fjall};
@@ -102,6 +103,29 @@ impl Tables {
 }
 
 impl Store {
+    /// With `unsorted` bytes of recent changes in memory: where that is too much, those of the table that has most are sorted to disk.
+    pub(super) fn bound(&self, unsorted: u64) {
+        let most = self.unsorted_bytes;
+        if unsorted < self.look_at.load(Ordering::Relaxed) {
+            if unsorted < most {
+                self.look_at.store(most, Ordering::Relaxed);
+            }
+            return;
+        }
+        // what is being sorted counts until it is on the disk
+        let part = most / 8;
+        self.look_at.store(unsorted + part, Ordering::Relaxed);
+        let size = |k: &Keyspace| k.tree.active_memtable().size();
+        let open = self.open.read();
+        let sizes = open.iter().map(|(_, k)| (size(k), k));
+        let Some((_, largest)) = sizes.filter(|(n, _)| *n >= part).max_by_key(|(n, _)| *n) else {
+            return;
+        };
+        if let Err(error) = largest.rotate_memtable() {
+            tracing::debug!(dir = %self.dir.display(), %error, "recent changes stay in memory");
+        }
+    }
+
     /// Sorts to disk what is in memory, before the store is closed. False: not all of it.
     fn sort_all(&self) -> bool {
         let Some(db) = &self.db else {
