@@ -469,6 +469,8 @@ async fn what_is_too_much_to_keep_is_told() {
     fs.fsync(&large, false).await.unwrap();
     settle().await;
     u.write(&small, 0, &[1; 1000]).await.unwrap();
+    // who looks at it has it sent
+    u.stat("small").await.unwrap();
     u.write(&large, 6, &vec![2; 3 << 20]).await.unwrap();
     let kept = fs.spent().kept_bytes;
     assert!((1000..100_000).contains(&kept), "{kept}");
