@@ -76,10 +76,11 @@ const LINES: u32 = 80;
 fn write_beyond_the_end_of(servers: Running, path: &Path) {
     let mut file = write(path, "");
     let mut add = |n: u32| writeln!(file, "line {n}").unwrap();
-    (0..LINES / 2).for_each(&mut add); // the client has its lock and its grant by now
+    (0..LINES / 2).for_each(&mut add);
     ok(Command::new("sync").arg(path));
+    add(LINES / 2); // the client has its lock and its grant by now
     servers.kill();
-    (LINES / 2..LINES).for_each(&mut add);
+    (LINES / 2 + 1..LINES).for_each(&mut add);
 }
 
 fn lines() -> String {
@@ -692,8 +693,10 @@ fn a_mount_waits_for_the_end_of_the_one_before() {
         let mut file = write(&mnt.join("f"), "");
         (0..40).for_each(|n| writeln!(file, "line {n}").unwrap());
         ok(Command::new("sync").arg(mnt.join("f")));
+        // under a lock, with which more can be written when there is nobody to ask for one
+        writeln!(file, "line 40").unwrap();
         running.kill();
-        (40..80).for_each(|n| writeln!(file, "line {n}").unwrap());
+        (41..80).for_each(|n| writeln!(file, "line {n}").unwrap());
         drop(file);
         ok(Command::new("umount").arg("-l").arg(&mnt));
         let (_, said) = fails(&mut mount());
