@@ -73,7 +73,8 @@ pub const ATIME_DIFF_S: i64 = 60;
 
 /// Disposition: the client may keep back attributes of the file that this open made.
 pub const KEEPS_ATTRS: u64 = 1 << 62;
-/// Bias of a setattr or of the record of a close: it brings attributes that were kept back, and needs no lock. Of an open: the client would keep them back.
+/// Bias of a setattr or of the record of a close: it brings attributes that were kept back, and needs no lock. Of an open: the client
+/// would keep them back.
 pub const KEPT_ATTRS: u32 = 1 << 31;
 
 /// Bias of an open by FID: the file has been read under a lock of the client's, which others may be waiting for; no lock is wanted. Of

@@ -200,7 +200,7 @@ impl Attributes {
         known
             .filter(|k| k.md.layout.generation == layout.generation)
             .and_then(|k| k.objects)
-            .is_some_and(|o| o.size == 0 && o.blocks == 0 && o.mtime.max(o.ctime) <= time)
+            .is_some_and(|o| o.is_empty() && o.mtime.max(o.ctime) <= time)
     }
 
     /// EIO, before anything is done, for a file with objects on an OST that is deactivated: its attributes cannot be told.

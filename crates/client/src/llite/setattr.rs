@@ -217,7 +217,7 @@ impl SetAttrs {
         };
         let is_empty = |o: &ObjectAttr| {
             let times = o.mtime.max(o.ctime);
-            (o.size, o.blocks) == (0, 0) && times <= now
+            o.is_empty() && times <= now
         };
         let objects = || self.late.objects(fid).filter(is_empty);
         if *set != cut || !self.late.may_keep(fid) || objects().is_none() {

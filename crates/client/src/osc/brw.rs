@@ -338,20 +338,17 @@ impl Osc {
         } else {
             md_lens(&ranges, self.target.coral())
         };
+        let (granted, first) = by.map_or((false, false), |b| (b.granted, b.first));
         // dirty data, in granted space, was copied together already
-        let data = if by.is_some_and(|b| b.granted) {
-            data
-        } else {
-            self.to_keep(data)
-        };
+        let data = if granted { data } else { self.to_keep(data) };
         for attempt in 0.. {
             self.grant().announce(&mut o);
-            let more =
-                |is: fn(&BackedBy) -> bool, flag| if by.is_some_and(|b| is(&b)) { flag } else { 0 };
-            let more = more(|b| b.granted, brw::FROM_GRANT) | more(|b| b.first, FIRST_WRITE);
-            let mut rq = self.brw_request(opc::OST_WRITE, obj, &o, &ranges, lens.len(), lock, more);
+            let mut flags = if granted { brw::FROM_GRANT } else { 0 };
+            flags |= if first { FIRST_WRITE } else { 0 };
+            let mut rq =
+                self.brw_request(opc::OST_WRITE, obj, &o, &ranges, lens.len(), lock, flags);
             // others may wait for the lock of the MDT under which it was kept back
-            rq.urgent |= by.is_some_and(|b| b.first);
+            rq.urgent |= first;
             rq.generation = by.and_then(|b| b.generation);
             let rq = if short {
                 rq.push_bytes(data.copy_to_bytes())

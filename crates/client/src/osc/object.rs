@@ -78,6 +78,13 @@ pub struct ObjectAttr {
     pub ctime: Timespec,
 }
 
+impl ObjectAttr {
+    /// Nothing lies in it.
+    pub fn is_empty(&self) -> bool {
+        (self.size, self.blocks) == (0, 0)
+    }
+}
+
 /// Times to set on an object; `None` stays.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ObjectTimes {

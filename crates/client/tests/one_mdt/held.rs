@@ -4,18 +4,13 @@ use std::time::Duration;
 
 use crate::common::simulated::number;
 use crate::common::*;
+use crate::late::{set, two};
 use coral_client::{Attr, FileHandle, SeekWhence, SetAttr, SetTime, Timespec};
 use coral_wire::Errno;
 
 /// So much of a file is kept back at most, bytes.
 const MOST: u64 = 64 << 10;
 const MTIME: i64 = 2000;
-
-async fn two() -> (Cluster, User, User) {
-    let c = Cluster::start(2, 1, 1 << 20).await;
-    let (a, b) = (c.remote_client().await, c.remote_client().await);
-    (c, User::root(&a), User::root(&b))
-}
 
 fn some(len: u64, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect()
@@ -36,11 +31,6 @@ async fn held(u: &User, path: &str, data: &[u8]) -> std::sync::Arc<FileHandle> {
 
 fn at(secs: i64) -> Option<SetTime> {
     Some(SetTime::At(Timespec { secs, nanos: 0 }))
-}
-
-async fn set(u: &User, fh: &FileHandle, set: SetAttr) -> Attr {
-    let done = u.fs.setattr(&u.cred, fh.fid(), set, Some(fh)).await;
-    done.unwrap().attr
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ fn times() -> SetAttr {
     }
 }
 
-async fn set(u: &User, fh: &FileHandle, set: SetAttr) -> Attr {
+pub(crate) async fn set(u: &User, fh: &FileHandle, set: SetAttr) -> Attr {
     let done = u.fs.setattr(&u.cred, fh.fid(), set, Some(fh)).await;
     done.unwrap().attr
 }
@@ -54,7 +54,7 @@ fn check(attr: &Attr) {
     );
 }
 
-async fn two() -> (Cluster, User, User) {
+pub(crate) async fn two() -> (Cluster, User, User) {
     let c = Cluster::start(2, 1, 1 << 20).await;
     let (a, b) = (c.remote_client().await, c.remote_client().await);
     (c, User::root(&a), User::root(&b))

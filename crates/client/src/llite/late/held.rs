@@ -7,6 +7,7 @@
 //!   closed that made the file. As with all dirty data close(2) does not wait for it.
 //! - It has room: its pages are taken from the OST's grant first.
 //! - Who asks for the lock does not wait for an OST that is away for longer than [`OST_WAIT`]: its holder would be evicted.
+//! - Its OST refuses it where others have written since ([`FIRST_WRITE`](coral_wire::coral::FIRST_WRITE)): it replaces nothing.
 //! - After an eviction by the MDT, once that is known here, it is lost, and told as lost data is: others may have written there.
 
 use std::sync::Arc;
@@ -175,16 +176,22 @@ impl Held {
 impl LateAttrs {
     /// What is kept back of the data of `fid` is at its OST when this returns, or was told to be lost.
     pub async fn data_sent(&self, fid: Fid) {
-        if self.holds(fid)
-            && let Some(file) = self.of(fid)
-        {
+        if let Some(file) = self.holder(fid) {
             file.data_sent().await;
         }
     }
 
     /// Data of `fid` is kept back, or on its way.
     pub fn holds(&self, fid: Fid) -> bool {
-        self.holding.load(Ordering::Acquire) > 0 && self.of(fid).is_some_and(|f| f.holds())
+        self.holder(fid).is_some_and(|f| f.holds())
+    }
+
+    /// What may keep data of `fid` back. Nearly always nothing does of any file, and none is looked up.
+    fn holder(&self, fid: Fid) -> Option<Arc<LateFile>> {
+        match self.holding.load(Ordering::Acquire) {
+            0 => None,
+            _ => self.of(fid),
+        }
     }
 
     /// Files of which data is kept back.
@@ -244,7 +251,7 @@ impl State {
             Data::Held(held) => held.goes_on_at(offset),
             Data::Nothing => {
                 let is_empty = |(stamp, o): &(u64, ObjectAttr)| {
-                    (o.size, o.blocks) == (0, 0) && inode.data.quiet() == Some(*stamp)
+                    o.is_empty() && inode.data.quiet() == Some(*stamp)
                 };
                 offset == 0 && self.objects.as_ref().is_some_and(is_empty)
             }
@@ -303,7 +310,7 @@ impl LateFile {
 
     /// What is kept back of the data is at its OST when this returns, or was told to be lost.
     pub async fn data_sent(self: &Arc<Self>) {
-        if matches!(self.state.lock().data, Data::Nothing) {
+        if !self.holds() {
             return;
         }
         let me = self.clone();
