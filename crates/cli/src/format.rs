@@ -67,7 +67,8 @@ fn prepare(dir: &Path) -> Result<(), String> {
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
     let mut entries = std::fs::read_dir(dir)
         .map_err(|e| format!("'{}': {e}", dir.display()))?
-        .flatten();
+        .flatten()
+        .filter(|e| e.file_name() != "lost+found"); // of a new ext4 file system
     match entries.next() {
         None => Ok(()),
         Some(e) => Err(format!(

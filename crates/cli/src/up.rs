@@ -7,7 +7,7 @@ mod config;
 
 pub(crate) use self::config::{UpConfig, read_config};
 
-use self::config::{CONFIG_FILE, write_config};
+use self::config::{CONFIG_FILE, NEW_CONFIG_FILE, write_config};
 use crate::absent::{self, Absent};
 use crate::args::{self, Up};
 use crate::client::MountedClient;
@@ -95,6 +95,9 @@ fn already_up(up: &Up, running: &serde_json::Value, mountable: Result<(), String
     why
 }
 
+/// What a directory may hold that has no configuration yet: what a start leaves that ended before it wrote one, and what a new ext4 file system has.
+const OF_NO_START: [&str; 3] = ["coral.log", NEW_CONFIG_FILE, "lost+found"];
+
 /// Makes DIR if it is not there; refuses one that holds something else.
 fn prepare_dir(dir: &Path) -> Result<PathBuf, String> {
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot make '{}': {e}", dir.display()))?;
@@ -105,7 +108,7 @@ fn prepare_dir(dir: &Path) -> Result<PathBuf, String> {
         let other = std::fs::read_dir(&dir)
             .map_err(|e| format!("'{}': {e}", dir.display()))?
             .flatten()
-            .find(|e| e.file_name() != "coral.log");
+            .find(|e| OF_NO_START.iter().all(|ours| e.file_name() != *ours));
         if let Some(entry) = other {
             return Err(format!(
                 "'{}' is not a Coral directory: it holds '{}' and no '{CONFIG_FILE}'; give an empty or a new one ('{CONFIG_FILE}' lost: restore it; a target of `coral format`: `coral serve`)",
@@ -610,6 +613,17 @@ mod tests {
         std::fs::write(dir.path().join("thesis.tex"), "precious").unwrap();
         let why = prepare_dir(dir.path()).unwrap_err();
         assert!(why.contains("thesis.tex"), "{why}");
+    }
+
+    #[test]
+    fn what_a_start_leaves_that_wrote_no_configuration_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("coral.log"), "").unwrap();
+        std::fs::create_dir(dir.path().join("lost+found")).unwrap();
+        std::fs::write(dir.path().join(NEW_CONFIG_FILE), r#"{"versi"#).unwrap();
+        let config = formatted(&up(dir.path()), &prepare_dir(dir.path()).unwrap()).unwrap();
+        assert_eq!(read_config(dir.path()), Ok(Some(config)));
+        assert!(!dir.path().join(NEW_CONFIG_FILE).exists());
     }
 
     #[test]

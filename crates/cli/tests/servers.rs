@@ -13,6 +13,7 @@ fn serve(place: &Place, dir: &Path, nid: &str) -> Running {
 
 fn format_ost(place: &Place, dir: &Path, index: &str) {
     let _ = place;
+    std::fs::create_dir_all(dir.join("lost+found")).unwrap(); // a new ext4 file system has it
     ok(coral()
         .args([
             "format",

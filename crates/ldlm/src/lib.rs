@@ -24,8 +24,8 @@ mod stats;
 
 pub use ast::{AstError, AstPeer, AstPeers, AstSender, EvictReason, PtlrpcAsts};
 pub use client::{
-    CALLBACK_SERVICE, ClientConfig, ClientNamespace, FlockOp, LdlmClient, LockError, LockHook,
-    LockPool, LockRef, PendingLock,
+    CALLBACK_SERVICE, ClientConfig, ClientNamespace, FlockOp, Glimpsed, LdlmClient, LockError,
+    LockHook, LockPool, LockRef, PendingLock,
 };
 pub use core::LockInfo;
 pub use server::{

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// File in DIR that says what it is.
 pub(super) const CONFIG_FILE: &str = "coral.json";
+/// What is to become [`CONFIG_FILE`]; a start that was killed may leave it.
+pub(super) const NEW_CONFIG_FILE: &str = "coral.json.new";
 /// Version of [`CONFIG_FILE`]; a newer one is refused.
 const CONFIG_VERSION: u32 = 1;
 /// Most OSTs `coral up` makes: one process serves them all.
@@ -244,9 +246,9 @@ pub(crate) fn read_config(dir: &Path) -> Result<Option<UpConfig>, String> {
     }
 }
 
-/// Replaces DIR's configuration.
+/// Replaces DIR's configuration, whole or not at all.
 pub(super) fn write_config(dir: &Path, config: &UpConfig) -> Result<(), String> {
-    let (file, tmp) = (dir.join(CONFIG_FILE), dir.join("coral.json.new"));
+    let (file, tmp) = (dir.join(CONFIG_FILE), dir.join(NEW_CONFIG_FILE));
     let text = serde_json::to_string_pretty(config).map_err(|e| e.to_string())?;
     let write = || -> std::io::Result<()> {
         std::fs::write(&tmp, text + "\n")?;

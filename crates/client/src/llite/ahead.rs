@@ -17,6 +17,7 @@ use super::cache::{Known, Mark};
 use super::inode::MdInode;
 use crate::lov::{FileLayout, Glimpsed};
 use crate::mdc::{Found, Ids, Mdc};
+use crate::osc::SHORT_IO_BYTES;
 
 /// Objects that one MDT is asked for together (`LL_SA_BATCH_DEF`).
 pub(super) const AHEAD: usize = 64;
@@ -100,30 +101,43 @@ impl Attributes {
         .collect()
     }
 
-    /// Sizes and times of those of these files of which they are not remembered, if there are several: asked for together. `known`
-    /// hears of each that came. How many were wanted, and how many came.
+    /// Sizes and times of those of these files of which they are not remembered, if there are several: asked for together. Of files that
+    /// are `to_read` the data of small ones comes along, and others are left to who reads them. `known` hears of each that came. How many
+    /// were wanted, and how many came.
     pub async fn sizes<'a>(
         &self,
         inodes: impl IntoIterator<Item = &'a MdInode>,
+        to_read: bool,
         known: impl Fn(),
     ) -> (usize, usize) {
-        let wanted = inodes.into_iter().filter(|md| self.wants_size(md));
+        let wants = |md: &&MdInode| (!to_read || is_small(md)) && self.wants_size(md);
+        let wanted = inodes.into_iter().filter(wants);
         let wanted = wanted.map(|md| (md.layout.clone(), md.attr.fid));
         let wanted: Vec<(Arc<FileLayout>, Fid)> = wanted.collect();
         if wanted.len() < 2 {
             return (0, 0);
         }
         let mut came = 0;
-        let learn = |file: usize, (objects, locks): Glimpsed| {
+        let learn = |file: usize, found: Glimpsed| {
             let (layout, fid) = &wanted[file];
-            let names: Vec<_> = locks.iter().map(|(object, _)| *object).collect();
-            let still = || locks.iter().all(|(_, l)| !l.is_blocked());
-            self.cache
-                .learn_objects(*fid, layout.generation, &names, objects, still);
+            let (objects, generation) = (found.objects, layout.generation);
+            let names: Vec<_> = found.locks.iter().map(|(object, _)| *object).collect();
+            let still = || found.locks.iter().all(|(_, l)| !l.is_blocked());
+            match (&names[..], found.data) {
+                ([name], Some(data)) => {
+                    let found = (objects, data.into());
+                    self.cache.learn_data(*fid, generation, *name, found, still);
+                }
+                (names, _) => {
+                    self.cache
+                        .learn_objects(*fid, generation, names, objects, still);
+                }
+            }
             came += 1;
             known();
         };
-        self.servers.lov.glimpse_together(&wanted, learn).await;
+        let lov = &self.servers.lov;
+        lov.glimpse_together(&wanted, to_read, learn).await;
         (wanted.len(), came)
     }
 
@@ -140,4 +154,9 @@ impl Attributes {
             && !self.late.holds(fid)
             && !self.open.of(fid).is_some_and(|o| o.is_written())
     }
+}
+
+/// By what its MDT knows of its size a message holds the data of the file.
+pub(super) fn is_small(md: &MdInode) -> bool {
+    md.rough_size.is_some_and(|s| s <= SHORT_IO_BYTES as u64)
 }

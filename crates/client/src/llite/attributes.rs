@@ -10,6 +10,7 @@ use coral_wire::layout::LmvMd;
 use coral_wire::ldlm::{LdlmMode, Policy};
 use futures_util::future::try_join_all;
 
+use super::ahead::is_small;
 use super::cache::{Cache, Mark};
 use super::covers::{Covers, OpenFiles};
 use super::cred::permitted;
@@ -28,7 +29,6 @@ use super::upcalls::Upcalls;
 use crate::error::Error;
 use crate::lov::FileLayout;
 use crate::mdc::{Ids, Mdc};
-use crate::osc::SHORT_IO_BYTES;
 use crate::time::Timespec;
 
 /// How long what a lock covers may be remembered: until its loss is told.
@@ -165,9 +165,8 @@ impl Attributes {
     pub async fn full_to_read(&self, md: &MdInode) -> Result<Attr, Error> {
         let (fid, layout) = (md.attr.fid, &md.layout);
         self.late.data_sent(fid).await;
-        let small = md.rough_size.is_some_and(|s| s <= SHORT_IO_BYTES as u64);
         let open = self.open.of(fid);
-        let may = small
+        let may = is_small(md)
             && md.needs_osts()
             && !layout.needs_init(0, u64::MAX)
             && self.covers.cover(fid).is_none()

@@ -347,7 +347,7 @@ impl Directories {
             let fids = entries.into_iter().map(|(e, _)| e.fid);
             let found = self.attributes.md_inodes(fids).await;
             if sizes {
-                self.attributes.sizes(found.values(), || {}).await;
+                self.attributes.sizes(found.values(), false, || {}).await;
             }
             ahead.extend(found);
         }

@@ -1,4 +1,4 @@
-//! Asks for what names are that are going to be looked up ([`Rows`]), and how big their files are, many in one request.
+//! Asks for what names are that are going to be looked up ([`Rows`]), and how big their files are or what is in them, many in one request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,6 +25,16 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Names to be asked for at one MDT, each in its directory object.
 type AtMdt = (Arc<Mdc>, Vec<(Fid, Bytes)>);
 
+/// What is asked for of the files behind the names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OfFiles {
+    /// Who removes them needs nothing of it.
+    Nothing,
+    Sizes,
+    /// They are going to be read.
+    Data,
+}
+
 /// Looks names up before they are looked for.
 pub(super) struct Lookahead {
     pub attributes: Arc<Attributes>,
@@ -34,19 +44,18 @@ pub(super) struct Lookahead {
 }
 
 impl Lookahead {
-    /// `cred` looked `name` up in `dir`, and it is a file. Without `sizes` they are not asked for.
-    pub async fn found(self: &Arc<Self>, cred: &Cred, dir: Fid, name: &[u8], sizes: bool) {
+    /// `cred` looked `name` up in `dir`, and it is a file. Of the next ones `files` is asked for too.
+    pub async fn found(self: &Arc<Self>, cred: &Cred, dir: Fid, name: &[u8], files: OfFiles) {
         if !self.attributes.cache.enabled() {
             return;
         }
-        let Some(mut ahead) = self.rows.found(dir, name) else {
+        let Some(ahead) = self.rows.found(dir, name) else {
             return;
         };
-        ahead.sizes &= sizes;
         // now, while the program is there
         let ids = self.ids.of(cred, &[dir]).await;
         let me = self.clone();
-        let ask = async move { me.ask(&ids, dir, ahead).await };
+        let ask = async move { me.ask(&ids, dir, ahead, files).await };
         tokio::spawn(carried(ask));
     }
 
@@ -60,7 +69,7 @@ impl Lookahead {
         true
     }
 
-    /// Waits until the size of `fid`, which is `name`, is known, if that has been asked for.
+    /// Waits until the size of `fid`, which is `name`, is known, and its data where these come along, if that has been asked for.
     pub async fn sized(&self, dir: Fid, name: &[u8], fid: Fid) {
         let known = || (self.attributes.cache.known(fid)).is_none_or(|k| k.objects.is_some());
         if known() {
@@ -72,7 +81,7 @@ impl Lookahead {
         }
     }
 
-    async fn ask(&self, ids: &Ids, dir: Fid, mut ahead: Ahead) {
+    async fn ask(&self, ids: &Ids, dir: Fid, mut ahead: Ahead, files: OfFiles) {
         let Some((by_mdt, fids, mut inodes)) = self.unknown(dir, &ahead.names).await else {
             return self.rows.nothing(&ahead);
         };
@@ -86,9 +95,10 @@ impl Lookahead {
         if inodes.is_empty() {
             return self.rows.nothing(&ahead);
         }
-        if ahead.sizes {
+        if ahead.sizes && files != OfFiles::Nothing {
             let known = || ahead.sizes_are_known();
-            let (wanted, told) = self.attributes.sizes(&inodes, known).await;
+            let to_read = files == OfFiles::Data;
+            let (wanted, told) = self.attributes.sizes(&inodes, to_read, known).await;
             if 2 * told < wanted {
                 self.rows.no_sizes(&ahead);
             }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
+use super::ahead::is_small;
 use super::attributes::Attributes;
 use super::cache::{Cache, DirState, Lookup, MISSES_BEFORE_READDIR};
 use super::covers::OpenFiles;
@@ -18,7 +19,7 @@ use super::foresight::Foresight;
 use super::heritage::Heritages;
 use super::identities::Identities;
 use super::inode::MdInode;
-use super::lookahead::Lookahead;
+use super::lookahead::{Lookahead, OfFiles};
 use super::name::check_name;
 use super::opens::Opens;
 use super::places::{Missed, Place, Places};
@@ -65,7 +66,12 @@ impl Names {
         }
         let (md, dir) = self.resolve(cred, parent, name).await?;
         let full = match self.foresight.expects_read(dir) {
-            true => self.attributes.full_to_read(&md).await,
+            true => {
+                if is_small(&md) {
+                    self.lookahead.sized(parent, name, md.attr.fid).await;
+                }
+                self.attributes.full_to_read(&md).await
+            }
             // who removes has no use for it
             false
                 if self.attributes.removers.does(cred.pid)
@@ -124,10 +130,13 @@ impl Names {
             }
         };
         if md.attr.is_file() {
-            // what is read has its size from its data, and what is removed needs none
-            let removes = self.attributes.removers.does(cred.pid);
-            let sizes = !removes && !self.foresight.expects_read(dir);
-            self.lookahead.found(cred, parent, name, sizes).await;
+            let files = match self.attributes.removers.does(cred.pid) {
+                true => OfFiles::Nothing,
+                // what is read has its size from its data
+                false if self.foresight.expects_read(dir) => OfFiles::Data,
+                false => OfFiles::Sizes,
+            };
+            self.lookahead.found(cred, parent, name, files).await;
         }
         Ok((md, dir))
     }

@@ -210,7 +210,7 @@ pub(super) struct Rows(Mutex<Table>);
 /// Names to be asked for; dropped when the answers are in.
 pub(super) struct Ahead {
     pub names: Vec<Bytes>,
-    /// Sizes are to be asked for too.
+    /// Sizes may be asked for too.
     pub sizes: bool,
     row: Row,
     numbers: Range<u64>,

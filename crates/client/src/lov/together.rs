@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use coral_ldlm::LockRef;
 use coral_wire::coral::glimpses::GLIMPSES_MAX;
 use coral_wire::fid::Fid;
@@ -21,13 +22,21 @@ const STRIPES_MAX: usize = 8;
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// What the objects of a file are, and the locks that cover it.
-pub(crate) type Glimpsed = (ObjectAttr, Vec<ObjectLock>);
+pub(crate) struct Glimpsed {
+    pub objects: ObjectAttr,
+    pub locks: Vec<ObjectLock>,
+    /// All of the data of a file with one object, if it came along.
+    pub data: Option<Bytes>,
+}
 
 /// One object that is asked for: the file and the stripe, by their places.
 type Asked = (usize, usize, ObjectRef);
 
-/// What came of a stripe: the size that it gives the file, the object, and its lock.
-type Found = (u64, ObjectAttr, ObjectLock);
+/// What came of an object.
+type Answer = (ObjectAttr, LockRef, Option<Bytes>);
+
+/// What came of a stripe: the size that it gives the file, the object, its lock, and its data.
+type Found = (u64, ObjectAttr, ObjectLock, Option<Bytes>);
 
 /// What came of a file.
 struct File<'a> {
@@ -49,19 +58,29 @@ impl File<'_> {
         if self.found.iter().any(Option::is_none) {
             return None;
         }
-        let found: Vec<Found> = self.found.drain(..).flatten().collect();
+        let mut found: Vec<Found> = self.found.drain(..).flatten().collect();
         let sizes: Vec<(u64, ObjectAttr)> = found.iter().map(|f| (f.0, f.1)).collect();
-        let locks = found.into_iter().map(|(_, _, lock)| lock).collect();
-        Some((sum(&sizes), locks))
+        let objects = sum(&sizes);
+        let data = match &mut found[..] {
+            [only] => only.3.take(),
+            _ => None,
+        };
+        Some(Glimpsed {
+            objects,
+            locks: found.into_iter().map(|f| f.2).collect(),
+            data: data.filter(|d| d.len() as u64 == objects.size),
+        })
     }
 }
 
 impl Lov {
-    /// Glimpses all objects of these files; `learn` is told each, by its place, as soon as all of it is there. The others are to be
-    /// asked for alone, as somebody is changing them, or because one of their OSTs takes one glimpse at a time only or is away.
+    /// Glimpses all objects of these files, and reads `with_data` small ones; `learn` is told each, by its place, as soon as all of it is
+    /// there. The others are to be asked for alone, as somebody is changing them, or because one of their OSTs takes one glimpse at a
+    /// time only or is away.
     pub(crate) async fn glimpse_together(
         &self,
         files: &[(Arc<FileLayout>, Fid)],
+        with_data: bool,
         mut learn: impl FnMut(usize, Glimpsed),
     ) {
         let mut by_ost: BTreeMap<u32, (Arc<Osc>, Vec<Asked>)> = BTreeMap::new();
@@ -79,16 +98,18 @@ impl Lov {
                 }
             }
         }
-        let requests = by_ost
-            .values()
-            .flat_map(|(osc, asked)| asked.chunks(GLIMPSES_MAX).map(move |some| ask(osc, some)));
+        let requests = by_ost.values().flat_map(|(osc, asked)| {
+            let some = asked.chunks(GLIMPSES_MAX);
+            some.map(move |some| ask(osc, some, with_data))
+        });
         let mut requests: FuturesUnordered<_> = requests.collect();
         while let Some(answers) = requests.next().await {
-            for ((n, stripe, object), (attr, lock)) in answers {
+            for ((n, stripe, object), (attr, lock, data)) in answers {
                 let file = &mut found[n];
                 let s = &file.stripes[stripe];
                 let object = (s.ost(), object.oi.res_id());
-                file.found[stripe] = Some((s.file_size(attr.size), attr, (object, lock)));
+                let size = s.file_size(attr.size);
+                file.found[stripe] = Some((size, attr, (object, lock), data));
                 if let Some(whole) = file.whole() {
                     learn(n, whole);
                 }
@@ -98,9 +119,9 @@ impl Lov {
 }
 
 /// What one request brings.
-async fn ask(osc: &Osc, asked: &[Asked]) -> Vec<(Asked, (ObjectAttr, LockRef))> {
+async fn ask(osc: &Osc, asked: &[Asked], with_data: bool) -> Vec<(Asked, Answer)> {
     let objects: Vec<ObjectRef> = asked.iter().map(|(_, _, object)| *object).collect();
-    let answers = match timeout(LIMIT, osc.glimpses(&objects)).await {
+    let answers = match timeout(LIMIT, osc.glimpses(&objects, with_data)).await {
         Ok(Ok(answers)) => answers,
         // each is asked for alone, which says so
         Ok(Err(error)) => {

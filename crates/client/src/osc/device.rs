@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
 
 use bytes::Bytes;
-use coral_ldlm::{ClientNamespace, LockRef};
+use coral_ldlm::{ClientNamespace, Glimpsed, LockRef};
 use coral_ptlrpc::{Import, Request, RpcError};
 use coral_wire::Errno;
+use coral_wire::coral::glimpses::DataWanted;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy};
 use coral_wire::ost::{CksumType, ObdFlags, ObdStatfs, Obdo, OstLvb, md};
 use coral_wire::ptlrpc::{opc, portal};
 
+use super::brw::SHORT_IO_BYTES;
 use super::object::{IN_FLIGHT, IoLock, ObjectAttr, ObjectRef, ObjectTimes, Owner, WriteAttr};
 use crate::ask::ask;
 use crate::error::TargetError;
@@ -330,16 +332,18 @@ impl Osc {
         !self.mdt && self.target.coral() && self.is_connected()
     }
 
-    /// The same of many objects, each with its lock. `None`: it is to be asked for alone.
+    /// The same of many objects, each with its lock, and `with_data` of small ones. `None`: it is to be asked for alone.
     pub async fn glimpses(
         &self,
         objects: &[ObjectRef],
-    ) -> Result<Vec<Option<(ObjectAttr, LockRef)>>, TargetError> {
+        with_data: bool,
+    ) -> Result<Vec<Option<(ObjectAttr, LockRef, Option<Bytes>)>>, TargetError> {
         let all: Vec<_> = objects.iter().map(|o| o.oi.res_id()).collect();
         let first = objects.first().map_or(Fid::ZERO, |o| o.parent);
-        let found = self.namespace().glimpses(&all).await;
+        let wanted = with_data.then(|| DataWanted::new(SHORT_IO_BYTES as u32, self.cksum()));
+        let found = self.namespace().glimpses(&all, wanted).await;
         let found = found.map_err(|e| TargetError::of_lock(e, self.import(), first))?;
-        let read = |(value, lock)| (object_attr(&value), lock);
+        let read = |g: Glimpsed| (object_attr(&g.value), g.lock, g.data);
         Ok(found.into_iter().map(|f| f.map(read)).collect())
     }
 

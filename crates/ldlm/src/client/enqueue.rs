@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use coral_ptlrpc::{Reply, Request, RpcError};
 use coral_stopwatch::{Wait, waits};
-use coral_wire::coral::glimpses;
+use coral_wire::coral::glimpses::{self, DataWanted};
 use coral_wire::ldlm::{
     ELDLM_LOCK_ABORTED, LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy,
     ResId,
@@ -397,12 +397,13 @@ impl ClientNamespace {
         Ok((lvb, self.finish(pending, &rep, reply.status)))
     }
 
-    /// Glimpses of several OST objects in one request, which an OST of Coral takes: each with its lock. `None`: that one is to be asked
-    /// for alone.
+    /// Glimpses of several OST objects in one request, which an OST of Coral takes: each with its lock, and with the data of small ones
+    /// where that is wanted. `None`: that one is to be asked for alone.
     pub async fn glimpses(
         self: &Arc<Self>,
         objects: &[ResId],
-    ) -> Result<Vec<Option<(OstLvb, LockRef)>>, LockError> {
+        wanted: Option<DataWanted>,
+    ) -> Result<Vec<Option<Glimpsed>>, LockError> {
         let whole = Policy::extent(0, u64::MAX);
         let pend = |res: &ResId| {
             let (ty, mode) = (LdlmType::EXTENT, LdlmMode::PR);
@@ -413,24 +414,43 @@ impl ClientNamespace {
         let Some((first, further)) = asked.split_first() else {
             return Ok(Vec::new());
         };
-        let rq = Request::new(self.portal, opc::LDLM_ENQUEUE)
+        let mut rq = Request::new(self.portal, opc::LDLM_ENQUEUE)
             .push_bytes(first.to_bytes())
             .push_bytes(glimpses::encode(further))
             .urgent();
+        if let Some(wanted) = wanted {
+            rq = rq.push(&wanted);
+        }
         let (reply, pending) = self.intents(rq, pending, glimpsed).await?;
         if let Some(e) = Errno::from_status(reply.status) {
             return Err(refused(e, reply.xid));
         }
         let locks = decode_all::<LdlmReply>(reply.msg.buf(1));
         let values = decode_all::<OstLvb>(reply.msg.buf(2));
+        let data = wanted.map(|w| w.decode_data(reply.msg.buf(3), reply.msg.buf(4)));
+        let mut data = data.unwrap_or_default().into_iter();
         let mut answers = locks.iter().zip(values);
         let found = pending.into_iter().map(|pending| {
             let (lock, value) = answers.next()?;
+            let data = data.next().flatten();
             let lock = self.finish(pending, lock, reply.status)?;
-            value.error().is_none().then_some((value, lock))
+            value
+                .error()
+                .is_none()
+                .then_some(Glimpsed { value, lock, data })
         });
         Ok(found.collect())
     }
+}
+
+/// What a glimpse brought of an object.
+pub struct Glimpsed {
+    /// Size and times.
+    pub value: OstLvb,
+    /// The lock that covers them.
+    pub lock: LockRef,
+    /// All of its data, if that came along.
+    pub data: Option<Bytes>,
 }
 
 /// The answers to several glimpses in one request.

@@ -37,6 +37,7 @@ use crate::stats::ClientLockStats;
 use flock::Aftermaths;
 use table::{Doomed, LockTable};
 
+pub use enqueue::Glimpsed;
 pub use handle::{LockRef, PendingLock};
 pub use pool::LockPool;
 

@@ -6,19 +6,25 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use coral_ldlm::LvbOps;
 use coral_osd::Objects;
 use coral_wire::connect::ConnectFlags2;
-use coral_wire::coral::glimpses;
+use coral_wire::coral::glimpses::{self, DATA_BYTES_MAX, DataWanted};
 use coral_wire::ldlm::{LdlmReply, LdlmRequest, ResId};
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::MSG_RESENT;
 use coral_wire::raw::encode_all;
-use coral_wire::{Errno, OstId};
+use coral_wire::{Errno, OstId, Wire};
+use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
+use futures_util::stream::iter;
 
 use super::{OstError, obdo, reply};
 use crate::target::TargetRequest;
+
+/// Objects read at a time whose data goes with their glimpses.
+const READ_AT_ONCE: usize = 8;
 
 /// The values of the objects of one OST.
 pub(super) struct ObjectLvb(pub(super) Arc<dyn Objects>);
@@ -51,17 +57,20 @@ fn stored(objects: &dyn Objects, res: ResId) -> OstLvb {
 }
 
 /// An extent enqueue with intent: how big is the object? Or of several of them.
-pub(super) async fn glimpse(rq: TargetRequest) {
-    let several = match rq.exp.connect().has2(ConnectFlags2::CORAL) {
-        true => glimpses::decode(rq.buf(2)),
-        false => Ok(Vec::new()),
+pub(super) async fn glimpse(objects: &dyn Objects, rq: TargetRequest) {
+    let (several, wanted) = match rq.exp.connect().has2(ConnectFlags2::CORAL) {
+        true => (
+            glimpses::decode(rq.buf(2)),
+            DataWanted::decode(rq.buf(3)).ok(),
+        ),
+        false => (Ok(Vec::new()), None),
     };
     let (Ok(first), Ok(further)) = (LdlmRequest::decode(rq.buf(1)), several) else {
         return rq.reply(Errno::EPROTO.status(), reply()).await;
     };
     take_back_of_before(&rq, &first);
-    if !further.is_empty() {
-        return together(rq, &first, &further).await;
+    if !further.is_empty() || wanted.is_some() {
+        return together(objects, rq, &first, &further, wanted).await;
     }
     let mut msg = reply();
     match rq.target.ldlm().glimpse(rq.exp.cookie, &first).await {
@@ -74,7 +83,13 @@ pub(super) async fn glimpse(rq: TargetRequest) {
 }
 
 /// Each of those that nobody else has a lock on. Nobody is waited for: the client knows of none of the locks before it has the reply.
-async fn together(rq: TargetRequest, first: &LdlmRequest, further: &[LdlmRequest]) {
+async fn together(
+    objects: &dyn Objects,
+    rq: TargetRequest,
+    first: &LdlmRequest,
+    further: &[LdlmRequest],
+    wanted: Option<DataWanted>,
+) {
     further.iter().for_each(|req| take_back_of_before(&rq, req));
     let (ldlm, exp) = (rq.target.ldlm(), rq.exp.cookie);
     let (mut replies, mut values) = (Vec::new(), Vec::new());
@@ -90,7 +105,41 @@ async fn together(rq: TargetRequest, first: &LdlmRequest, further: &[LdlmRequest
     let mut msg = reply();
     msg.push_bytes(encode_all(&replies))
         .push_bytes(encode_all(&values));
+    if let Some(wanted) = wanted {
+        let all = std::iter::once(first).chain(further);
+        let data = small_data(objects, &rq, wanted, all.zip(&values)).await;
+        let (head, data) = wanted.encode_data(&data);
+        msg.push_bytes(head).push_bytes(data);
+    }
     rq.reply(0, msg).await;
+}
+
+/// The data of those of these objects that are small, as far as there is room. The client has a lock on each that was told.
+async fn small_data(
+    objects: &dyn Objects,
+    rq: &TargetRequest,
+    wanted: DataWanted,
+    told: impl Iterator<Item = (&LdlmRequest, &OstLvb)>,
+) -> Vec<Option<Bytes>> {
+    let mut room = DATA_BYTES_MAX as u64;
+    let fits = told.map(|(req, value)| {
+        let small = value.error().is_none() && value.size <= room.min(u64::from(wanted.most));
+        room -= if small { value.size } else { 0 };
+        small.then(|| (req.desc.res(), value.size as usize))
+    });
+    let fits: Vec<Option<(ResId, usize)>> = fits.collect();
+    let read = iter(fits).map(|fits| async move {
+        let (res, len) = fits?;
+        let (id, _) = super::brw::object_of(&OstId::from_res_id(&res)).ok()?;
+        let data = match len {
+            0 => Bytes::new(),
+            // who reads it alone is told what is wrong with it
+            _ => objects.read(id, 0, len).await.ok()?,
+        };
+        rq.target.stats().read.record(data.len() as u64);
+        (data.len() == len).then_some(data)
+    });
+    read.buffered(READ_AT_ONCE).collect().await
 }
 
 fn refused(why: Errno) -> (LdlmReply, OstLvb) {

@@ -370,7 +370,7 @@ impl TargetOps for Ost {
     }
 
     fn enqueue(self: Arc<Self>, rq: TargetRequest) -> BoxFuture<'static, ()> {
-        Box::pin(lvb::glimpse(rq))
+        Box::pin(async move { lvb::glimpse(&*self.objects, rq).await })
     }
 
     fn export_gone(self: Arc<Self>, exp: Arc<Export>, _evicted: bool) -> BoxFuture<'static, ()> {

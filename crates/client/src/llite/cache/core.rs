@@ -18,8 +18,9 @@ use crate::osc::ObjectAttr;
 
 /// Rough size of an object in here, names not counted, bytes: the unit of the budget.
 pub(super) const NODE_BYTES: usize = 920;
-/// Files whose data is kept for their first read; each has at most what one message brings.
-const DATA_FILES: usize = 64;
+/// Files whose data is kept for their first read; each has at most what one message brings, 16 KiB. More than are read ahead for one
+/// program.
+const DATA_FILES: usize = 256;
 /// Rough size of a name, bytes.
 pub(super) const NAME_BYTES: usize = 150;
 
