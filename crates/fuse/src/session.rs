@@ -18,8 +18,8 @@ use coral_client::ErrorLog;
 use coral_lnet::exec::{self, Inline};
 use coral_stopwatch::{Seen, Stopwatch, Watch};
 use coral_wire::fid::Fid;
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt, stream};
 use rustix::io::Errno as SysErrno;
 use tokio::time::Instant;
 use zerocopy::FromBytes;
@@ -40,6 +40,9 @@ use crate::reply::{self, Body};
 use crate::sizes::Sizes;
 use crate::stats::FuseStats;
 use crate::sys;
+
+/// Files that the kernel left open are closed so many at a time.
+const CLOSED_AT_ONCE: usize = 32;
 
 /// What all threads and pending requests of one mount share.
 pub(crate) struct Shared<F: FileSystem> {
@@ -101,11 +104,13 @@ impl<F: FileSystem> Shared<F> {
 
     /// Closes what the kernel left open: at an unmount it does not wait for its asynchronous RELEASEs.
     pub async fn finish(&self) {
-        for f in self.files.drain() {
+        let release = |f: Arc<OpenFile<F>>| async move {
             if let Err(e) = self.fs.release(&f.file).await {
                 e.tell(&self.log, "release at the end of the mount", || Some(f.fid));
             }
-        }
+        };
+        let files = stream::iter(self.files.drain());
+        files.for_each_concurrent(CLOSED_AT_ONCE, release).await;
         for d in self.dirs.drain() {
             let _ = self.fs.releasedir(&d).await;
         }

@@ -24,6 +24,7 @@ use super::cred::permitted;
 use super::ghosts::Ghosts;
 use super::inode::MdInode;
 use super::lost_dirs::LostDirs;
+use super::orders::Orders;
 use super::places::Places;
 use super::servers::Servers;
 use super::shards::is_shard;
@@ -205,6 +206,7 @@ pub(super) struct Directories {
     pub lost: Arc<LostDirs>,
     pub attributes: Arc<Attributes>,
     pub places: Arc<Places>,
+    pub orders: Arc<Orders>,
 }
 
 impl Directories {
@@ -441,7 +443,10 @@ impl Directories {
                 );
                 match chunk.next {
                     Some(_) => s.listing = Some((mark, all)),
-                    None => drop(self.cache.learn_listing(mark, dh.fid(), all)),
+                    None => {
+                        self.orders.listed(dh.fid(), &all);
+                        self.cache.learn_listing(mark, dh.fid(), all);
+                    }
                 }
             }
             s.take(from, chunk);

@@ -8,14 +8,17 @@ use bytes::Bytes;
 use coral_stopwatch::{Wait, carried, waits};
 use coral_wire::fid::Fid;
 use futures_util::future::join_all;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::ahead::is_small;
 use super::attributes::Attributes;
 use super::cache::Lookup;
 use super::identities::Identities;
 use super::inode::MdInode;
+use super::orders::Orders;
 use super::places::Places;
-use super::rows::{Ahead, Rows};
+use super::rows::{Ahead, Going, Next, Rows};
 use super::types::Cred;
 use crate::mdc::{Ids, Mdc};
 
@@ -24,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Names to be asked for at one MDT, each in its directory object.
 type AtMdt = (Arc<Mdc>, Vec<(Fid, Bytes)>);
+
+/// Names of which nothing is remembered, what other names are known to be, and what is known of further ones.
+type Unknown = (Vec<AtMdt>, Vec<Fid>, Vec<MdInode>);
 
 /// What is asked for of the files behind the names.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,6 +47,7 @@ pub(super) struct Lookahead {
     pub ids: Arc<Identities>,
     pub places: Arc<Places>,
     pub rows: Rows,
+    pub orders: Arc<Orders>,
 }
 
 impl Lookahead {
@@ -49,9 +56,39 @@ impl Lookahead {
         if !self.attributes.cache.enabled() {
             return;
         }
-        let Some(ahead) = self.rows.found(dir, name) else {
+        if let Going::Ask(ahead) = self.rows.found(dir, name) {
+            self.ask_soon(cred, dir, ahead, files).await;
+        }
+    }
+
+    /// `cred` opens a file for reading that it may know from a listing: the data of those that are read next is asked for, and that of the
+    /// file waited for, if it has been asked for.
+    pub async fn opened(self: &Arc<Self>, cred: &Cred, fid: Fid) {
+        let cache = &self.attributes.cache;
+        let Some(listed) = self.orders.opened(fid).filter(|_| cache.enabled()) else {
             return;
         };
+        let mut going = self.rows.found(listed.dir, &listed.name);
+        for (order, place) in listed.places {
+            if matches!(going, Going::No) {
+                going = self.rows.opened(listed.dir, order, place);
+            }
+        }
+        if let Going::Ask(ahead) = going {
+            self.ask_soon(cred, listed.dir, ahead, OfFiles::Data).await;
+        }
+        if cache.known(fid).is_none() {
+            let named = |(order, place)| self.rows.named_in(listed.dir, order, place);
+            if let Some(named) = listed.places.into_iter().find_map(named) {
+                told(named).await;
+            }
+        }
+        if cache.known(fid).is_some_and(|k| is_small(&k.md)) {
+            self.sized(listed.dir, &listed.name, fid).await;
+        }
+    }
+
+    async fn ask_soon(self: &Arc<Self>, cred: &Cred, dir: Fid, ahead: Ahead, files: OfFiles) {
         // now, while the program is there
         let ids = self.ids.of(cred, &[dir]).await;
         let me = self.clone();
@@ -61,11 +98,10 @@ impl Lookahead {
 
     /// Waits until it is known what `name` is, if that has been asked for. False: it has not been.
     pub async fn named(&self, dir: Fid, name: &[u8]) -> bool {
-        let Some(mut named) = self.rows.named(dir, name) else {
+        let Some(named) = self.rows.named(dir, name) else {
             return false;
         };
-        let told = async { while named.changed().await.is_ok() {} };
-        let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
+        told(named).await;
         true
     }
 
@@ -75,14 +111,26 @@ impl Lookahead {
         if known() {
             return;
         }
-        if let Some(mut sized) = self.rows.sized(dir, name) {
+        let in_order = || {
+            let listed = self.orders.of(fid)?;
+            let sized = |(order, place)| self.rows.sized_in(listed.dir, order, place);
+            listed.places.into_iter().find_map(sized)
+        };
+        if let Some(mut sized) = self.rows.sized(dir, name).or_else(in_order) {
             let told = async { while !known() && sized.changed().await.is_ok() {} };
             let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
         }
     }
 
     async fn ask(&self, ids: &Ids, dir: Fid, mut ahead: Ahead, files: OfFiles) {
-        let Some((by_mdt, fids, mut inodes)) = self.unknown(dir, &ahead.names).await else {
+        let asked = match &ahead.next {
+            Next::Names(names) => self.unknown(dir, names).await,
+            Next::Places(order, places) => {
+                let files = self.orders.files(dir, *order, places.clone());
+                Some(self.unknown_of(files))
+            }
+        };
+        let Some((by_mdt, fids, mut inodes)) = asked else {
             return self.rows.nothing(&ahead);
         };
         let at_mdt = by_mdt.iter();
@@ -105,13 +153,21 @@ impl Lookahead {
         }
     }
 
+    /// The same of files by their FIDs.
+    fn unknown_of(&self, files: Vec<Fid>) -> Unknown {
+        let (mut fids, mut inodes) = (Vec::new(), Vec::new());
+        for fid in files {
+            match self.attributes.cache.known(fid) {
+                Some(known) => inodes.push(known.md),
+                None => fids.push(fid),
+            }
+        }
+        (Vec::new(), fids, inodes)
+    }
+
     /// What of these names nothing is remembered of, what is known to be these files, and what is known of these; `None`: nothing can
     /// be asked for ahead.
-    async fn unknown(
-        &self,
-        dir: Fid,
-        names: &[Bytes],
-    ) -> Option<(Vec<AtMdt>, Vec<Fid>, Vec<MdInode>)> {
+    async fn unknown(&self, dir: Fid, names: &[Bytes]) -> Option<Unknown> {
         let lmv = &self.attributes.servers.lmv;
         let mut by_mdt: BTreeMap<u32, AtMdt> = BTreeMap::new();
         let (mut fids, mut inodes) = (Vec::new(), Vec::new());
@@ -135,4 +191,10 @@ impl Lookahead {
         }
         Some((by_mdt.into_values().collect(), fids, inodes))
     }
+}
+
+/// Waits until what was asked for is there.
+async fn told(mut asked: watch::Receiver<()>) {
+    let told = async { while asked.changed().await.is_ok() {} };
+    let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
 }

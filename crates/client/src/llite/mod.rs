@@ -54,6 +54,7 @@ mod namei;
 mod names;
 mod open_along;
 mod opens;
+mod orders;
 mod pages;
 mod params;
 mod parts;

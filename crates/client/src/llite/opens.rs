@@ -72,7 +72,11 @@ impl Opens {
     fn open_inode(&self, md: &MdInode, created: bool) -> Arc<OpenInode> {
         let fid = md.attr.fid;
         let (inode, was_open) = self.open.of_or_make(fid, || {
-            let size = if created { Some(0) } else { md.rough_size };
+            let objects = || self.cache.known(fid)?.objects.map(|o| o.size);
+            let size = match created {
+                true => Some(0),
+                false => objects().or(md.rough_size),
+            };
             OpenInode::new(md, size, self.covers.gate(fid))
         });
         if was_open {

@@ -31,6 +31,7 @@ use super::migrate::Migrations;
 use super::namei::Namespace;
 use super::names::Names;
 use super::opens::Opens;
+use super::orders::Orders;
 use super::pages::PageCache;
 use super::params::Tunables;
 use super::places::Places;
@@ -276,7 +277,9 @@ impl Below {
     }
 
     pub(super) fn naming(&self, opens: Arc<Opens>) -> Naming {
+        let orders = Arc::new(Orders::default());
         let dirs = Arc::new(Directories {
+            orders: orders.clone(),
             servers: self.servers.clone(),
             cache: self.cache.clone(),
             ghosts: self.ghosts.clone(),
@@ -295,6 +298,7 @@ impl Below {
             ids: self.ids.clone(),
             places: self.places.clone(),
             rows: Rows::default(),
+            orders,
         });
         let names = Arc::new(Names {
             servers: self.servers.clone(),

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::ahead::AHEAD;
+use super::orders::Order;
 
 /// Rows remembered; the one that nothing was looked up in for longest goes first.
 const ROWS: usize = 64;
@@ -33,9 +34,17 @@ const MOST: u64 = AHEAD as u64;
 /// Most digits of a number, so that it is one.
 const DIGITS: usize = 18;
 
+/// What programs go along.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Row {
+    Numbers(Numbers),
+    /// The places of a listing of this directory.
+    Listing(Fid, Order),
+}
+
 /// Names that are the same but for a number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Row {
+struct Numbers {
     dir: Fid,
     before: Bytes,
     behind: Bytes,
@@ -43,9 +52,9 @@ struct Row {
     width: usize,
 }
 
-impl Row {
+impl Numbers {
     /// The row of a name, and its number.
-    fn of(dir: Fid, name: &[u8]) -> Option<(Row, u64)> {
+    fn of(dir: Fid, name: &[u8]) -> Option<(Numbers, u64)> {
         let end = name.iter().rposition(u8::is_ascii_digit)? + 1;
         let rest = name[..end].iter().rposition(|b| !b.is_ascii_digit());
         let start = rest.map_or(0, |at| at + 1);
@@ -55,7 +64,7 @@ impl Row {
         }
         let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
         let padded = digits.len() > 1 && digits[0] == b'0';
-        let row = Row {
+        let row = Numbers {
             dir,
             before: Bytes::copy_from_slice(&name[..start]),
             behind: Bytes::copy_from_slice(&name[end..]),
@@ -126,16 +135,20 @@ impl Place {
         }
     }
 
+    /// A program goes along here, and leaves nearly nothing out.
+    fn goes_on(&self) -> bool {
+        self.hits >= HITS && self.left_out <= u64::from(self.hits / 2)
+    }
+
     /// What is to be asked for now.
     fn ahead(&mut self) -> Option<(Range<u64>, [watch::Sender<()>; 2])> {
         let left = self.asked_to.saturating_sub(self.next);
-        let with_gaps = self.left_out > u64::from(self.hits / 2);
         // at full speed one request is on its way while the answers to another are used
         let enough = match self.many < MOST {
             true => self.many / 2,
             false => MOST + MOST / 2,
         };
-        if self.hits < HITS || with_gaps || left > enough {
+        if !self.goes_on() || left > enough {
             return None;
         }
         self.many = (self.many * 2).clamp(FIRST, MOST);
@@ -172,20 +185,20 @@ struct Table {
 }
 
 impl Table {
-    /// The row as it is known here: "f10" goes on from "f09".
-    fn known(&self, row: Row, number: u64) -> Row {
-        if row.width != 0 {
-            return row;
-        }
+    /// The row of a name as it is known here, and its number: "f10" goes on from "f09".
+    fn row(&self, dir: Fid, name: &[u8]) -> Option<(Row, u64)> {
+        let (row, number) = Numbers::of(dir, name)?;
         let width = number.checked_ilog10().unwrap_or(0) as usize + 1;
-        let padded = Row {
+        let padded = Numbers {
             width,
             ..row.clone()
         };
-        match self.rows.contains_key(&padded) {
+        let padded = Row::Numbers(padded);
+        let row = match row.width == 0 && self.rows.contains_key(&padded) {
             true => padded,
-            false => row,
-        }
+            false => Row::Numbers(row),
+        };
+        Some((row, number))
     }
 
     /// The places of a row, which is remembered from here on.
@@ -201,21 +214,77 @@ impl Table {
         places.last = self.lookups;
         &mut places.places
     }
+
+    /// A program is at `number`.
+    fn found(&mut self, row: Row, number: u64) -> Going {
+        let places = self.places(&row);
+        let here = places.iter().position(|p| p.is_near(number));
+        let mut place = match here.and_then(|at| places.remove(at)) {
+            Some(mut place) => {
+                place.found(number);
+                place
+            }
+            None => Place::at(number),
+        };
+        let (ahead, sizes, goes_on) = (place.ahead(), !place.no_sizes, place.goes_on());
+        if places.len() == PLACES {
+            places.pop_front();
+        }
+        places.push_back(place);
+        let Some((numbers, [named, sized])) = ahead else {
+            return if goes_on { Going::On } else { Going::No };
+        };
+        let next = match &row {
+            Row::Numbers(row) => Next::Names(numbers.clone().map(|n| row.name(n)).collect()),
+            Row::Listing(_, order) => Next::Places(*order, numbers.clone()),
+        };
+        Going::Ask(Ahead {
+            next,
+            sizes,
+            row,
+            numbers,
+            named: Some(named),
+            sized,
+        })
+    }
+
+    fn asked(&self, row: &Row, number: u64) -> Option<Asked> {
+        let mut asked = self.rows.get(row)?.places.iter().flat_map(|p| &p.asked);
+        asked.find(|a| a.numbers.contains(&number)).cloned()
+    }
 }
 
 /// The rows of a mount.
 #[derive(Default)]
 pub(super) struct Rows(Mutex<Table>);
 
-/// Names to be asked for; dropped when the answers are in.
+/// What the next are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Names(Vec<Bytes>),
+    /// What has these places in an order of the listing.
+    Places(Order, Range<u64>),
+}
+
+/// What is to be asked for; dropped when the answers are in.
 pub(super) struct Ahead {
-    pub names: Vec<Bytes>,
+    pub next: Next,
     /// Sizes may be asked for too.
     pub sizes: bool,
     row: Row,
     numbers: Range<u64>,
     named: Option<watch::Sender<()>>,
     sized: watch::Sender<()>,
+}
+
+/// Whether a program goes along a row.
+pub(super) enum Going {
+    /// It does not, as far as is known.
+    No,
+    /// It does, and enough has been asked for.
+    On,
+    /// The next are to be asked for.
+    Ask(Ahead),
 }
 
 impl Ahead {
@@ -231,34 +300,19 @@ impl Ahead {
 }
 
 impl Rows {
-    /// `name` in `dir` was found: what is to be asked for now.
-    pub fn found(&self, dir: Fid, name: &[u8]) -> Option<Ahead> {
-        let (row, number) = Row::of(dir, name)?;
+    /// `name` in `dir` was found.
+    pub fn found(&self, dir: Fid, name: &[u8]) -> Going {
         let mut table = self.0.lock();
-        let row = table.known(row, number);
-        let places = table.places(&row);
-        let here = places.iter().position(|p| p.is_near(number));
-        let mut place = match here.and_then(|at| places.remove(at)) {
-            Some(mut place) => {
-                place.found(number);
-                place
-            }
-            None => Place::at(number),
-        };
-        let (ahead, sizes) = (place.ahead(), !place.no_sizes);
-        if places.len() == PLACES {
-            places.pop_front();
+        match table.row(dir, name) {
+            Some((row, number)) => table.found(row, number),
+            None => Going::No,
         }
-        places.push_back(place);
-        let (numbers, [named, sized]) = ahead?;
-        Some(Ahead {
-            names: numbers.clone().map(|n| row.name(n)).collect(),
-            sizes,
-            row,
-            numbers,
-            named: Some(named),
-            sized,
-        })
+    }
+
+    /// What has this place in an order of the listing of `dir` was opened.
+    pub fn opened(&self, dir: Fid, order: Order, place: u64) -> Going {
+        let mut table = self.0.lock();
+        table.found(Row::Listing(dir, order), place)
     }
 
     /// Nothing of what was asked for is there, or can be asked for: it ends.
@@ -287,10 +341,9 @@ impl Rows {
         if table.rows.is_empty() {
             return;
         }
-        let Some((row, number)) = Row::of(dir, name) else {
+        let Some((row, number)) = table.row(dir, name) else {
             return;
         };
-        let row = table.known(row, number);
         let places = table.rows.get_mut(&row).into_iter();
         let mut places = places.flat_map(|p| &mut p.places);
         if let Some(place) = places.find(|p| p.is_near(number)) {
@@ -308,15 +361,25 @@ impl Rows {
         self.asked(dir, name).map(|a| a.sized)
     }
 
+    /// As [`Rows::named`], of what has a place in an order of the listing of `dir`.
+    pub fn named_in(&self, dir: Fid, order: Order, place: u64) -> Option<watch::Receiver<()>> {
+        let asked = self.0.lock().asked(&Row::Listing(dir, order), place);
+        asked.map(|a| a.named)
+    }
+
+    /// As [`Rows::sized`], of the same.
+    pub fn sized_in(&self, dir: Fid, order: Order, place: u64) -> Option<watch::Receiver<()>> {
+        let asked = self.0.lock().asked(&Row::Listing(dir, order), place);
+        asked.map(|a| a.sized)
+    }
+
     fn asked(&self, dir: Fid, name: &[u8]) -> Option<Asked> {
         let table = self.0.lock();
         if table.rows.is_empty() {
             return None;
         }
-        let (row, number) = Row::of(dir, name)?;
-        let places = table.rows.get(&table.known(row, number))?;
-        let mut asked = places.places.iter().flat_map(|p| &p.asked);
-        asked.find(|a| a.numbers.contains(&number)).cloned()
+        let (row, number) = table.row(dir, name)?;
+        table.asked(&row, number)
     }
 }
 
@@ -332,15 +395,21 @@ mod tests {
         ver: 0,
     };
 
-    fn names(ahead: Option<Ahead>) -> Vec<String> {
-        let names = ahead.into_iter().flat_map(|a| a.names);
-        names
-            .map(|n| String::from_utf8(n.to_vec()).unwrap())
-            .collect()
+    fn ahead(going: Going) -> Option<Ahead> {
+        match going {
+            Going::Ask(ahead) => Some(ahead),
+            _ => None,
+        }
     }
 
     fn found(rows: &Rows, name: String) -> Vec<String> {
-        names(rows.found(DIR, name.as_bytes()))
+        match ahead(rows.found(DIR, name.as_bytes())).map(|a| a.next) {
+            Some(Next::Names(names)) => {
+                let name = |n: Bytes| String::from_utf8(n.to_vec()).unwrap();
+                names.into_iter().map(name).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     #[test]
@@ -405,8 +474,8 @@ mod tests {
     #[test]
     fn who_comes_early_is_told_and_a_row_that_finds_nothing_ends() {
         let rows = Rows::default();
-        let ahead = (0..5).filter_map(|n| rows.found(DIR, format!("f{n}").as_bytes()));
-        let mut ahead = ahead.last().unwrap();
+        let all = (0..5).filter_map(|n| ahead(rows.found(DIR, format!("f{n}").as_bytes())));
+        let mut ahead = all.last().unwrap();
         let mut named = rows.named(DIR, b"f6").unwrap();
         let mut sized = rows.sized(DIR, b"f6").unwrap();
         assert!(named.changed().now_or_never().is_none());
@@ -419,7 +488,29 @@ mod tests {
         rows.nothing(&ahead);
         drop(ahead);
         assert!(sized.changed().now_or_never().unwrap().is_err());
-        assert!(rows.found(DIR, b"f5").is_none());
+        assert!(matches!(rows.found(DIR, b"f5"), Going::No));
+    }
+
+    #[test]
+    fn an_order_of_a_listing_is_a_row_of_its_own() {
+        let rows = Rows::default();
+        let mut asked = Vec::new();
+        for place in 20..60 {
+            assert!(matches!(
+                rows.opened(DIR, Order::ByName, 7 * place),
+                Going::No
+            ));
+            let listed = rows.opened(DIR, Order::Listed, place);
+            assert_eq!(place < 24, matches!(listed, Going::No), "{place}");
+            if let Going::Ask(Ahead { next, .. }) = listed {
+                asked.push(next);
+            }
+        }
+        let first = |order, places| Next::Places(order, places);
+        assert_eq!(
+            asked[..2],
+            [first(Order::Listed, 25..33), first(Order::Listed, 33..49)]
+        );
     }
 
     #[test]

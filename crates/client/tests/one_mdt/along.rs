@@ -78,6 +78,135 @@ async fn reading_one_small_file_after_the_other_asks_for_many_at_once() {
     c.stop().await;
 }
 
+/// Each program has a directory of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_programs_that_read_small_files_ask_for_many_at_once() {
+    const PROGRAMS: usize = 6;
+    const EACH: usize = 500;
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let v = User::root(&c.remote_client().await);
+    for p in 0..PROGRAMS {
+        v.mkdir(&format!("d{p}")).await.unwrap();
+        for i in 0..EACH {
+            v.put(&format!("d{p}/f{i}"), content(i).as_bytes())
+                .await
+                .unwrap();
+        }
+    }
+    v.fs.umount().await;
+    let u = User::root(&c.remote_client().await);
+    let (_, n) = rpcs(&u.fs, async {
+        let program = |p: usize| {
+            let u = User::root(&u.fs);
+            tokio::spawn(async move {
+                for i in 0..EACH {
+                    let path = format!("d{p}/f{i}");
+                    assert_eq!(read(&u, &path).await, content(i).as_bytes(), "{path}");
+                }
+            })
+        };
+        for done in (0..PROGRAMS).map(program).collect::<Vec<_>>() {
+            done.await.unwrap();
+        }
+    })
+    .await;
+    println!("{PROGRAMS} programs, {EACH} files each: {n:?}");
+    let total: u64 = n.iter().map(|(_, n)| n).sum();
+    assert!(total <= (PROGRAMS * EACH) as u64 / 5, "{n:?}");
+    c.stop().await;
+}
+
+/// As a program does that lists a directory and reads its files in that order, or sorted: the kernel looks nothing up that it has listed.
+#[tokio::test(start_paused = true)]
+async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
+    const MANY: usize = 300;
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let v = User::root(&c.remote_client().await);
+    v.mkdir("d").await.unwrap();
+    let name = |i: usize| format!("n{:x}", (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    for i in 0..MANY {
+        let path = format!("d/{}", name(i));
+        v.put(&path, path.as_bytes()).await.unwrap();
+    }
+    v.mkdir("d/among").await.unwrap();
+    v.fs.umount().await;
+    for sorted in [false, true] {
+        let u = User::root(&c.remote_client().await);
+        let mut listed = u.list("d").await.unwrap();
+        listed.retain(|e| e.name.starts_with(b"n"));
+        if sorted {
+            listed.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        let (_, n) = rpcs(&u.fs, async {
+            for e in &listed {
+                let flags = libc::O_RDONLY as u32;
+                let fh = u.fs.open(&u.cred, e.fid, flags).await.unwrap();
+                let data = u.read(&fh, 0, 4096).await.unwrap();
+                assert_eq!(data, [b"d/", &e.name[..]].concat());
+                assert!(u.read(&fh, data.len() as u64, 1).await.unwrap().is_empty());
+                u.close(&fh).await.unwrap();
+            }
+        })
+        .await;
+        println!("{MANY} files, sorted {sorted}: {n:?}");
+        let total: u64 = n.iter().map(|(_, n)| n).sum();
+        assert!(total <= MANY as u64 / 5, "{n:?}");
+    }
+    c.stop().await;
+}
+
+/// However they are written: the MDT knows roughly how big they are.
+#[tokio::test(start_paused = true)]
+async fn files_written_in_any_way_are_known_to_be_small() {
+    const MANY: usize = 64;
+    let c = Cluster::start(2, 1, 1 << 20).await;
+    let v = User::root(&c.remote_client().await);
+    let w = User::root(&c.remote_client().await);
+    for how in 0..5 {
+        let dir = format!("d{how}");
+        v.mkdir(&dir).await.unwrap();
+        for i in 0..MANY {
+            let (path, data) = (format!("{dir}/f{i}"), content(i));
+            match how {
+                0 => {
+                    v.put(&path, data.as_bytes()).await.unwrap();
+                }
+                _ => {
+                    let fh = v.create(&path, libc::O_WRONLY).await.unwrap();
+                    v.close(&fh).await.unwrap();
+                    let (who, trunc) = match how {
+                        1 => (&v, libc::O_TRUNC),
+                        2 => (&v, 0),
+                        3 => (&w, libc::O_TRUNC),
+                        _ => (&w, 0),
+                    };
+                    // as a kernel does before it lets a program open anything
+                    assert_eq!(who.stat(&path).await.unwrap().size, 0);
+                    let fh = who.open(&path, libc::O_WRONLY | trunc).await.unwrap();
+                    who.write(&fh, 0, data.as_bytes()).await.unwrap();
+                    who.close(&fh).await.unwrap();
+                }
+            }
+        }
+    }
+    v.fs.umount().await;
+    w.fs.umount().await;
+    let u = User::root(&c.remote_client().await);
+    for how in 0..5 {
+        let (_, n) = rpcs(&u.fs, async {
+            for i in 0..MANY {
+                let path = format!("d{how}/f{i}");
+                assert_eq!(read(&u, &path).await, content(i).as_bytes(), "{path}");
+            }
+        })
+        .await;
+        println!("{how}: {n:?}");
+        let total: u64 = n.iter().map(|(_, n)| n).sum();
+        assert!(total < MANY as u64 * 2 / 3, "{how}: {n:?}");
+    }
+    c.stop().await;
+}
+
 /// Changes of another client, at random, of files that are about to be read and of which the data may be here: what is read is what they
 /// are.
 #[tokio::test(start_paused = true)]

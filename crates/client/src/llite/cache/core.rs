@@ -9,6 +9,7 @@ use coral_wire::layout::LmvUserMdHead;
 use coral_wire::ldlm::{Ibits, ResId};
 
 use super::changing::Ended;
+use super::contents::Contents;
 use super::counted::NameCount;
 use super::known::{DirState, Known, Lookup, Mark};
 use super::node::{Name, Node};
@@ -18,9 +19,6 @@ use crate::osc::ObjectAttr;
 
 /// Rough size of an object in here, names not counted, bytes: the unit of the budget.
 pub(super) const NODE_BYTES: usize = 920;
-/// Files whose data is kept for their first read; each has at most what one message brings, 16 KiB. More than are read ahead for one
-/// program.
-const DATA_FILES: usize = 256;
 /// Rough size of a name, bytes.
 pub(super) const NAME_BYTES: usize = 150;
 
@@ -44,8 +42,7 @@ pub(super) struct Core {
     pub(super) gone: VecDeque<(Fid, u64)>,
     /// Of all directories.
     names: NameCount,
-    /// Files whose data was put here last.
-    pub(super) with_data: VecDeque<Fid>,
+    pub(super) contents: Contents,
     sweep: Fid,
 }
 
@@ -63,7 +60,7 @@ impl Core {
             changed_to: 0,
             gone: VecDeque::new(),
             names: NameCount::default(),
-            with_data: VecDeque::new(),
+            contents: Contents::default(),
             sweep: Fid::default(),
         }
     }
@@ -379,20 +376,20 @@ impl Core {
         if !self.learn_objects(fid, layout, &[object], attr, still) {
             return;
         }
-        self.node(fid).data = Some(data);
-        self.with_data.retain(|f| *f != fid);
-        self.with_data.push_back(fid);
-        if self.with_data.len() > DATA_FILES
-            && let Some(n) = (self.with_data.pop_front()).and_then(|f| self.nodes.get_mut(&f))
-        {
-            n.data = None;
+        let number = self.contents.come(fid, data.len());
+        self.node(fid).data = Some((number, data));
+        while let Some(came) = self.contents.beyond() {
+            if let Some(n) = self.nodes.get_mut(&came.fid) {
+                n.data.take_if(|(number, _)| *number == came.number);
+            }
         }
     }
 
     /// All data of a file, if it is known.
     pub fn data(&self, fid: Fid) -> Option<Payload> {
         let n = self.nodes.get(&fid)?;
-        n.data.clone().filter(|_| n.objects.is_some())
+        let (_, data) = n.data.as_ref().filter(|_| n.objects.is_some())?;
+        Some(data.clone())
     }
 
     /// A read that began at `mark` found no file capabilities (`security.capability`); `made`: it was no read, the file was

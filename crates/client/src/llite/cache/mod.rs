@@ -19,6 +19,7 @@
 //! versions are Coral's own.
 
 mod changing;
+mod contents;
 mod core;
 mod counted;
 mod known;

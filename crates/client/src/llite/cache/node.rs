@@ -41,8 +41,8 @@ pub(super) struct Node {
     pub forgot_at: u64,
     /// Sizes and times of the objects, covered by extent locks.
     pub objects: Option<ObjectAttr>,
-    /// All data of a small file, as long as `objects` is known.
-    pub data: Option<Payload>,
+    /// All data of a small file, as long as `objects` is known, and its number among [`super::contents::Contents`].
+    pub data: Option<(u64, Payload)>,
     /// Directory: names known.
     pub names: Names,
     /// Directory: `names` was the whole listing at this version.

@@ -101,7 +101,7 @@ impl Core {
         let mut out = Forget::default();
         c.begin_anew();
         c.objects.clear();
-        c.with_data.clear();
+        c.contents.clear();
         out.inodes
             .extend(std::mem::take(&mut c.shard_of).into_values());
         let nodes = std::mem::take(&mut c.nodes);
