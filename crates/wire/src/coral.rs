@@ -11,7 +11,8 @@
 //!   other objects. The reply has an `ldlm_reply` of each one after the other in its buffer 1, and the `ost_lvb`s in buffer 2. Nobody is
 //!   asked for any of them: one that another client has locks on has the error EBUSY in its value, and is to be asked for alone. A
 //!   [`glimpses::DataWanted`] in buffer 3 asks for the data of small objects. The reply then has in buffer 3 a checksum of all data and the
-//!   length of each object's, both u32, and the data in buffer 4: of objects that were locked and that there was room for.
+//!   length of each object's, both u32, and the data in buffer 4: of objects that were locked and that there was room for. One of which
+//!   the client has a lock already is asked for with the mode NL, and no lock is given.
 //! * **first data written late**: a niobuf of an OST_WRITE with [`FIRST_WRITE`] brings the first data of a file that its client has made,
 //!   some time after it was written. ESTALE where others have written to the object since; a replay is not asked about that.
 //!

@@ -141,14 +141,38 @@ impl Attributes {
         (wanted.len(), came)
     }
 
+    /// The data of those of these files that are small, whose sizes are remembered, and of which nothing was read. `known` hears of each
+    /// that came.
+    pub async fn data<'a>(&self, inodes: impl IntoIterator<Item = &'a MdInode>, known: impl Fn()) {
+        let wants = |md: &&MdInode| is_small(md) && self.is_at_rest(md);
+        let wanted = inodes.into_iter().filter(wants).filter_map(|md| {
+            let asked = self.cache.wants_data(md.attr.fid)?;
+            Some((md.layout.clone(), md.attr.fid, asked))
+        });
+        let wanted: Vec<(Arc<FileLayout>, Fid, u64)> = wanted.collect();
+        let files: Vec<(Arc<FileLayout>, Fid)> =
+            wanted.iter().map(|(l, fid, _)| (l.clone(), *fid)).collect();
+        let learn = |file: usize, data: Bytes| {
+            let (_, fid, asked) = wanted[file];
+            self.cache.learn_data_since(fid, asked, data.into());
+            known();
+        };
+        self.servers.lov.data_together(&files, learn).await;
+    }
+
     /// The size is not remembered, can be, and nothing here tells it otherwise: see [`Self::full`].
     fn wants_size(&self, md: &MdInode) -> bool {
         let fid = md.attr.fid;
         let unknown =
             |k: Known| k.objects.is_none() && k.md.layout.generation == md.layout.generation;
+        self.cache.known(fid).is_some_and(unknown) && self.is_at_rest(md)
+    }
+
+    /// What the OSTs have of the file is all there is of it.
+    fn is_at_rest(&self, md: &MdInode) -> bool {
+        let fid = md.attr.fid;
         md.needs_osts()
             && !md.layout.needs_init(0, u64::MAX)
-            && self.cache.known(fid).is_some_and(unknown)
             && self.covers.cover(fid).is_none()
             && self.late.objects(fid).is_none()
             && !self.late.holds(fid)

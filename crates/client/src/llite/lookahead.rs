@@ -83,8 +83,12 @@ impl Lookahead {
                 told(named).await;
             }
         }
-        if cache.known(fid).is_some_and(|k| is_small(&k.md)) {
-            self.sized(listed.dir, &listed.name, fid).await;
+        let small = cache.known(fid).filter(|k| is_small(&k.md));
+        let is_there = || {
+            cache.wants_data(fid).is_none() && cache.known(fid).is_none_or(|k| k.objects.is_some())
+        };
+        if small.is_some() {
+            self.there(listed.dir, &listed.name, fid, is_there).await;
         }
     }
 
@@ -108,6 +112,11 @@ impl Lookahead {
     /// Waits until the size of `fid`, which is `name`, is known, and its data where these come along, if that has been asked for.
     pub async fn sized(&self, dir: Fid, name: &[u8], fid: Fid) {
         let known = || (self.attributes.cache.known(fid)).is_none_or(|k| k.objects.is_some());
+        self.there(dir, name, fid, known).await;
+    }
+
+    /// Waits for what was asked for of a file, until `known` says that it is there, or no more comes.
+    async fn there(&self, dir: Fid, name: &[u8], fid: Fid, known: impl Fn() -> bool) {
         if known() {
             return;
         }
@@ -146,7 +155,12 @@ impl Lookahead {
         if ahead.sizes && files != OfFiles::Nothing {
             let known = || ahead.sizes_are_known();
             let to_read = files == OfFiles::Data;
-            let (wanted, told) = self.attributes.sizes(&inodes, to_read, known).await;
+            let sizes = self.attributes.sizes(&inodes, to_read, known);
+            let ((wanted, told), ()) = tokio::join!(sizes, async {
+                if to_read {
+                    self.attributes.data(&inodes, known).await;
+                }
+            });
             if 2 * told < wanted {
                 self.rows.no_sizes(&ahead);
             }

@@ -118,6 +118,46 @@ impl Lov {
     }
 }
 
+impl Lov {
+    /// The data of these files, which are small and have one object, on which this client has locks. `learn` is told of each that came.
+    pub(crate) async fn data_together(
+        &self,
+        files: &[(Arc<FileLayout>, Fid)],
+        mut learn: impl FnMut(usize, Bytes),
+    ) {
+        let mut by_ost: BTreeMap<u32, (Arc<Osc>, Vec<(usize, ObjectRef)>)> = BTreeMap::new();
+        for (file, (layout, fid)) in files.iter().enumerate() {
+            let mut stripes = layout.stripes();
+            let (Some(s), None) = (stripes.next(), stripes.next()) else {
+                continue;
+            };
+            let osc = self.osc(s.ost()).ok();
+            let takes = |o: &Arc<Osc>| !s.part.md.is_dom() && o.takes_glimpses_together();
+            if let Some(osc) = osc.filter(takes).filter(|_| layout.parts().len() == 1) {
+                let of_ost = by_ost.entry(osc.index).or_insert_with(|| (osc, Vec::new()));
+                of_ost.1.push((file, s.object(*fid)));
+            }
+        }
+        let requests = by_ost.values().flat_map(|(osc, asked)| {
+            asked.chunks(GLIMPSES_MAX).map(move |some| async move {
+                let objects: Vec<ObjectRef> = some.iter().map(|(_, object)| *object).collect();
+                let data = timeout(LIMIT, osc.data_of(&objects)).await;
+                // who reads it alone is told what is wrong
+                let data = data.ok().and_then(Result::ok).unwrap_or_default();
+                (some, data)
+            })
+        });
+        let mut requests: FuturesUnordered<_> = requests.collect();
+        while let Some((some, data)) = requests.next().await {
+            for ((file, _), data) in some.iter().zip(data) {
+                if let Some(data) = data {
+                    learn(*file, data);
+                }
+            }
+        }
+    }
+}
+
 /// What one request brings.
 async fn ask(osc: &Osc, asked: &[Asked], with_data: bool) -> Vec<(Asked, Answer)> {
     let objects: Vec<ObjectRef> = asked.iter().map(|(_, _, object)| *object).collect();

@@ -347,6 +347,15 @@ impl Osc {
         Ok(found.into_iter().map(|f| f.map(read)).collect())
     }
 
+    /// The data of small objects that this client has locks on. `None`: it is to be read alone.
+    pub async fn data_of(&self, objects: &[ObjectRef]) -> Result<Vec<Option<Bytes>>, TargetError> {
+        let all: Vec<_> = objects.iter().map(|o| o.oi.res_id()).collect();
+        let first = objects.first().map_or(Fid::ZERO, |o| o.parent);
+        let wanted = DataWanted::new(SHORT_IO_BYTES as u32, self.cksum());
+        let data = self.namespace().data_of(&all, wanted).await;
+        data.map_err(|e| TargetError::of_lock(e, self.import(), first))
+    }
+
     /// Sets times. A Coral server takes a lock for it, unless we hold one, so that nobody keeps the old ones under a lock of
     /// his, and answers what the object's attributes are now.
     pub async fn setattr(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use coral_buffers::Payload;
-use coral_client::{Invalidate, SetAttr};
+use coral_client::{DirEntry, Invalidate, SetAttr};
 use coral_wire::{Errno, Fid};
 use parking_lot::Mutex;
 
@@ -130,9 +130,16 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
     }
     v.mkdir("d/among").await.unwrap();
     v.fs.umount().await;
-    for sorted in [false, true] {
+    for (sorted, plus) in [(false, false), (true, false), (false, true), (true, true)] {
         let u = User::root(&c.remote_client().await);
-        let mut listed = u.list("d").await.unwrap();
+        let dh = (u.fs.opendir(&u.cred, u.fid("d").await.unwrap()).await).unwrap();
+        let mut listed = Vec::new();
+        let mut take = |e: DirEntry| {
+            listed.push(e);
+            false
+        };
+        (u.fs.readdir(&u.cred, &dh, 0, plus, &mut take).await).unwrap();
+        u.fs.releasedir(&dh).await.unwrap();
         listed.retain(|e| e.name.starts_with(b"n"));
         if sorted {
             listed.sort_by(|a, b| a.name.cmp(&b.name));
@@ -148,7 +155,7 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
             }
         })
         .await;
-        println!("{MANY} files, sorted {sorted}: {n:?}");
+        println!("{MANY} files, sorted {sorted}, with sizes {plus}: {n:?}");
         let total: u64 = n.iter().map(|(_, n)| n).sum();
         assert!(total <= MANY as u64 / 5, "{n:?}");
     }
@@ -227,6 +234,11 @@ async fn what_is_read_ahead_is_what_others_have_made_of_it() {
             let data = some(&mut rng);
             v.put(&path(i), &data).await.unwrap();
             files.push(Some(data));
+        }
+        if seed % 3 == 0 {
+            u.ls_l("d").await.unwrap();
+        } else if seed % 3 == 1 {
+            u.list("d").await.unwrap();
         }
         for i in 0..MANY {
             for _ in 0..rng.below(3) {

@@ -443,6 +443,35 @@ impl ClientNamespace {
     }
 }
 
+impl ClientNamespace {
+    /// The data of small OST objects on which this client has locks, as it comes along with glimpses. `None`: it did not.
+    pub async fn data_of(
+        self: &Arc<Self>,
+        objects: &[ResId],
+        wanted: DataWanted,
+    ) -> Result<Vec<Option<Bytes>>, LockError> {
+        let whole = Policy::extent(0, u64::MAX);
+        let no_lock = |res: &ResId| {
+            let desc = LockDesc::new(*res, LdlmType::EXTENT, LdlmMode::NL, &whole);
+            LdlmRequest::enqueue(LdlmFlags::HAS_INTENT, desc, 0)
+        };
+        let asked: Vec<LdlmRequest> = objects.iter().map(no_lock).collect();
+        let Some((first, further)) = asked.split_first() else {
+            return Ok(Vec::new());
+        };
+        let rq = Request::new(self.portal, opc::LDLM_ENQUEUE)
+            .push_bytes(first.to_bytes())
+            .push_bytes(glimpses::encode(further))
+            .push(&wanted)
+            .urgent();
+        let reply = self.import.call(rq).await?;
+        match Errno::from_status(reply.status) {
+            Some(e) => Err(refused(e, reply.xid)),
+            None => Ok(wanted.decode_data(reply.msg.buf(3), reply.msg.buf(4))),
+        }
+    }
+}
+
 /// What a glimpse brought of an object.
 pub struct Glimpsed {
     /// Size and times.

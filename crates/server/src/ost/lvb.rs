@@ -11,7 +11,7 @@ use coral_ldlm::LvbOps;
 use coral_osd::Objects;
 use coral_wire::connect::ConnectFlags2;
 use coral_wire::coral::glimpses::{self, DATA_BYTES_MAX, DataWanted};
-use coral_wire::ldlm::{LdlmReply, LdlmRequest, ResId};
+use coral_wire::ldlm::{LdlmMode, LdlmReply, LdlmRequest, ResId};
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::MSG_RESENT;
 use coral_wire::raw::encode_all;
@@ -94,10 +94,14 @@ async fn together(
     let (ldlm, exp) = (rq.target.ldlm(), rq.exp.cookie);
     let (mut replies, mut values) = (Vec::new(), Vec::new());
     for req in std::iter::once(first).chain(further) {
-        let (lock, value) = match ldlm.try_glimpse(exp, req).await {
-            Ok(Some(g)) => (g.reply, g.lvb),
-            Ok(None) => refused(Errno::EBUSY),
-            Err(e) => refused(Errno::from_status(e.status()).unwrap_or(Errno::EPROTO)),
+        let (lock, value) = match req.desc.req_mode == LdlmMode::NL {
+            // the client has one, and wants the data
+            true => (LdlmReply::default(), stored(objects, req.desc.res())),
+            false => match ldlm.try_glimpse(exp, req).await {
+                Ok(Some(g)) => (g.reply, g.lvb),
+                Ok(None) => refused(Errno::EBUSY),
+                Err(e) => refused(Errno::from_status(e.status()).unwrap_or(Errno::EPROTO)),
+            },
         };
         replies.push(lock);
         values.push(value);

@@ -15,7 +15,7 @@ use super::known::{DirState, Known, Lookup, Mark};
 use super::node::{Name, Node};
 use crate::llite::budget::Spent;
 use crate::llite::inode::MdInode;
-use crate::osc::ObjectAttr;
+use crate::osc::{ObjectAttr, SHORT_IO_BYTES};
 
 /// Rough size of an object in here, names not counted, bytes: the unit of the budget.
 pub(super) const NODE_BYTES: usize = 920;
@@ -43,6 +43,8 @@ pub(super) struct Core {
     /// Of all directories.
     names: NameCount,
     pub(super) contents: Contents,
+    /// How often sizes and times of objects were told.
+    objects_came: u64,
     sweep: Fid,
 }
 
@@ -61,6 +63,7 @@ impl Core {
             gone: VecDeque::new(),
             names: NameCount::default(),
             contents: Contents::default(),
+            objects_came: 0,
             sweep: Fid::default(),
         }
     }
@@ -357,7 +360,9 @@ impl Core {
         let covered = n.covered().is_some_and(|md| md.layout.generation == layout);
         let learned = still() && covered;
         if learned {
+            c.objects_came += 1;
             n.objects = Some(attr);
+            n.objects_came = c.objects_came;
             n.data = None;
             c.objects.extend(objects.iter().map(|o| (*o, fid)));
         }
@@ -373,9 +378,30 @@ impl Core {
         (attr, data): (ObjectAttr, Payload),
         still: impl FnOnce() -> bool,
     ) {
-        if !self.learn_objects(fid, layout, &[object], attr, still) {
-            return;
+        if self.learn_objects(fid, layout, &[object], attr, still) {
+            self.put_data(fid, data);
         }
+    }
+
+    /// What the data of a small file is asked for with, whose size is known and of which nothing was read.
+    pub fn wants_data(&self, fid: Fid) -> Option<u64> {
+        let n = self.nodes.get(&fid)?;
+        let size = n.objects.map(|o| o.size)?;
+        let wanted = (1..=SHORT_IO_BYTES as u64).contains(&size) && n.data.is_none() && !n.opened;
+        wanted.then_some(n.objects_came)
+    }
+
+    /// The data that was asked for then: under the locks that covered the size, if they were held ever since.
+    pub fn learn_data_since(&mut self, fid: Fid, asked: u64, data: Payload) {
+        let n = self.nodes.get(&fid);
+        let size = n.filter(|n| n.objects_came == asked);
+        let size = size.and_then(|n| Some(n.objects?.size));
+        if size == Some(data.len() as u64) {
+            self.put_data(fid, data);
+        }
+    }
+
+    fn put_data(&mut self, fid: Fid, data: Payload) {
         let number = self.contents.come(fid, data.len());
         self.node(fid).data = Some((number, data));
         while let Some(came) = self.contents.beyond() {

@@ -258,6 +258,16 @@ impl Cache {
         }
     }
 
+    /// What the data of a small file is asked for with, whose size is known and of which nothing was read.
+    pub fn wants_data(&self, fid: Fid) -> Option<u64> {
+        self.core.lock().wants_data(fid)
+    }
+
+    /// The data that was asked for then: under the locks that covered the size, if they were held ever since.
+    pub fn learn_data_since(&self, fid: Fid, asked: u64, data: Payload) {
+        self.core.lock().learn_data_since(fid, asked, data);
+    }
+
     /// All data of a file, if it is known.
     pub fn data(&self, fid: Fid) -> Option<Payload> {
         self.core.lock().data(fid)

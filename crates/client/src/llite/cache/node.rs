@@ -41,6 +41,8 @@ pub(super) struct Node {
     pub forgot_at: u64,
     /// Sizes and times of the objects, covered by extent locks.
     pub objects: Option<ObjectAttr>,
+    /// Number among all that came: another one each time `objects` is told.
+    pub objects_came: u64,
     /// All data of a small file, as long as `objects` is known, and its number among [`super::contents::Contents`].
     pub data: Option<(u64, Payload)>,
     /// Directory: names known.
