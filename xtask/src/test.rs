@@ -34,7 +34,8 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
     let conform = conform::ours(&coral);
     let mut all = real_programs(&coral);
     all.args(["--files", "10000"])
-        .env("COHERENCE_SECONDS", "40");
+        .env("COHERENCE_SECONDS", "40")
+        .env("FSX_OPS", "30000");
     let mut over_mdts = real_programs(&coral);
     over_mdts
         .args(["--files", "2000", "git", "two-mounts", "pjdfstest"])

@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 use super::attributes::Attributes;
 use super::cache::{Known, Mark};
 use super::inode::MdInode;
-use crate::lov::{FileLayout, Glimpsed};
+use crate::lov::{AskedFile, Glimpsed};
 use crate::mdc::{Found, Ids, Mdc};
 use crate::osc::SHORT_IO_BYTES;
 
@@ -110,16 +110,15 @@ impl Attributes {
         to_read: bool,
         known: impl Fn(),
     ) -> (usize, usize) {
-        let wants = |md: &&MdInode| (!to_read || is_small(md)) && self.wants_size(md);
+        let wants = |md: &&MdInode| (!to_read || self.comes_with_data(md)) && self.wants_size(md);
         let wanted = inodes.into_iter().filter(wants);
-        let wanted = wanted.map(|md| (md.layout.clone(), md.attr.fid));
-        let wanted: Vec<(Arc<FileLayout>, Fid)> = wanted.collect();
+        let wanted: Vec<AskedFile> = wanted.map(asked_file).collect();
         if wanted.len() < 2 {
             return (0, 0);
         }
         let mut came = 0;
         let learn = |file: usize, found: Glimpsed| {
-            let (layout, fid) = &wanted[file];
+            let AskedFile { layout, fid, .. } = &wanted[file];
             let (objects, generation) = (found.objects, layout.generation);
             let names: Vec<_> = found.locks.iter().map(|(object, _)| *object).collect();
             let still = || found.locks.iter().all(|(_, l)| !l.is_blocked());
@@ -144,17 +143,15 @@ impl Attributes {
     /// The data of those of these files that are small, whose sizes are remembered, and of which nothing was read. `known` hears of each
     /// that came.
     pub async fn data<'a>(&self, inodes: impl IntoIterator<Item = &'a MdInode>, known: impl Fn()) {
-        let wants = |md: &&MdInode| is_small(md) && self.is_at_rest(md);
+        let wants = |md: &&MdInode| self.comes_with_data(md);
         let wanted = inodes.into_iter().filter(wants).filter_map(|md| {
             let asked = self.cache.wants_data(md.attr.fid)?;
-            Some((md.layout.clone(), md.attr.fid, asked))
+            Some((asked_file(md), asked))
         });
-        let wanted: Vec<(Arc<FileLayout>, Fid, u64)> = wanted.collect();
-        let files: Vec<(Arc<FileLayout>, Fid)> =
-            wanted.iter().map(|(l, fid, _)| (l.clone(), *fid)).collect();
+        let (files, asked): (Vec<AskedFile>, Vec<u64>) = wanted.unzip();
         let learn = |file: usize, data: Bytes| {
-            let (_, fid, asked) = wanted[file];
-            self.cache.learn_data_since(fid, asked, data.into());
+            let fid = files[file].fid;
+            self.cache.learn_data_since(fid, asked[file], data.into());
             known();
         };
         self.servers.lov.data_together(&files, learn).await;
@@ -168,6 +165,13 @@ impl Attributes {
         self.cache.known(fid).is_some_and(unknown) && self.is_at_rest(md)
     }
 
+    /// Who asks for many files at once is told the data of this one too.
+    pub fn comes_with_data(&self, md: &MdInode) -> bool {
+        let objects = md.layout.stripes().take(2).count();
+        let one = objects == 1 && md.layout.parts().len() == 1 && !md.layout.has_dom();
+        md.attr.is_file() && is_small(md) && one && self.is_at_rest(md)
+    }
+
     /// What the OSTs have of the file is all there is of it.
     fn is_at_rest(&self, md: &MdInode) -> bool {
         let fid = md.attr.fid;
@@ -177,6 +181,14 @@ impl Attributes {
             && self.late.objects(fid).is_none()
             && !self.late.holds(fid)
             && !self.open.of(fid).is_some_and(|o| o.is_written())
+    }
+}
+
+fn asked_file(md: &MdInode) -> AskedFile {
+    AskedFile {
+        layout: md.layout.clone(),
+        fid: md.attr.fid,
+        rough_size: md.rough_size.unwrap_or_default(),
     }
 }
 

@@ -187,7 +187,7 @@ impl Attributes {
 
     /// What a read of `len_bytes` at `offset` brings, if the data of the file is known.
     pub fn data_known(&self, fid: Fid, offset: u64, len_bytes: u32) -> Option<Payload> {
-        let data = self.cache.data(fid)?;
+        let data = self.cache.data(fid, offset, len_bytes)?;
         let from = offset.min(data.len() as u64) as usize;
         let to = data.len().min(from.saturating_add(len_bytes as usize));
         Some(data.slice(from..to))

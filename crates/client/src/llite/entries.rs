@@ -199,7 +199,7 @@ impl Llite {
     /// Opens an existing file; `O_TRUNC` works, permissions are checked by the MDT.
     pub async fn open(&self, cred: &Cred, fid: Fid, flags: u32) -> Result<Arc<FileHandle>, Error> {
         self.late_names.file_settled(fid).await;
-        if flags & libc::O_ACCMODE as u32 == libc::O_RDONLY as u32 {
+        if flags & (libc::O_ACCMODE | libc::O_DIRECT) as u32 == libc::O_RDONLY as u32 {
             self.names.lookahead.opened(cred, fid).await;
         }
         self.opens.open(cred, fid, flags).await

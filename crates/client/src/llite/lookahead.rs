@@ -1,4 +1,5 @@
-//! Asks for what names are that are going to be looked up ([`Rows`]), and how big their files are or what is in them, many in one request.
+//! Asks for what names are that are going to be looked up ([`Rows`]), or files opened ([`Orders`]), and how big the files are or what is in
+//! them, many in one request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,14 +12,14 @@ use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::ahead::is_small;
 use super::attributes::Attributes;
 use super::cache::Lookup;
 use super::identities::Identities;
 use super::inode::MdInode;
-use super::orders::Orders;
+use super::orders::{Listing, Order, Orders};
 use super::places::Places;
-use super::rows::{Ahead, Going, Next, Rows};
+use super::rows::{self, Rows};
+use super::track::{Asked, Going, Request, Track};
 use super::types::Cred;
 use crate::mdc::{Ids, Mdc};
 
@@ -41,6 +42,13 @@ pub(super) enum OfFiles {
     Data,
 }
 
+/// What is going to be looked up or opened.
+enum Next {
+    Names(rows::Names),
+    /// What has these places in a listing.
+    Files(Arc<Listing>, Order),
+}
+
 /// Looks names up before they are looked for.
 pub(super) struct Lookahead {
     pub attributes: Arc<Attributes>,
@@ -56,8 +64,9 @@ impl Lookahead {
         if !self.attributes.cache.enabled() {
             return;
         }
-        if let Going::Ask(ahead) = self.rows.found(dir, name) {
-            self.ask_soon(cred, dir, ahead, files).await;
+        if let Going::Ask((request, names)) = self.rows.found(dir, name) {
+            let next = Next::Names(names);
+            self.ask_soon(cred, dir, (request, next), files).await;
         }
     }
 
@@ -68,31 +77,45 @@ impl Lookahead {
         let Some(listed) = self.orders.opened(fid).filter(|_| cache.enabled()) else {
             return;
         };
-        let mut going = self.rows.found(listed.dir, &listed.name);
-        for (order, place) in listed.places {
+        let (listing, dir) = (&listed.listing, listed.listing.dir);
+        if !self.rows.goes_on(dir, &listed.name) {
+            let mut going = Going::No;
+            for (order, place) in listed.places {
+                if matches!(going, Going::No) {
+                    let found = listing.track(order).lock().found(place);
+                    going = found.map(|request| (request, Next::Files(listing.clone(), order)));
+                }
+            }
             if matches!(going, Going::No) {
-                going = self.rows.opened(listed.dir, order, place);
+                let found = self.rows.found(dir, &listed.name);
+                going = found.map(|(request, names)| (request, Next::Names(names)));
+            }
+            if let Going::Ask(ahead) = going {
+                self.ask_soon(cred, dir, ahead, OfFiles::Data).await;
             }
         }
-        if let Going::Ask(ahead) = going {
-            self.ask_soon(cred, listed.dir, ahead, OfFiles::Data).await;
-        }
-        if cache.known(fid).is_none() {
-            let named = |(order, place)| self.rows.named_in(listed.dir, order, place);
-            if let Some(named) = listed.places.into_iter().find_map(named) {
-                told(named).await;
-            }
-        }
-        let small = cache.known(fid).filter(|k| is_small(&k.md));
-        let is_there = || {
-            cache.wants_data(fid).is_none() && cache.known(fid).is_none_or(|k| k.objects.is_some())
+        let Some(asked) = self.asked(dir, &listed.name, fid) else {
+            return;
         };
-        if small.is_some() {
-            self.there(listed.dir, &listed.name, fid, is_there).await;
+        if cache.known(fid).is_none() {
+            told(asked.named.clone()).await;
+        }
+        let Some(known) = cache.known(fid) else {
+            return;
+        };
+        if self.attributes.comes_with_data(&known.md) {
+            let is_known = || cache.known(fid).is_none_or(|k| k.objects.is_some());
+            wait_for(asked, || is_known() && cache.wants_data(fid).is_none()).await;
         }
     }
 
-    async fn ask_soon(self: &Arc<Self>, cred: &Cred, dir: Fid, ahead: Ahead, files: OfFiles) {
+    async fn ask_soon(
+        self: &Arc<Self>,
+        cred: &Cred,
+        dir: Fid,
+        ahead: (Request, Next),
+        files: OfFiles,
+    ) {
         // now, while the program is there
         let ids = self.ids.of(cred, &[dir]).await;
         let me = self.clone();
@@ -102,45 +125,47 @@ impl Lookahead {
 
     /// Waits until it is known what `name` is, if that has been asked for. False: it has not been.
     pub async fn named(&self, dir: Fid, name: &[u8]) -> bool {
-        let Some(named) = self.rows.named(dir, name) else {
+        let Some(asked) = self.rows.asked(dir, name) else {
             return false;
         };
-        told(named).await;
+        told(asked.named).await;
         true
     }
 
     /// Waits until the size of `fid`, which is `name`, is known, and its data where these come along, if that has been asked for.
     pub async fn sized(&self, dir: Fid, name: &[u8], fid: Fid) {
         let known = || (self.attributes.cache.known(fid)).is_none_or(|k| k.objects.is_some());
-        self.there(dir, name, fid, known).await;
+        if !known()
+            && let Some(asked) = self.asked(dir, name, fid)
+        {
+            wait_for(asked, known).await;
+        }
     }
 
-    /// Waits for what was asked for of a file, until `known` says that it is there, or no more comes.
-    async fn there(&self, dir: Fid, name: &[u8], fid: Fid, known: impl Fn() -> bool) {
-        if known() {
-            return;
-        }
+    /// The request in which a file was asked for, by its name or by its place in a listing.
+    fn asked(&self, dir: Fid, name: &[u8], fid: Fid) -> Option<Asked> {
         let in_order = || {
             let listed = self.orders.of(fid)?;
-            let sized = |(order, place)| self.rows.sized_in(listed.dir, order, place);
-            listed.places.into_iter().find_map(sized)
+            let asked = |(order, place)| listed.listing.track(order).lock().asked(place);
+            listed.places.into_iter().find_map(asked)
         };
-        if let Some(mut sized) = self.rows.sized(dir, name).or_else(in_order) {
-            let told = async { while !known() && sized.changed().await.is_ok() {} };
-            let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
-        }
+        self.rows.asked(dir, name).or_else(in_order)
     }
 
-    async fn ask(&self, ids: &Ids, dir: Fid, mut ahead: Ahead, files: OfFiles) {
-        let asked = match &ahead.next {
-            Next::Names(names) => self.unknown(dir, names).await,
-            Next::Places(order, places) => {
-                let files = self.orders.files(dir, *order, places.clone());
+    async fn ask(&self, ids: &Ids, dir: Fid, (mut request, next): (Request, Next), files: OfFiles) {
+        let asked = match &next {
+            Next::Names(names) => self.unknown(dir, &names.names).await,
+            Next::Files(listing, order) => {
+                let files = listing.files(*order, request.numbers.clone());
                 Some(self.unknown_of(files))
             }
         };
+        let track = |what: &dyn Fn(&mut Track)| match &next {
+            Next::Names(names) => self.rows.with(&names.row, what),
+            Next::Files(listing, order) => what(&mut listing.track(*order).lock()),
+        };
         let Some((by_mdt, fids, mut inodes)) = asked else {
-            return self.rows.nothing(&ahead);
+            return track(&|t| t.nothing(&request));
         };
         let at_mdt = by_mdt.iter();
         let named = at_mdt.map(|(mdc, names)| self.attributes.named(mdc, ids, names));
@@ -148,12 +173,12 @@ impl Lookahead {
         let (named, of_fids) = tokio::join!(named, self.attributes.md_inodes(fids));
         inodes.extend(named.into_iter().flatten());
         inodes.extend(of_fids.into_values());
-        ahead.names_are_known();
+        request.names_are_known();
         if inodes.is_empty() {
-            return self.rows.nothing(&ahead);
+            return track(&|t| t.nothing(&request));
         }
-        if ahead.sizes && files != OfFiles::Nothing {
-            let known = || ahead.sizes_are_known();
+        if request.sizes && files != OfFiles::Nothing {
+            let known = || request.sizes_are_known();
             let to_read = files == OfFiles::Data;
             let sizes = self.attributes.sizes(&inodes, to_read, known);
             let ((wanted, told), ()) = tokio::join!(sizes, async {
@@ -162,7 +187,7 @@ impl Lookahead {
                 }
             });
             if 2 * told < wanted {
-                self.rows.no_sizes(&ahead);
+                track(&|t| t.no_sizes(&request));
             }
         }
     }
@@ -207,8 +232,14 @@ impl Lookahead {
     }
 }
 
-/// Waits until what was asked for is there.
+/// Waits until it is told what was asked for.
 async fn told(mut asked: watch::Receiver<()>) {
     let told = async { while asked.changed().await.is_ok() {} };
+    let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
+}
+
+/// Waits until `known` says that it is, or no more comes.
+async fn wait_for(mut asked: Asked, known: impl Fn() -> bool) {
+    let told = async { while !known() && asked.sized.changed().await.is_ok() {} };
     let _ = timeout(PATIENCE, waits(Wait::Server, told)).await;
 }

@@ -72,6 +72,7 @@ mod servers;
 mod setattr;
 mod shards;
 mod strides;
+mod track;
 pub mod types;
 mod unasked;
 mod untold;

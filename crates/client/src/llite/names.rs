@@ -9,7 +9,6 @@ use bytes::Bytes;
 use coral_wire::Errno;
 use coral_wire::fid::Fid;
 
-use super::ahead::is_small;
 use super::attributes::Attributes;
 use super::cache::{Cache, DirState, Lookup, MISSES_BEFORE_READDIR};
 use super::covers::OpenFiles;
@@ -67,7 +66,7 @@ impl Names {
         let (md, dir) = self.resolve(cred, parent, name).await?;
         let full = match self.foresight.expects_read(dir) {
             true => {
-                if is_small(&md) {
+                if self.attributes.comes_with_data(&md) {
                     self.lookahead.sized(parent, name, md.attr.fid).await;
                 }
                 self.attributes.full_to_read(&md).await

@@ -77,7 +77,8 @@ impl Opens {
                 true => Some(0),
                 false => objects().or(md.rough_size),
             };
-            OpenInode::new(md, size, self.covers.gate(fid))
+            let told = created || size == md.rough_size;
+            OpenInode::new(md, (size, told), self.covers.gate(fid))
         });
         if was_open {
             inode.set_layout(md.layout.clone());

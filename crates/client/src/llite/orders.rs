@@ -4,155 +4,183 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use coral_wire::fid::Fid;
 use parking_lot::Mutex;
 
-/// Files of all listings remembered; the oldest listing goes first.
-const FILES: usize = 65_536;
+use super::track::Track;
+
+/// Names of all listings remembered; the oldest listing goes first.
+const NAMES: usize = 32_768;
+/// Listings remembered.
+const LISTINGS: usize = 32;
 /// A shorter listing is not worth it.
 const LEAST: usize = 8;
 /// Files of a listing opened before it is sorted.
 const OPENS: u32 = 3;
 
 /// One after the other of these.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Listed,
     ByName,
 }
 
-/// Where a file is in the listing of a directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listed {
+/// The listing of a directory.
+pub(super) struct Listing {
     pub dir: Fid,
+    files: Vec<Fid>,
+    /// The names, one behind the other, and where each ends.
+    names: Vec<u8>,
+    ends: Vec<u32>,
+    /// The place of each file.
+    at: HashMap<Fid, u32>,
+    by_name: OnceLock<ByName>,
+    opens: AtomicU32,
+    tracks: [Mutex<Track>; 2],
+}
+
+/// Places in the listing by name, and for each place in the listing that among these.
+struct ByName {
+    sorted: Vec<u32>,
+    places: Vec<u32>,
+}
+
+impl Listing {
+    fn of(dir: Fid, all: &[(Bytes, Fid)]) -> Listing {
+        let (mut names, mut ends) = (Vec::new(), Vec::with_capacity(all.len()));
+        for (name, _) in all {
+            names.extend_from_slice(name);
+            ends.push(names.len() as u32);
+        }
+        Listing {
+            dir,
+            files: all.iter().map(|(_, fid)| *fid).collect(),
+            names,
+            ends,
+            at: (0..).zip(all).map(|(n, (_, fid))| (*fid, n)).collect(),
+            by_name: OnceLock::new(),
+            opens: AtomicU32::new(0),
+            tracks: Default::default(),
+        }
+    }
+
+    fn is(&self, all: &[(Bytes, Fid)]) -> bool {
+        self.files.len() == all.len()
+            && (0..).zip(all).all(|(n, (name, fid))| {
+                self.files[n as usize] == *fid && self.name(n) == Some(&name[..])
+            })
+    }
+
+    fn name(&self, n: u32) -> Option<&[u8]> {
+        let end = *self.ends.get(n as usize)? as usize;
+        let from = n
+            .checked_sub(1)
+            .map_or(0, |n| self.ends[n as usize] as usize);
+        self.names.get(from..end)
+    }
+
+    fn by_name(&self) -> &ByName {
+        self.by_name.get_or_init(|| {
+            let mut sorted: Vec<u32> = (0..self.files.len() as u32).collect();
+            sorted.sort_unstable_by(|a, b| self.name(*a).cmp(&self.name(*b)));
+            let mut places = vec![0; sorted.len()];
+            for (at, n) in (0..).zip(&sorted) {
+                places[*n as usize] = at;
+            }
+            ByName { sorted, places }
+        })
+    }
+
+    /// What has these places.
+    pub fn files(&self, order: Order, places: Range<u64>) -> Vec<Fid> {
+        let end = places.end.min(self.files.len() as u64);
+        let fid = |place: u64| {
+            let n = match order {
+                Order::Listed => place as u32,
+                Order::ByName => *self.by_name().sorted.get(place as usize)?,
+            };
+            self.files.get(n as usize).copied()
+        };
+        (places.start..end).filter_map(fid).collect()
+    }
+
+    /// Who goes along in this order.
+    pub fn track(&self, order: Order) -> &Mutex<Track> {
+        &self.tracks[order as usize]
+    }
+}
+
+/// A file in a listing.
+pub(super) struct Listed {
+    pub listing: Arc<Listing>,
     pub name: Bytes,
     /// Its place in each order.
     pub places: [(Order, u64); 2],
 }
 
-/// A listing, as it was read.
+/// The listings of a mount, the newest in front.
 #[derive(Default)]
-struct Listing {
-    all: Vec<(Bytes, Fid)>,
-    /// The same by name, as places in `all`; and the place there of each in `all`. Empty until they are needed.
-    by_name: Vec<u32>,
-    places: Vec<u32>,
-    opens: u32,
-}
-
-impl Listing {
-    fn sort(&mut self) {
-        if !self.by_name.is_empty() {
-            return;
-        }
-        self.by_name = (0..self.all.len() as u32).collect();
-        let name = |n: &u32| &self.all[*n as usize].0;
-        self.by_name.sort_unstable_by(|a, b| name(a).cmp(name(b)));
-        self.places = vec![0; self.all.len()];
-        for (at, n) in (0..).zip(&self.by_name) {
-            self.places[*n as usize] = at;
-        }
-    }
-}
-
-#[derive(Default)]
-struct Listings {
-    by_dir: HashMap<Fid, Listing>,
-    /// The directories, the one that was listed first in front.
-    dirs: VecDeque<Fid>,
-    /// The directory in which a file was listed last, and its place there.
-    files: HashMap<Fid, (Fid, u32)>,
-}
-
-impl Listings {
-    fn forget(&mut self, dir: Fid) {
-        for (_, fid) in self.by_dir.remove(&dir).unwrap_or_default().all {
-            if self.files.get(&fid).is_some_and(|(d, _)| *d == dir) {
-                self.files.remove(&fid);
-            }
-        }
-    }
-}
-
-/// The listings of a mount.
-#[derive(Default)]
-pub(super) struct Orders(Mutex<Listings>);
+pub(super) struct Orders(Mutex<VecDeque<Arc<Listing>>>);
 
 impl Orders {
     /// All of `dir`, as it was listed.
     pub fn listed(&self, dir: Fid, all: &[(Bytes, Fid)]) {
-        let mut listings = self.0.lock();
-        if listings.by_dir.contains_key(&dir) {
-            listings.forget(dir);
-            listings.dirs.retain(|d| *d != dir);
-        }
-        if !(LEAST..=FILES).contains(&all.len()) {
+        let is_it = |l: &Arc<Listing>| l.dir == dir;
+        let before = self.0.lock().iter().find(|l| is_it(l)).cloned();
+        let wanted = (LEAST..=NAMES).contains(&all.len());
+        if before.is_none() && !wanted {
             return;
         }
-        let places = (0..).zip(all).map(|(n, (_, fid))| (*fid, (dir, n)));
-        listings.files.extend(places);
-        let listing = Listing {
-            all: all.to_vec(),
-            ..Listing::default()
+        let listing = match before {
+            Some(before) if before.is(all) => before,
+            _ => Arc::new(Listing::of(dir, all)),
         };
-        listings.by_dir.insert(dir, listing);
-        listings.dirs.push_back(dir);
-        while listings.files.len() > FILES
-            && let Some(oldest) = listings.dirs.pop_front()
-        {
-            listings.forget(oldest);
+        let mut listings = self.0.lock();
+        listings.retain(|l| !is_it(l));
+        if wanted {
+            listings.push_front(listing);
+        }
+        let mut names: usize = listings.iter().map(|l| l.files.len()).sum();
+        while names > NAMES || listings.len() > LISTINGS {
+            names -= listings.pop_back().map_or(names, |l| l.files.len());
         }
     }
 
-    /// A file is opened for reading: where it is, if it is not the first that is opened there.
+    /// A file is opened for reading: where it is, if it is not among the first that are opened there.
     pub fn opened(&self, fid: Fid) -> Option<Listed> {
-        {
-            let mut listings = self.0.lock();
-            let (dir, _) = *listings.files.get(&fid)?;
-            let listing = listings.by_dir.get_mut(&dir)?;
-            listing.opens = listing.opens.saturating_add(1);
-            if listing.opens < OPENS {
-                return None;
-            }
-            listing.sort();
-        }
-        self.of(fid)
+        let (listing, n) = self.find(fid)?;
+        let before = listing.opens.fetch_add(1, Ordering::Relaxed);
+        (before + 1 >= OPENS).then(|| listed(listing, n))?
     }
 
-    /// Where a file is that is in a listing of which some were opened.
+    /// Where a file is that is in a listing of which several were opened.
     pub fn of(&self, fid: Fid) -> Option<Listed> {
-        let listings = self.0.lock();
-        let (dir, n) = *listings.files.get(&fid)?;
-        let listing = listings.by_dir.get(&dir)?;
-        let by_name = *listing.places.get(n as usize)?;
-        Some(Listed {
-            dir,
-            name: listing.all.get(n as usize)?.0.clone(),
-            places: [
-                (Order::Listed, u64::from(n)),
-                (Order::ByName, u64::from(by_name)),
-            ],
-        })
+        let (listing, n) = self.find(fid)?;
+        listing.by_name.get()?;
+        listed(listing, n)
     }
 
-    /// What has these places.
-    pub fn files(&self, dir: Fid, order: Order, places: Range<u64>) -> Vec<Fid> {
+    fn find(&self, fid: Fid) -> Option<(Arc<Listing>, u32)> {
         let listings = self.0.lock();
-        let Some(listing) = listings.by_dir.get(&dir) else {
-            return Vec::new();
-        };
-        let end = places.end.min(listing.all.len() as u64);
-        let fid = |place: u64| {
-            let n = match order {
-                Order::Listed => place,
-                Order::ByName => u64::from(*listing.by_name.get(place as usize)?),
-            };
-            Some(listing.all.get(n as usize)?.1)
-        };
-        (places.start..end).filter_map(fid).collect()
+        let mut found = listings.iter().map(|l| (l, l.at.get(&fid)));
+        found.find_map(|(l, n)| Some((l.clone(), *n?)))
     }
+}
+
+fn listed(listing: Arc<Listing>, n: u32) -> Option<Listed> {
+    let by_name = *listing.by_name().places.get(n as usize)?;
+    Some(Listed {
+        name: Bytes::copy_from_slice(listing.name(n)?),
+        places: [
+            (Order::Listed, u64::from(n)),
+            (Order::ByName, u64::from(by_name)),
+        ],
+        listing,
+    })
 }
 
 #[cfg(test)]
@@ -171,38 +199,48 @@ mod tests {
     #[test]
     fn both_orders_are_told_of_what_is_read_more_than_once() {
         let orders = Orders::default();
-        let all = listing(&["h", "b", "g", "a", "f", "e", "d", "c"]);
+        let all = listing(&["h", "bb", "g", "a", "f", "e", "d", "c"]);
         orders.listed(fid(100), &all);
-        assert_eq!(orders.of(fid(2)), None);
+        assert!(orders.of(fid(2)).is_none());
         for n in 1..OPENS {
-            assert_eq!(orders.opened(fid(n)), None);
+            assert!(orders.opened(fid(n)).is_none());
         }
-        let places = |n| orders.opened(fid(n)).map(|l| (l.dir, l.name, l.places));
+        let places = |n| {
+            orders
+                .opened(fid(n))
+                .map(|l| (l.listing.dir, l.name, l.places))
+        };
         let both = |listed, by_name| [(Order::Listed, listed), (Order::ByName, by_name)];
-        assert_eq!(places(2), Some((fid(100), "b".into(), both(1, 1))));
+        assert_eq!(places(2), Some((fid(100), "bb".into(), both(1, 1))));
         assert_eq!(places(1), Some((fid(100), "h".into(), both(0, 7))));
         assert_eq!(places(50), None);
-        let files = |order, places| orders.files(fid(100), order, places);
-        assert_eq!(files(Order::Listed, 6..20), [fid(7), fid(8)]);
-        assert_eq!(files(Order::ByName, 0..3), [fid(4), fid(2), fid(8)]);
-        assert_eq!(files(Order::ByName, 20..30), []);
-        orders.listed(fid(100), &all[..2]);
-        assert_eq!(places(1), None, "it is short now");
-        assert!(orders.0.lock().files.is_empty());
+        let known = orders.of(fid(2)).unwrap().listing;
+        assert_eq!(known.files(Order::Listed, 6..20), [fid(7), fid(8)]);
+        assert_eq!(known.files(Order::ByName, 0..3), [fid(4), fid(2), fid(8)]);
+        assert_eq!(known.files(Order::ByName, 20..30), []);
+        orders.listed(fid(100), &all);
+        assert!(Arc::ptr_eq(&known, &orders.of(fid(2)).unwrap().listing));
+        orders.listed(fid(100), &all[1..]);
+        assert!(orders.of(fid(2)).is_none(), "it is short now");
+        assert!(orders.0.lock().is_empty());
     }
 
     #[test]
-    fn it_stays_small() {
+    fn it_stays_small_whatever_is_listed() {
         let orders = Orders::default();
+        let dirs = || -> Vec<Fid> { orders.0.lock().iter().map(|l| l.dir).collect() };
+        let many: Vec<_> = (0..NAMES as u32 / 3)
+            .map(|n| (Bytes::from(n.to_string()), fid(n)))
+            .collect();
         for dir in 0..20 {
-            let many: Vec<_> = (0..FILES as u32 / 3)
-                .map(|n| (Bytes::from(n.to_string()), fid(n + dir * 100_000)))
-                .collect();
-            orders.listed(fid(u32::MAX - dir), &many);
+            orders.listed(fid(dir), &many);
         }
-        let listings = orders.0.lock();
-        let dirs = [17, 18, 19].map(|dir| fid(u32::MAX - dir));
-        assert_eq!(listings.dirs, dirs);
-        assert_eq!(listings.files.len(), FILES / 3 * 3);
+        assert_eq!(dirs(), [fid(19), fid(18), fid(17)]);
+        for dir in 0..100 {
+            orders.listed(fid(dir), &many[..LEAST]);
+        }
+        assert_eq!(dirs().len(), LISTINGS);
+        orders.listed(fid(1000), &vec![many[0].clone(); NAMES + 1]);
+        assert_eq!(dirs().len(), LISTINGS);
     }
 }

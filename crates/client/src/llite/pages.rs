@@ -52,7 +52,7 @@ impl PageCache {
         }
         let small = fh.inode.rough_size().is_some_and(|s| s <= SMALL_BYTES)
             && fh.inode.gate.cover().is_none()
-            && !(self.covers.has_room() && self.cache.data(fh.fid()).is_some());
+            && !(self.covers.has_room() && self.cache.has_data(fh.fid()));
         let again = self.cache.opened_again(fh.fid());
         (again || !small) && coverable(&fh.inode.layout()) && self.upcalls.are_heard()
     }

@@ -15,7 +15,7 @@ mod together;
 
 pub use layout::{DOM_OST, FileLayout, Form, Part, Stripe};
 pub use locks::{HeldLock, Locks};
-pub(crate) use together::Glimpsed;
+pub(crate) use together::{AskedFile, Glimpsed};
 
 use std::collections::BTreeMap;
 use std::ops::Range;

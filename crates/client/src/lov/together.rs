@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use coral_ldlm::LockRef;
-use coral_wire::coral::glimpses::GLIMPSES_MAX;
+use coral_wire::coral::glimpses::{DATA_BYTES_MAX, GLIMPSES_MAX};
 use coral_wire::fid::Fid;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -29,8 +29,44 @@ pub(crate) struct Glimpsed {
     pub data: Option<Bytes>,
 }
 
-/// One object that is asked for: the file and the stripe, by their places.
-type Asked = (usize, usize, ObjectRef);
+/// A file that is asked for.
+pub(crate) struct AskedFile {
+    pub layout: Arc<FileLayout>,
+    pub fid: Fid,
+    /// What its data takes, as far as is known.
+    pub rough_size: u64,
+}
+
+/// One object that is asked for.
+#[derive(Clone, Copy)]
+struct Asked {
+    /// The file and the stripe, by their places.
+    file: usize,
+    stripe: usize,
+    object: ObjectRef,
+    /// What its data takes in the answer.
+    bytes: u64,
+}
+
+/// As many from the front as one request asks for.
+fn in_one_request(asked: &[Asked]) -> usize {
+    let mut room = DATA_BYTES_MAX as u64;
+    let fits = asked.iter().take_while(|a| {
+        let fits = a.bytes <= room;
+        room = room.saturating_sub(a.bytes);
+        fits
+    });
+    fits.take(GLIMPSES_MAX).count().max(1)
+}
+
+/// The requests that ask for all of these.
+fn requests(mut asked: &[Asked]) -> impl Iterator<Item = &[Asked]> {
+    std::iter::from_fn(move || {
+        let (some, rest) = asked.split_at(in_one_request(asked).min(asked.len()));
+        asked = rest;
+        (!some.is_empty()).then_some(some)
+    })
+}
 
 /// What came of an object.
 type Answer = (ObjectAttr, LockRef, Option<Bytes>);
@@ -79,37 +115,42 @@ impl Lov {
     /// time only or is away.
     pub(crate) async fn glimpse_together(
         &self,
-        files: &[(Arc<FileLayout>, Fid)],
+        files: &[AskedFile],
         with_data: bool,
         mut learn: impl FnMut(usize, Glimpsed),
     ) {
         let mut by_ost: BTreeMap<u32, (Arc<Osc>, Vec<Asked>)> = BTreeMap::new();
         let osc = |ost| self.osc(ost).ok().filter(|o| o.takes_glimpses_together());
         let takes = |s: &Stripe<'_>| !s.part.md.is_dom() && osc(s.ost()).is_some();
-        let mut found: Vec<File<'_>> = files.iter().map(|(layout, _)| File::of(layout)).collect();
-        for (file, (File { stripes, .. }, (_, fid))) in found.iter().zip(files).enumerate() {
+        let mut found: Vec<File<'_>> = files.iter().map(|f| File::of(&f.layout)).collect();
+        for (file, (File { stripes, .. }, asked)) in found.iter().zip(files).enumerate() {
             if stripes.len() > STRIPES_MAX || !stripes.iter().all(takes) {
                 continue;
             }
             for (n, stripe) in stripes.iter().enumerate() {
                 if let Some(osc) = osc(stripe.ost()) {
                     let of_ost = by_ost.entry(osc.index).or_insert_with(|| (osc, Vec::new()));
-                    of_ost.1.push((file, n, stripe.object(*fid)));
+                    of_ost.1.push(Asked {
+                        file,
+                        stripe: n,
+                        object: stripe.object(asked.fid),
+                        bytes: if with_data { asked.rough_size } else { 0 },
+                    });
                 }
             }
         }
-        let requests = by_ost.values().flat_map(|(osc, asked)| {
-            let some = asked.chunks(GLIMPSES_MAX);
-            some.map(move |some| ask(osc, some, with_data))
-        });
+        let requests = by_ost
+            .values()
+            .flat_map(|(osc, asked)| requests(asked).map(move |some| ask(osc, some, with_data)));
         let mut requests: FuturesUnordered<_> = requests.collect();
         while let Some(answers) = requests.next().await {
-            for ((n, stripe, object), (attr, lock, data)) in answers {
+            for (asked, (attr, lock, data)) in answers {
+                let (n, object) = (asked.file, asked.object);
                 let file = &mut found[n];
-                let s = &file.stripes[stripe];
+                let s = &file.stripes[asked.stripe];
                 let object = (s.ost(), object.oi.res_id());
                 let size = s.file_size(attr.size);
-                file.found[stripe] = Some((size, attr, (object, lock), data));
+                file.found[asked.stripe] = Some((size, attr, (object, lock), data));
                 if let Some(whole) = file.whole() {
                     learn(n, whole);
                 }
@@ -122,25 +163,28 @@ impl Lov {
     /// The data of these files, which are small and have one object, on which this client has locks. `learn` is told of each that came.
     pub(crate) async fn data_together(
         &self,
-        files: &[(Arc<FileLayout>, Fid)],
+        files: &[AskedFile],
         mut learn: impl FnMut(usize, Bytes),
     ) {
-        let mut by_ost: BTreeMap<u32, (Arc<Osc>, Vec<(usize, ObjectRef)>)> = BTreeMap::new();
-        for (file, (layout, fid)) in files.iter().enumerate() {
-            let mut stripes = layout.stripes();
-            let (Some(s), None) = (stripes.next(), stripes.next()) else {
+        let mut by_ost: BTreeMap<u32, (Arc<Osc>, Vec<Asked>)> = BTreeMap::new();
+        for (file, asked) in files.iter().enumerate() {
+            let Some(s) = asked.layout.stripes().next() else {
                 continue;
             };
             let osc = self.osc(s.ost()).ok();
-            let takes = |o: &Arc<Osc>| !s.part.md.is_dom() && o.takes_glimpses_together();
-            if let Some(osc) = osc.filter(takes).filter(|_| layout.parts().len() == 1) {
+            if let Some(osc) = osc.filter(|o| o.takes_glimpses_together()) {
                 let of_ost = by_ost.entry(osc.index).or_insert_with(|| (osc, Vec::new()));
-                of_ost.1.push((file, s.object(*fid)));
+                of_ost.1.push(Asked {
+                    file,
+                    stripe: 0,
+                    object: s.object(asked.fid),
+                    bytes: asked.rough_size,
+                });
             }
         }
         let requests = by_ost.values().flat_map(|(osc, asked)| {
-            asked.chunks(GLIMPSES_MAX).map(move |some| async move {
-                let objects: Vec<ObjectRef> = some.iter().map(|(_, object)| *object).collect();
+            requests(asked).map(move |some| async move {
+                let objects: Vec<ObjectRef> = some.iter().map(|a| a.object).collect();
                 let data = timeout(LIMIT, osc.data_of(&objects)).await;
                 // who reads it alone is told what is wrong
                 let data = data.ok().and_then(Result::ok).unwrap_or_default();
@@ -149,9 +193,9 @@ impl Lov {
         });
         let mut requests: FuturesUnordered<_> = requests.collect();
         while let Some((some, data)) = requests.next().await {
-            for ((file, _), data) in some.iter().zip(data) {
+            for (asked, data) in some.iter().zip(data) {
                 if let Some(data) = data {
-                    learn(*file, data);
+                    learn(asked.file, data);
                 }
             }
         }
@@ -160,7 +204,7 @@ impl Lov {
 
 /// What one request brings.
 async fn ask(osc: &Osc, asked: &[Asked], with_data: bool) -> Vec<(Asked, Answer)> {
-    let objects: Vec<ObjectRef> = asked.iter().map(|(_, _, object)| *object).collect();
+    let objects: Vec<ObjectRef> = asked.iter().map(|a| a.object).collect();
     let answers = match timeout(LIMIT, osc.glimpses(&objects, with_data)).await {
         Ok(Ok(answers)) => answers,
         // each is asked for alone, which says so

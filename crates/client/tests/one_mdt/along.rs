@@ -79,10 +79,10 @@ async fn reading_one_small_file_after_the_other_asks_for_many_at_once() {
 }
 
 /// Each program has a directory of its own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test(start_paused = true)]
 async fn many_programs_that_read_small_files_ask_for_many_at_once() {
-    const PROGRAMS: usize = 6;
-    const EACH: usize = 500;
+    const PROGRAMS: usize = 40;
+    const EACH: usize = 100;
     let c = Cluster::start(2, 1, 1 << 20).await;
     let v = User::root(&c.remote_client().await);
     for p in 0..PROGRAMS {
@@ -102,6 +102,8 @@ async fn many_programs_that_read_small_files_ask_for_many_at_once() {
                 for i in 0..EACH {
                     let path = format!("d{p}/f{i}");
                     assert_eq!(read(&u, &path).await, content(i).as_bytes(), "{path}");
+                    // others get their turn
+                    tokio::task::yield_now().await;
                 }
             })
         };
@@ -112,7 +114,7 @@ async fn many_programs_that_read_small_files_ask_for_many_at_once() {
     .await;
     println!("{PROGRAMS} programs, {EACH} files each: {n:?}");
     let total: u64 = n.iter().map(|(_, n)| n).sum();
-    assert!(total <= (PROGRAMS * EACH) as u64 / 5, "{n:?}");
+    assert!(total <= (PROGRAMS * EACH) as u64 / 2, "{n:?}");
     c.stop().await;
 }
 
@@ -124,9 +126,11 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
     let v = User::root(&c.remote_client().await);
     v.mkdir("d").await.unwrap();
     let name = |i: usize| format!("n{:x}", (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    // those of up to 16 KiB come along, and only so many in one answer
+    let data = |name: &[u8]| name.repeat((16 << 10) / name.len());
     for i in 0..MANY {
-        let path = format!("d/{}", name(i));
-        v.put(&path, path.as_bytes()).await.unwrap();
+        let data = data(name(i).as_bytes());
+        v.put(&format!("d/{}", name(i)), &data).await.unwrap();
     }
     v.mkdir("d/among").await.unwrap();
     v.fs.umount().await;
@@ -148,16 +152,16 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
             for e in &listed {
                 let flags = libc::O_RDONLY as u32;
                 let fh = u.fs.open(&u.cred, e.fid, flags).await.unwrap();
-                let data = u.read(&fh, 0, 4096).await.unwrap();
-                assert_eq!(data, [b"d/", &e.name[..]].concat());
-                assert!(u.read(&fh, data.len() as u64, 1).await.unwrap().is_empty());
+                let found = u.read(&fh, 0, 32 << 10).await.unwrap();
+                assert!(found == data(&e.name));
+                assert!(u.read(&fh, found.len() as u64, 1).await.unwrap().is_empty());
                 u.close(&fh).await.unwrap();
             }
         })
         .await;
         println!("{MANY} files, sorted {sorted}, with sizes {plus}: {n:?}");
         let total: u64 = n.iter().map(|(_, n)| n).sum();
-        assert!(total <= MANY as u64 / 5, "{n:?}");
+        assert!(total <= MANY as u64 / 4, "{n:?}");
     }
     c.stop().await;
 }
@@ -219,8 +223,10 @@ async fn files_written_in_any_way_are_known_to_be_small() {
 #[tokio::test(start_paused = true)]
 async fn what_is_read_ahead_is_what_others_have_made_of_it() {
     const MANY: u64 = 150;
-    const BYTES: [u64; 6] = [0, 10, 4096, 16 << 10, (16 << 10) + 1, 40_000];
-    for seed in 1..=number("CORAL_SEEDS", 12) {
+    const BYTES: [u64; 6] = [0, 10, 500, 4096, 16 << 10, (16 << 10) + 1];
+    let mut read = 0;
+    let seeds = number("CORAL_SEEDS", 12);
+    for seed in 1..=seeds {
         let c = Cluster::start(2, 1, 1 << 20).await;
         let (u, v) = (c.remote_client().await, c.remote_client().await);
         let (u, v) = (User::root(&u), User::root(&v));
@@ -240,60 +246,66 @@ async fn what_is_read_ahead_is_what_others_have_made_of_it() {
         } else if seed % 3 == 1 {
             u.list("d").await.unwrap();
         }
-        for i in 0..MANY {
-            for _ in 0..rng.below(3) {
-                let j = (i + rng.below(100)).min(MANY - 1);
-                let (at, data) = (path(j), some(&mut rng));
-                match (rng.below(5), &mut files[j as usize]) {
-                    (0, file @ Some(_)) => {
-                        v.unlink(&at).await.unwrap();
-                        *file = None;
-                    }
-                    (1, Some(file)) => {
-                        let fh = v.open(&at, libc::O_WRONLY).await.unwrap();
-                        v.write(&fh, 0, &data).await.unwrap();
-                        v.close(&fh).await.unwrap();
-                        let kept = data.len().min(file.len());
-                        *file = [&data[..], &file[kept..]].concat();
-                    }
-                    (2, Some(file)) => {
-                        let cut = SetAttr {
-                            size: Some(data.len() as u64),
-                            ..Default::default()
-                        };
-                        let fid = v.fid(&at).await.unwrap();
-                        v.fs.setattr(&v.cred, fid, cut, None).await.unwrap();
-                        file.resize(data.len(), 0);
-                    }
-                    (3, file) => {
-                        v.put("d/new", &data).await.unwrap();
-                        v.rename("d/new", &at, 0).await.unwrap();
-                        *file = Some(data);
-                    }
-                    (_, file) => {
-                        v.put(&at, &data).await.unwrap();
-                        *file = Some(data);
+        let (_, n) = rpcs(&u.fs, async {
+            for i in 0..MANY {
+                for _ in 0..rng.below(3) / 2 {
+                    let j = (i + rng.below(100)).min(MANY - 1);
+                    let (at, data) = (path(j), some(&mut rng));
+                    match (rng.below(5), &mut files[j as usize]) {
+                        (0, file @ Some(_)) => {
+                            v.unlink(&at).await.unwrap();
+                            *file = None;
+                        }
+                        (1, Some(file)) => {
+                            let fh = v.open(&at, libc::O_WRONLY).await.unwrap();
+                            v.write(&fh, 0, &data).await.unwrap();
+                            v.close(&fh).await.unwrap();
+                            let kept = data.len().min(file.len());
+                            *file = [&data[..], &file[kept..]].concat();
+                        }
+                        (2, Some(file)) => {
+                            let cut = SetAttr {
+                                size: Some(data.len() as u64),
+                                ..Default::default()
+                            };
+                            let fid = v.fid(&at).await.unwrap();
+                            v.fs.setattr(&v.cred, fid, cut, None).await.unwrap();
+                            file.resize(data.len(), 0);
+                        }
+                        (3, file) => {
+                            v.put("d/new", &data).await.unwrap();
+                            v.rename("d/new", &at, 0).await.unwrap();
+                            *file = Some(data);
+                        }
+                        (_, file) => {
+                            v.put(&at, &data).await.unwrap();
+                            *file = Some(data);
+                        }
                     }
                 }
+                let how = format!("seed {seed}, file {i}");
+                let dir = u.fid("d").await.unwrap();
+                let named = path(i)[2..].to_owned();
+                let found = u.fs.lookup(&u.cred, dir, named.as_bytes()).await;
+                let Some(data) = &files[i as usize] else {
+                    assert_eq!(found.err().map(Errno::from), Some(Errno::ENOENT), "{how}");
+                    continue;
+                };
+                let found = found.unwrap().attr;
+                assert_eq!(found.size, data.len() as u64, "{how}");
+                let flags = libc::O_RDONLY as u32;
+                let fh = u.fs.open(&u.cred, found.fid, flags).await.unwrap();
+                let read = u.read(&fh, 0, 64 << 10).await.unwrap();
+                assert!(read == *data, "{how}: {} of {}", read.len(), data.len());
+                u.close(&fh).await.unwrap();
             }
-            let how = format!("seed {seed}, file {i}");
-            let dir = u.fid("d").await.unwrap();
-            let named = path(i)[2..].to_owned();
-            let found = u.fs.lookup(&u.cred, dir, named.as_bytes()).await;
-            let Some(data) = &files[i as usize] else {
-                assert_eq!(found.err().map(Errno::from), Some(Errno::ENOENT), "{how}");
-                continue;
-            };
-            let found = found.unwrap().attr;
-            assert_eq!(found.size, data.len() as u64, "{how}");
-            let flags = libc::O_RDONLY as u32;
-            let fh = u.fs.open(&u.cred, found.fid, flags).await.unwrap();
-            let read = u.read(&fh, 0, 64 << 10).await.unwrap();
-            assert!(read == *data, "{how}: {} of {}", read.len(), data.len());
-            u.close(&fh).await.unwrap();
-        }
+        })
+        .await;
+        read += n.iter().find(|(op, _)| op == "OST_READ").map_or(0, |r| r.1);
         c.stop().await;
     }
+    println!("{read} reads of {} files", seeds * MANY);
+    assert!(read < seeds * MANY / 2, "next to nothing was read ahead");
 }
 
 /// The files whose pages were to be dropped from the kernel's cache.

@@ -427,8 +427,10 @@ impl ClientNamespace {
         }
         let locks = decode_all::<LdlmReply>(reply.msg.buf(1));
         let values = decode_all::<OstLvb>(reply.msg.buf(2));
-        let data = wanted.map(|w| w.decode_data(reply.msg.buf(3), reply.msg.buf(4)));
-        let mut data = data.unwrap_or_default().into_iter();
+        let mut data = wanted
+            .map(|w| data_along(w, &reply))
+            .unwrap_or_default()
+            .into_iter();
         let mut answers = locks.iter().zip(values);
         let found = pending.into_iter().map(|pending| {
             let (lock, value) = answers.next()?;
@@ -467,7 +469,7 @@ impl ClientNamespace {
         let reply = self.import.call(rq).await?;
         match Errno::from_status(reply.status) {
             Some(e) => Err(refused(e, reply.xid)),
-            None => Ok(wanted.decode_data(reply.msg.buf(3), reply.msg.buf(4))),
+            None => Ok(data_along(wanted, &reply)),
         }
     }
 }
@@ -480,6 +482,18 @@ pub struct Glimpsed {
     pub lock: LockRef,
     /// All of its data, if that came along.
     pub data: Option<Bytes>,
+}
+
+/// The data that came with the answers. Where it does not fit together there is none, and the files are read one by one.
+fn data_along(wanted: DataWanted, reply: &Reply) -> Vec<Option<Bytes>> {
+    let data = wanted.decode_data(reply.msg.buf(3), reply.msg.buf(4));
+    data.unwrap_or_else(|| {
+        tracing::warn!(
+            xid = reply.xid,
+            "data that came with glimpses was changed on the way"
+        );
+        Vec::new()
+    })
 }
 
 /// The answers to several glimpses in one request.

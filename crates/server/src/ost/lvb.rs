@@ -118,7 +118,8 @@ async fn together(
     rq.reply(0, msg).await;
 }
 
-/// The data of those of these objects that are small, as far as there is room. The client has a lock on each that was told.
+/// The data of those of these objects that are small, as far as there is room. The client has a lock on each that was told; of one that it
+/// asks for with mode NL it says so itself.
 async fn small_data(
     objects: &dyn Objects,
     rq: &TargetRequest,
@@ -135,13 +136,14 @@ async fn small_data(
     let read = iter(fits).map(|fits| async move {
         let (res, len) = fits?;
         let (id, _) = super::brw::object_of(&OstId::from_res_id(&res)).ok()?;
-        let data = match len {
-            0 => Bytes::new(),
-            // who reads it alone is told what is wrong with it
-            _ => objects.read(id, 0, len).await.ok()?,
-        };
-        rq.target.stats().read.record(data.len() as u64);
-        (data.len() == len).then_some(data)
+        if len == 0 {
+            return Some(Bytes::new());
+        }
+        // who reads it alone is told what is wrong with it
+        let data = objects.read(id, 0, len).await.ok();
+        let data = data.filter(|d| d.len() == len)?;
+        rq.target.stats().read.record(len as u64);
+        Some(data)
     });
     read.buffered(READ_AT_ONCE).collect().await
 }

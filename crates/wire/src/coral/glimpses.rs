@@ -70,14 +70,12 @@ impl DataWanted {
         (encode_all(&head), all.into())
     }
 
-    /// What these say, each with memory of its own. Empty where they do not fit together, or were changed on the way.
-    pub fn decode_data(&self, head: &[u8], mut all: &[u8]) -> Vec<Option<Bytes>> {
+    /// What these say, each with memory of its own. `None`: they do not fit together, or were changed on the way.
+    pub fn decode_data(&self, head: &[u8], mut all: &[u8]) -> Option<Vec<Option<Bytes>>> {
         let head: Vec<u32> = decode_all(head);
-        let Some((sum, lens)) = head.split_first() else {
-            return Vec::new();
-        };
+        let (sum, lens) = head.split_first()?;
         if self.kind().is_some_and(|k| k.compute([all]) != *sum) {
-            return Vec::new();
+            return None;
         }
         let mut data = Vec::with_capacity(lens.len());
         for len in lens {
@@ -85,13 +83,11 @@ impl DataWanted {
                 data.push(None);
                 continue;
             }
-            let Some((this, rest)) = all.split_at_checked(*len as usize) else {
-                return Vec::new();
-            };
+            let (this, rest) = all.split_at_checked(*len as usize)?;
             data.push(Some(Bytes::copy_from_slice(this)));
             all = rest;
         }
-        data
+        Some(data)
     }
 }
 
@@ -126,11 +122,11 @@ mod tests {
         for cksum in [None, Some(CksumType::Crc32c), Some(CksumType::Adler)] {
             let wanted = DataWanted::new(16 << 10, cksum);
             let (head, all) = wanted.encode_data(&data);
-            assert_eq!(wanted.decode_data(&head, &all), data);
-            assert!(wanted.decode_data(&head, &all[1..]).is_empty());
-            assert!(wanted.decode_data(&[], &all).is_empty());
+            assert_eq!(wanted.decode_data(&head, &all).unwrap(), data);
+            assert_eq!(wanted.decode_data(&head, &all[1..]), None);
+            assert_eq!(wanted.decode_data(&[], &all), None);
             let changed = wanted.decode_data(&head, b"abcdf");
-            assert_eq!(changed.is_empty(), cksum.is_some());
+            assert_eq!(changed.is_none(), cksum.is_some());
         }
     }
 }

@@ -404,18 +404,27 @@ impl Core {
     fn put_data(&mut self, fid: Fid, data: Payload) {
         let number = self.contents.come(fid, data.len());
         self.node(fid).data = Some((number, data));
-        while let Some(came) = self.contents.beyond() {
-            if let Some(n) = self.nodes.get_mut(&came.fid) {
-                n.data.take_if(|(number, _)| *number == came.number);
+        while let Some((fid, goes)) = self.contents.beyond() {
+            if let Some(n) = self.nodes.get_mut(&fid) {
+                n.data.take_if(|(number, _)| *number == goes);
             }
         }
     }
 
-    /// All data of a file, if it is known.
-    pub fn data(&self, fid: Fid) -> Option<Payload> {
+    /// All data of a file, if it is known, for who reads `len_bytes` from `offset`.
+    pub fn data(&mut self, fid: Fid, offset: u64, len_bytes: u32) -> Option<Payload> {
         let n = self.nodes.get(&fid)?;
-        let (_, data) = n.data.as_ref().filter(|_| n.objects.is_some())?;
+        let (number, data) = n.data.as_ref().filter(|_| n.objects.is_some())?;
+        if offset == 0 && len_bytes as usize >= data.len() {
+            self.contents.was_read(*number);
+        }
         Some(data.clone())
+    }
+
+    /// All data of a file is known.
+    pub fn has_data(&self, fid: Fid) -> bool {
+        let n = self.nodes.get(&fid);
+        n.is_some_and(|n| n.data.is_some() && n.objects.is_some())
     }
 
     /// A read that began at `mark` found no file capabilities (`security.capability`); `made`: it was no read, the file was

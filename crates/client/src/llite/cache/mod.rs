@@ -268,9 +268,14 @@ impl Cache {
         self.core.lock().learn_data_since(fid, asked, data);
     }
 
-    /// All data of a file, if it is known.
-    pub fn data(&self, fid: Fid) -> Option<Payload> {
-        self.core.lock().data(fid)
+    /// All data of a file, if it is known, for who reads `len_bytes` from `offset`.
+    pub fn data(&self, fid: Fid, offset: u64, len_bytes: u32) -> Option<Payload> {
+        self.core.lock().data(fid, offset, len_bytes)
+    }
+
+    /// All data of a file is known.
+    pub fn has_data(&self, fid: Fid) -> bool {
+        self.core.lock().has_data(fid)
     }
 
     // ---- own changes ---------------------------------------------------------------------------------------------

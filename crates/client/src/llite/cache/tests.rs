@@ -709,6 +709,41 @@ fn data_of_a_file_that_is_read_often_stays() {
         let generation = c.known(CHILD).unwrap().md.layout.generation;
         let object = (0, ResId::default());
         c.learn_data(CHILD, generation, object, (attr, data), || true);
-        assert!(c.data(CHILD).is_some(), "round {round}");
+        assert!(c.data(CHILD, 0, 10).is_some(), "round {round}");
     }
+}
+
+#[test]
+fn data_that_comes_after_a_lock_went_is_not_taken() {
+    let c = cache();
+    let (object, data) = (
+        (0, ResId::default()),
+        Payload::from(Bytes::from_static(b"data")),
+    );
+    let attr = ObjectAttr {
+        size: 4,
+        ..ObjectAttr::default()
+    };
+    let learn_size = || {
+        learn(&c, &file(3), 10);
+        let generation = c.known(CHILD).unwrap().md.layout.generation;
+        assert!(c.learn_objects(CHILD, generation, &[object], attr, || true));
+    };
+    assert_eq!(c.wants_data(CHILD), None);
+    learn_size();
+    let asked = c.wants_data(CHILD).unwrap();
+    c.extent_lost(object.0, object.1);
+    c.learn_data_since(CHILD, asked, data.clone());
+    assert!(!c.has_data(CHILD) && c.wants_data(CHILD).is_none());
+    learn_size();
+    c.learn_data_since(CHILD, asked, data.clone());
+    assert!(!c.has_data(CHILD), "asked for under the lock before");
+    let asked = c.wants_data(CHILD).unwrap();
+    c.learn_data_since(CHILD, asked, data.slice(..3));
+    assert!(!c.has_data(CHILD), "not all of it");
+    c.learn_data_since(CHILD, asked, data.clone());
+    assert!(c.has_data(CHILD) && c.wants_data(CHILD).is_none());
+    assert_eq!(c.data(CHILD, 0, 10), Some(data));
+    c.extent_lost(object.0, object.1);
+    assert!(!c.has_data(CHILD));
 }

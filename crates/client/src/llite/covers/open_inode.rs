@@ -40,7 +40,7 @@ pub(in crate::llite) struct OpenInode {
 }
 
 impl OpenInode {
-    pub fn new(md: &MdInode, size: Option<u64>, gate: Arc<Gate>) -> Self {
+    pub fn new(md: &MdInode, size: (Option<u64>, bool), gate: Arc<Gate>) -> Self {
         Self {
             fid: md.attr.fid,
             layout: RwLock::new(md.layout.clone()),
@@ -48,7 +48,7 @@ impl OpenInode {
             writers: AtomicU32::new(0),
             gate,
             owner: Mutex::new(md.attr.owner()),
-            size: Mutex::new((size, true)),
+            size: Mutex::new(size),
             data: DataChanges::default(),
             writes: RangeLocks::default(),
             lost: Lost::default(),
