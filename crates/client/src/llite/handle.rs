@@ -175,19 +175,15 @@ pub(super) fn again_bits(flags: u32) -> u64 {
     mds_flags(flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC) as u32)
 }
 
-/// `O_*` to MDS_OPEN bits. Most have the same value.
+/// `O_*` to MDS_OPEN bits. Most have the same value. O_NOFOLLOW is left out: it is about the name, which has been looked up.
 pub(super) fn mds_flags(flags: u32) -> u64 {
     let mut out = match flags as i32 & libc::O_ACCMODE {
         libc::O_RDONLY => open::READ,
         libc::O_WRONLY => open::WRITE,
         _ => open::READ | open::WRITE,
     };
-    let same = (libc::O_CREAT
-        | libc::O_EXCL
-        | libc::O_TRUNC
-        | libc::O_APPEND
-        | libc::O_DIRECTORY
-        | libc::O_NOFOLLOW) as u32;
+    let same =
+        (libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_APPEND | libc::O_DIRECTORY) as u32;
     out |= (flags & same) as u64;
     if flags & libc::O_DSYNC as u32 != 0 {
         out |= open::SYNC;
@@ -205,6 +201,7 @@ mod tests {
     #[test]
     fn open_flags() {
         assert_eq!(mds_flags(libc::O_RDONLY as u32), open::READ);
+        assert_eq!(mds_flags(libc::O_NOFOLLOW as u32), open::READ);
         assert_eq!(
             mds_flags(libc::O_TRUNC as u32),
             open::READ | open::TRUNC,

@@ -1,4 +1,5 @@
-//! Orders in which programs read the files of a directory that they have listed: as it was listed, or by name.
+//! Orders in which programs read the files of a directory that they have listed: as it was listed, by name as the shell and most programs
+//! sort it, or by inode number as `cp -r` does.
 //!
 //! An order is a hint of what is going to be read next, no more: what it says of a directory may be long past.
 
@@ -27,6 +28,8 @@ const OPENS: u32 = 3;
 pub(super) enum Order {
     Listed,
     ByName,
+    /// Inode numbers are made of FIDs.
+    ByFid,
 }
 
 /// The listing of a directory.
@@ -38,15 +41,28 @@ pub(super) struct Listing {
     ends: Vec<u32>,
     /// The place of each file.
     at: HashMap<Fid, u32>,
-    by_name: OnceLock<ByName>,
+    /// By name, and by FID.
+    sorted: OnceLock<[Sorted; 2]>,
     opens: AtomicU32,
-    tracks: [Mutex<Track>; 2],
+    tracks: [Mutex<Track>; 3],
 }
 
-/// Places in the listing by name, and for each place in the listing that among these.
-struct ByName {
-    sorted: Vec<u32>,
+/// Places in the listing in another order, and for each place in the listing that among these.
+struct Sorted {
+    order: Vec<u32>,
     places: Vec<u32>,
+}
+
+impl Sorted {
+    fn of<K: Ord>(all: u32, key: impl Fn(u32) -> K) -> Sorted {
+        let mut order: Vec<u32> = (0..all).collect();
+        order.sort_unstable_by(|a, b| key(*a).cmp(&key(*b)));
+        let mut places = vec![0; order.len()];
+        for (at, n) in (0..).zip(&order) {
+            places[*n as usize] = at;
+        }
+        Sorted { order, places }
+    }
 }
 
 impl Listing {
@@ -62,7 +78,7 @@ impl Listing {
             names,
             ends,
             at: (0..).zip(all).map(|(n, (_, fid))| (*fid, n)).collect(),
-            by_name: OnceLock::new(),
+            sorted: OnceLock::new(),
             opens: AtomicU32::new(0),
             tracks: Default::default(),
         }
@@ -83,15 +99,13 @@ impl Listing {
         self.names.get(from..end)
     }
 
-    fn by_name(&self) -> &ByName {
-        self.by_name.get_or_init(|| {
-            let mut sorted: Vec<u32> = (0..self.files.len() as u32).collect();
-            sorted.sort_unstable_by(|a, b| self.name(*a).cmp(&self.name(*b)));
-            let mut places = vec![0; sorted.len()];
-            for (at, n) in (0..).zip(&sorted) {
-                places[*n as usize] = at;
-            }
-            ByName { sorted, places }
+    fn sorted(&self) -> &[Sorted; 2] {
+        self.sorted.get_or_init(|| {
+            let all = self.files.len() as u32;
+            [
+                Sorted::of(all, |n| self.name(n)),
+                Sorted::of(all, |n| self.files[n as usize]),
+            ]
         })
     }
 
@@ -99,9 +113,11 @@ impl Listing {
     pub fn files(&self, order: Order, places: Range<u64>) -> Vec<Fid> {
         let end = places.end.min(self.files.len() as u64);
         let fid = |place: u64| {
+            let [by_name, by_fid] = self.sorted();
             let n = match order {
                 Order::Listed => place as u32,
-                Order::ByName => *self.by_name().sorted.get(place as usize)?,
+                Order::ByName => *by_name.order.get(place as usize)?,
+                Order::ByFid => *by_fid.order.get(place as usize)?,
             };
             self.files.get(n as usize).copied()
         };
@@ -119,7 +135,7 @@ pub(super) struct Listed {
     pub listing: Arc<Listing>,
     pub name: Bytes,
     /// Its place in each order.
-    pub places: [(Order, u64); 2],
+    pub places: [(Order, u64); 3],
 }
 
 /// The listings of a mount, the newest in front.
@@ -160,7 +176,7 @@ impl Orders {
     /// Where a file is that is in a listing of which several were opened.
     pub fn of(&self, fid: Fid) -> Option<Listed> {
         let (listing, n) = self.find(fid)?;
-        listing.by_name.get()?;
+        listing.sorted.get()?;
         listed(listing, n)
     }
 
@@ -172,12 +188,14 @@ impl Orders {
 }
 
 fn listed(listing: Arc<Listing>, n: u32) -> Option<Listed> {
-    let by_name = *listing.by_name().places.get(n as usize)?;
+    let [by_name, by_fid] = listing.sorted();
+    let place = |sorted: &Sorted| sorted.places.get(n as usize).copied().map(u64::from);
     Some(Listed {
         name: Bytes::copy_from_slice(listing.name(n)?),
         places: [
             (Order::Listed, u64::from(n)),
-            (Order::ByName, u64::from(by_name)),
+            (Order::ByName, place(by_name)?),
+            (Order::ByFid, place(by_fid)?),
         ],
         listing,
     })
@@ -197,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn both_orders_are_told_of_what_is_read_more_than_once() {
+    fn all_orders_are_told_of_what_is_read_more_than_once() {
         let orders = Orders::default();
         let all = listing(&["h", "bb", "g", "a", "f", "e", "d", "c"]);
         orders.listed(fid(100), &all);
@@ -210,14 +228,21 @@ mod tests {
                 .opened(fid(n))
                 .map(|l| (l.listing.dir, l.name, l.places))
         };
-        let both = |listed, by_name| [(Order::Listed, listed), (Order::ByName, by_name)];
-        assert_eq!(places(2), Some((fid(100), "bb".into(), both(1, 1))));
-        assert_eq!(places(1), Some((fid(100), "h".into(), both(0, 7))));
+        let all_three = |listed, by_name, by_fid| {
+            [
+                (Order::Listed, listed),
+                (Order::ByName, by_name),
+                (Order::ByFid, by_fid),
+            ]
+        };
+        assert_eq!(places(2), Some((fid(100), "bb".into(), all_three(1, 1, 1))));
+        assert_eq!(places(1), Some((fid(100), "h".into(), all_three(0, 7, 0))));
         assert_eq!(places(50), None);
         let known = orders.of(fid(2)).unwrap().listing;
         assert_eq!(known.files(Order::Listed, 6..20), [fid(7), fid(8)]);
         assert_eq!(known.files(Order::ByName, 0..3), [fid(4), fid(2), fid(8)]);
         assert_eq!(known.files(Order::ByName, 20..30), []);
+        assert_eq!(known.files(Order::ByFid, 1..3), [fid(2), fid(3)]);
         orders.listed(fid(100), &all);
         assert!(Arc::ptr_eq(&known, &orders.of(fid(2)).unwrap().listing));
         orders.listed(fid(100), &all[1..]);

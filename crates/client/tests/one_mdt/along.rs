@@ -1,5 +1,6 @@
 //! What a lookup brings along when it is the beginning of a read: the open, and the data of a small file.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,9 +119,9 @@ async fn many_programs_that_read_small_files_ask_for_many_at_once() {
     c.stop().await;
 }
 
-/// As a program does that lists a directory and reads its files in that order, or sorted: the kernel looks nothing up that it has listed.
+/// As a program does that lists a directory and reads its files in that order, or sorted by name or inode number: the kernel looks nothing up that it has listed.
 #[tokio::test(start_paused = true)]
-async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
+async fn files_of_a_listing_are_read_ahead_in_its_order_and_sorted() {
     const MANY: usize = 300;
     let c = Cluster::start(2, 1, 1 << 20).await;
     let v = User::root(&c.remote_client().await);
@@ -134,7 +135,17 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
     }
     v.mkdir("d/among").await.unwrap();
     v.fs.umount().await;
-    for (sorted, plus) in [(false, false), (true, false), (false, true), (true, true)] {
+    let by_name = |a: &DirEntry, b: &DirEntry| a.name.cmp(&b.name);
+    let by_number = |a: &DirEntry, b: &DirEntry| a.fid.cmp(&b.fid);
+    let as_listed = |_: &DirEntry, _: &DirEntry| Ordering::Equal;
+    type Sorts<'a> = &'a dyn Fn(&DirEntry, &DirEntry) -> Ordering;
+    let orders: [(&str, Sorts<'_>); 3] = [
+        ("as listed", &as_listed),
+        ("by name", &by_name),
+        ("by number", &by_number),
+    ];
+    let both = |order| [(order, false), (order, true)];
+    for ((how, order), plus) in orders.into_iter().flat_map(both) {
         let u = User::root(&c.remote_client().await);
         let dh = (u.fs.opendir(&u.cred, u.fid("d").await.unwrap()).await).unwrap();
         let mut listed = Vec::new();
@@ -145,12 +156,10 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
         (u.fs.readdir(&u.cred, &dh, 0, plus, &mut take).await).unwrap();
         u.fs.releasedir(&dh).await.unwrap();
         listed.retain(|e| e.name.starts_with(b"n"));
-        if sorted {
-            listed.sort_by(|a, b| a.name.cmp(&b.name));
-        }
+        listed.sort_by(order);
         let (_, n) = rpcs(&u.fs, async {
             for e in &listed {
-                let flags = libc::O_RDONLY as u32;
+                let flags = (libc::O_RDONLY | libc::O_NOFOLLOW) as u32;
                 let fh = u.fs.open(&u.cred, e.fid, flags).await.unwrap();
                 let found = u.read(&fh, 0, 32 << 10).await.unwrap();
                 assert!(found == data(&e.name));
@@ -159,7 +168,7 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_by_name() {
             }
         })
         .await;
-        println!("{MANY} files, sorted {sorted}, with sizes {plus}: {n:?}");
+        println!("{MANY} files {how}, with sizes {plus}: {n:?}");
         let total: u64 = n.iter().map(|(_, n)| n).sum();
         assert!(total <= MANY as u64 / 4, "{n:?}");
     }
