@@ -56,7 +56,7 @@ struct Sorted {
 impl Sorted {
     fn of<K: Ord>(all: u32, key: impl Fn(u32) -> K) -> Sorted {
         let mut order: Vec<u32> = (0..all).collect();
-        order.sort_unstable_by(|a, b| key(*a).cmp(&key(*b)));
+        order.sort_unstable_by_key(|n| key(*n));
         let mut places = vec![0; order.len()];
         for (at, n) in (0..).zip(&order) {
             places[*n as usize] = at;

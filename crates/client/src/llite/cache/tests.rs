@@ -727,7 +727,7 @@ fn data_that_comes_after_a_lock_went_is_not_taken() {
     let learn_size = || {
         learn(&c, &file(3), 10);
         let generation = c.known(CHILD).unwrap().md.layout.generation;
-        assert!(c.learn_objects(CHILD, generation, &[object], attr, || true));
+        c.learn_objects(CHILD, generation, &[object], attr, || true);
     };
     assert_eq!(c.wants_data(CHILD), None);
     learn_size();
@@ -739,7 +739,7 @@ fn data_that_comes_after_a_lock_went_is_not_taken() {
     c.learn_data_since(CHILD, asked, data.clone());
     assert!(!c.has_data(CHILD), "asked for under the lock before");
     let asked = c.wants_data(CHILD).unwrap();
-    c.learn_data_since(CHILD, asked, data.slice(..3));
+    c.learn_data_since(CHILD, asked, data.slice(0..3));
     assert!(!c.has_data(CHILD), "not all of it");
     c.learn_data_since(CHILD, asked, data.clone());
     assert!(c.has_data(CHILD) && c.wants_data(CHILD).is_none());
