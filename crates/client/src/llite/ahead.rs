@@ -145,8 +145,12 @@ impl Attributes {
     pub async fn data<'a>(&self, inodes: impl IntoIterator<Item = &'a MdInode>, known: impl Fn()) {
         let wants = |md: &&MdInode| self.comes_with_data(md);
         let wanted = inodes.into_iter().filter(wants).filter_map(|md| {
-            let asked = self.cache.wants_data(md.attr.fid)?;
-            Some((asked_file(md), asked))
+            let (asked, size) = self.cache.wants_data(md.attr.fid)?;
+            let file = AskedFile {
+                size,
+                ..asked_file(md)
+            };
+            Some((file, asked))
         });
         let (files, asked): (Vec<AskedFile>, Vec<u64>) = wanted.unzip();
         let learn = |file: usize, data: Bytes| {
@@ -158,7 +162,7 @@ impl Attributes {
     }
 
     /// The size is not remembered, can be, and nothing here tells it otherwise: see [`Self::full`].
-    fn wants_size(&self, md: &MdInode) -> bool {
+    pub fn wants_size(&self, md: &MdInode) -> bool {
         let fid = md.attr.fid;
         let unknown =
             |k: Known| k.objects.is_none() && k.md.layout.generation == md.layout.generation;
@@ -169,7 +173,9 @@ impl Attributes {
     pub fn comes_with_data(&self, md: &MdInode) -> bool {
         let objects = md.layout.stripes().take(2).count();
         let one = objects == 1 && md.layout.parts().len() == 1 && !md.layout.has_dom();
-        md.attr.is_file() && is_small(md) && one && self.is_at_rest(md)
+        // an MDT does not tell of a file that it is empty
+        let small = md.rough_size.is_none() || is_small(md);
+        md.attr.is_file() && small && one && self.is_at_rest(md)
     }
 
     /// What the OSTs have of the file is all there is of it.
@@ -188,7 +194,7 @@ fn asked_file(md: &MdInode) -> AskedFile {
     AskedFile {
         layout: md.layout.clone(),
         fid: md.attr.fid,
-        rough_size: md.rough_size.unwrap_or_default(),
+        size: md.rough_size.unwrap_or_default(),
     }
 }
 

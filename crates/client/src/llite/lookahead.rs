@@ -78,21 +78,25 @@ impl Lookahead {
             return;
         };
         let (listing, dir) = (&listed.listing, listed.listing.dir);
-        if !self.rows.goes_on(dir, &listed.name) {
-            let mut going = Going::No;
-            for (order, place) in listed.places {
-                if matches!(going, Going::No) {
-                    let found = listing.track(order).lock().found(place);
-                    going = found.map(|request| (request, Next::Files(listing.clone(), order)));
-                }
-            }
+        let by_number = || {
+            let found = self.rows.found(dir, &listed.name);
+            found.map(|(request, names)| (request, Next::Names(names)))
+        };
+        let mut going = match self.rows.goes_on(dir, &listed.name) {
+            true => by_number(),
+            false => Going::No,
+        };
+        for (order, place) in listed.places {
             if matches!(going, Going::No) {
-                let found = self.rows.found(dir, &listed.name);
-                going = found.map(|(request, names)| (request, Next::Names(names)));
+                let found = listing.track(order).lock().found(place);
+                going = found.map(|request| (request, Next::Files(listing.clone(), order)));
             }
-            if let Going::Ask(ahead) = going {
-                self.ask_soon(cred, dir, ahead, OfFiles::Data).await;
-            }
+        }
+        if matches!(going, Going::No) {
+            going = by_number();
+        }
+        if let Going::Ask(ahead) = going {
+            self.ask_soon(cred, dir, ahead, OfFiles::Data).await;
         }
         let Some(asked) = self.asked(dir, &listed.name, fid) else {
             return;
@@ -132,7 +136,7 @@ impl Lookahead {
         true
     }
 
-    /// Waits until the size of `fid`, which is `name`, is known, and its data where these come along, if that has been asked for.
+    /// Waits until the size of `fid`, which is `name`, is known, if that has been asked for; its data comes with it where it does.
     pub async fn sized(&self, dir: Fid, name: &[u8], fid: Fid) {
         let known = || (self.attributes.cache.known(fid)).is_none_or(|k| k.objects.is_some());
         if !known()
@@ -147,9 +151,11 @@ impl Lookahead {
         let in_order = || {
             let listed = self.orders.of(fid)?;
             let asked = |(order, place)| listed.listing.track(order).lock().asked(place);
-            listed.places.into_iter().find_map(asked)
+            let under_way = |a: &Asked| !a.is_answered();
+            listed.places.into_iter().filter_map(asked).find(under_way)
         };
-        self.rows.asked(dir, name).or_else(in_order)
+        let by_number = self.rows.asked(dir, name).filter(|a| !a.is_answered());
+        by_number.or_else(in_order)
     }
 
     async fn ask(&self, ids: &Ids, dir: Fid, (mut request, next): (Request, Next), files: OfFiles) {

@@ -79,7 +79,9 @@ impl Names {
                 Ok(entry.attr)
             }
             false => {
-                self.lookahead.sized(parent, name, md.attr.fid).await;
+                if self.attributes.wants_size(&md) {
+                    self.lookahead.sized(parent, name, md.attr.fid).await;
+                }
                 self.attributes.full(&md).await
             }
         };

@@ -77,8 +77,7 @@ impl Opens {
                 true => Some(0),
                 false => objects().or(md.rough_size),
             };
-            let told = created || size == md.rough_size;
-            OpenInode::new(md, (size, told), self.covers.gate(fid))
+            OpenInode::new(md, size, self.covers.gate(fid))
         });
         if was_open {
             inode.set_layout(md.layout.clone());

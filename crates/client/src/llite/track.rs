@@ -34,6 +34,13 @@ pub(super) struct Asked {
     pub sized: watch::Receiver<()>,
 }
 
+impl Asked {
+    /// Nothing more comes.
+    pub fn is_answered(&self) -> bool {
+        self.sized.has_changed().is_err()
+    }
+}
+
 /// What is to be asked for; dropped when the answers are in.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -83,8 +90,12 @@ struct Place {
     /// The number behind the greatest that was found.
     next: u64,
     hits: u32,
+    /// Which of the 64 before that were found, the last in the lowest bit. Those before the first that was found here count as found.
+    seen: u64,
     /// Numbers before that which were not found.
     left_out: u64,
+    /// The last of those found again that are not the last that was found, and how many of them in a row.
+    again: (u64, u32),
     /// Up to here they have been asked for.
     asked_to: u64,
     /// How many the next time.
@@ -99,6 +110,7 @@ impl Place {
     fn at(number: u64) -> Place {
         Place {
             next: number + 1,
+            seen: u64::MAX,
             ..Place::default()
         }
     }
@@ -109,17 +121,45 @@ impl Place {
         (from..=self.next.max(self.asked_to) + LEFT_OUT).contains(&number)
     }
 
-    fn found(&mut self, number: u64) {
-        if number + 1 == self.next {
-            return; // as one that is looked up and opened
+    /// Found before, and not the last that was: one that is looked up and opened is found twice.
+    fn is_old(&self, number: u64) -> bool {
+        match self.next.checked_sub(number) {
+            None | Some(0 | 1) => false,
+            Some(back) => {
+                self.seen.unbounded_shr(back as u32 - 1) & 1 == 1 || back > u64::from(u64::BITS)
+            }
         }
-        if number < self.next {
-            self.left_out = self.left_out.saturating_sub(1);
+    }
+
+    fn found(&mut self, number: u64) {
+        if self.is_old(number) {
+            let (last, many) = self.again;
+            self.again = (number, if number == last + 1 { many + 1 } else { 1 });
+            if self.again.1 >= HITS {
+                // who began anew goes on from here
+                *self = Place {
+                    hits: HITS,
+                    ..Place::at(number)
+                };
+            }
             return;
         }
-        self.left_out += number - self.next;
-        self.next = number + 1;
+        let Some(gap) = number.checked_sub(self.next) else {
+            let bit = 1 << (self.next - 1 - number);
+            if self.seen & bit == 0 {
+                self.seen |= bit;
+                self.left_out = self.left_out.saturating_sub(1);
+            }
+            return;
+        };
         self.hits = self.hits.saturating_add(1);
+        self.left_out += gap;
+        if gap == 0 && self.hits.is_multiple_of(4) {
+            // what is no file is left out of a listing here and there
+            self.left_out = self.left_out.saturating_sub(1);
+        }
+        self.seen = self.seen.unbounded_shl(gap as u32 + 1) | 1;
+        self.next = number + 1;
         if self.left_out > LEFT_OUT {
             *self = Place::at(number);
         }
@@ -180,10 +220,13 @@ impl Track {
             }
             None => Place::at(number),
         };
-        let going = match (place.ahead(), place.goes_on()) {
-            (Some(request), _) => Going::Ask(request),
-            (None, true) => Going::On,
-            (None, false) => Going::No,
+        let going = match place.is_old(number) {
+            true => Going::No,
+            false => match (place.ahead(), place.goes_on()) {
+                (Some(request), _) => Going::Ask(request),
+                (None, true) => Going::On,
+                (None, false) => Going::No,
+            },
         };
         if self.0.len() == PLACES {
             self.0.pop_front();
@@ -195,7 +238,7 @@ impl Track {
     /// A program goes along at `number`.
     pub fn goes_on(&self, number: u64) -> bool {
         let here = self.0.iter().find(|p| p.is_near(number));
-        here.is_some_and(Place::goes_on)
+        here.is_some_and(|p| p.goes_on() && !p.is_old(number))
     }
 
     /// The request in which `number` was asked for.
@@ -215,7 +258,7 @@ impl Track {
     }
 
     fn at(&mut self, request: &Request, what: impl FnOnce(&mut Place)) {
-        let asked = |p: &&mut Place| p.asked_to == request.numbers.end;
+        let asked = |p: &&mut Place| p.asked.iter().any(|a| a.numbers == request.numbers);
         if let Some(place) = self.0.iter_mut().find(asked) {
             what(place);
         }
@@ -245,6 +288,41 @@ mod tests {
             assert!(matches!(track.found(number), Going::No), "{number}");
             assert!(matches!(track.found(number), Going::No), "{number}");
         }
+    }
+
+    #[test]
+    fn who_begins_anew_is_asked_for_again() {
+        let mut track = Track::default();
+        for _ in 0..3 {
+            let asks = |number| matches!(track.found(number), Going::Ask(_));
+            assert!((0..20).map(asks).any(|asks| asks));
+        }
+    }
+
+    #[test]
+    fn who_reads_at_random_goes_along_nowhere() {
+        let mut track = Track::default();
+        let mut number = 7;
+        let mut asked = 0;
+        for _ in 0..400 {
+            number = (number * 29 + 11) % 53;
+            asked += usize::from(matches!(track.found(number), Going::Ask(_)));
+        }
+        assert_eq!(asked, 0);
+    }
+
+    #[test]
+    fn what_is_no_file_is_left_out_of_a_listing() {
+        let mut track = Track::default();
+        let mut asked = Vec::new();
+        for number in (0..1000).filter(|n| n % 10 != 9) {
+            if let Going::Ask(request) = track.found(number) {
+                asked.extend(request.numbers);
+            }
+        }
+        let expected: Vec<u64> = (asked[0]..).take(asked.len()).collect();
+        assert_eq!(asked, expected, "each once");
+        assert!(asked.contains(&999));
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub(crate) struct Glimpsed {
 pub(crate) struct AskedFile {
     pub layout: Arc<FileLayout>,
     pub fid: Fid,
-    /// What its data takes, as far as is known.
-    pub rough_size: u64,
+    /// Roughly, bytes.
+    pub size: u64,
 }
 
 /// One object that is asked for.
@@ -134,7 +134,7 @@ impl Lov {
                         file,
                         stripe: n,
                         object: stripe.object(asked.fid),
-                        bytes: if with_data { asked.rough_size } else { 0 },
+                        bytes: if with_data { asked.size } else { 0 },
                     });
                 }
             }
@@ -178,7 +178,7 @@ impl Lov {
                     file,
                     stripe: 0,
                     object: s.object(asked.fid),
-                    bytes: asked.rough_size,
+                    bytes: asked.size,
                 });
             }
         }

@@ -383,12 +383,12 @@ impl Core {
         }
     }
 
-    /// What the data of a small file is asked for with, whose size is known and of which nothing was read.
-    pub fn wants_data(&self, fid: Fid) -> Option<u64> {
+    /// What the data of a small file is asked for with, whose size is known and of which nothing was read; and that size.
+    pub fn wants_data(&self, fid: Fid) -> Option<(u64, u64)> {
         let n = self.nodes.get(&fid)?;
         let size = n.objects.map(|o| o.size)?;
         let wanted = (1..=SHORT_IO_BYTES as u64).contains(&size) && n.data.is_none() && !n.opened;
-        wanted.then_some(n.objects_came)
+        wanted.then_some((n.objects_came, size))
     }
 
     /// The data that was asked for then: under the locks that covered the size, if they were held ever since.

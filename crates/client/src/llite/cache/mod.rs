@@ -258,8 +258,8 @@ impl Cache {
         }
     }
 
-    /// What the data of a small file is asked for with, whose size is known and of which nothing was read.
-    pub fn wants_data(&self, fid: Fid) -> Option<u64> {
+    /// What the data of a small file is asked for with, whose size is known and of which nothing was read; and that size.
+    pub fn wants_data(&self, fid: Fid) -> Option<(u64, u64)> {
         self.core.lock().wants_data(fid)
     }
 

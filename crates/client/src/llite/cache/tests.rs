@@ -731,14 +731,16 @@ fn data_that_comes_after_a_lock_went_is_not_taken() {
     };
     assert_eq!(c.wants_data(CHILD), None);
     learn_size();
-    let asked = c.wants_data(CHILD).unwrap();
+    let (asked, size) = c.wants_data(CHILD).unwrap();
+    assert_eq!(size, 4);
     c.extent_lost(object.0, object.1);
     c.learn_data_since(CHILD, asked, data.clone());
     assert!(!c.has_data(CHILD) && c.wants_data(CHILD).is_none());
     learn_size();
     c.learn_data_since(CHILD, asked, data.clone());
     assert!(!c.has_data(CHILD), "asked for under the lock before");
-    let asked = c.wants_data(CHILD).unwrap();
+    let (asked, size) = c.wants_data(CHILD).unwrap();
+    assert_eq!(size, 4);
     c.learn_data_since(CHILD, asked, data.slice(0..3));
     assert!(!c.has_data(CHILD), "not all of it");
     c.learn_data_since(CHILD, asked, data.clone());

@@ -25,8 +25,8 @@ pub(in crate::llite) struct OpenInode {
     pub gate: Arc<Gate>,
     /// Whose objects are that are written first.
     owner: Mutex<Owner>,
-    /// Size as far as this client knows, and whether the MDT has it; others may have changed it.
-    size: Mutex<(Option<u64>, bool)>,
+    /// As far as this client knows; others may have changed it.
+    size: Mutex<Size>,
     /// Changes of its data.
     pub data: DataChanges,
     /// Overlapping writes of this client go one after another.
@@ -39,8 +39,18 @@ pub(in crate::llite) struct OpenInode {
     pub unlocking: tokio::sync::RwLock<()>,
 }
 
+/// A size, and what the MDT should hear of it with a close (Lustre's lazy size).
+#[derive(Debug, Default)]
+struct Size {
+    bytes: Option<u64>,
+    /// It has changed here.
+    to_tell: bool,
+    /// The MDT had another one when the file was opened: to be told by who writes.
+    differs: bool,
+}
+
 impl OpenInode {
-    pub fn new(md: &MdInode, size: (Option<u64>, bool), gate: Arc<Gate>) -> Self {
+    pub fn new(md: &MdInode, size: Option<u64>, gate: Arc<Gate>) -> Self {
         Self {
             fid: md.attr.fid,
             layout: RwLock::new(md.layout.clone()),
@@ -48,7 +58,11 @@ impl OpenInode {
             writers: AtomicU32::new(0),
             gate,
             owner: Mutex::new(md.attr.owner()),
-            size: Mutex::new(size),
+            size: Mutex::new(Size {
+                bytes: size,
+                to_tell: false,
+                differs: size.unwrap_or(0) != md.rough_size.unwrap_or(0),
+            }),
             data: DataChanges::default(),
             writes: RangeLocks::default(),
             lost: Lost::default(),
@@ -88,31 +102,35 @@ impl OpenInode {
     /// Bytes up to `end` were written.
     pub fn wrote(&self, end: u64) {
         let mut size = self.size.lock();
-        if let (Some(known), told) = &mut *size
-            && end > *known
-        {
-            (*known, *told) = (end, false);
+        let Some(known) = size.bytes else { return };
+        if end > known || size.differs {
+            *size = Size {
+                bytes: Some(known.max(end)),
+                to_tell: true,
+                differs: false,
+            };
         }
     }
 
     /// The file was cut to, or made, this size.
     pub fn set_size(&self, size: u64) {
-        *self.size.lock() = (Some(size), false);
+        *self.size.lock() = Size {
+            bytes: Some(size),
+            to_tell: true,
+            differs: false,
+        };
     }
 
     /// Roughly the size, bytes.
     pub fn rough_size(&self) -> Option<u64> {
-        self.size.lock().0
+        self.size.lock().bytes
     }
 
     /// What the MDT should hear with a close (Lustre's lazy size); once.
     pub fn size_to_tell(&self) -> Option<u64> {
         let mut size = self.size.lock();
-        if std::mem::replace(&mut size.1, true) {
-            None
-        } else {
-            size.0
-        }
+        let to_tell = std::mem::take(&mut size.to_tell);
+        size.bytes.filter(|_| to_tell)
     }
 
     pub fn owner(&self) -> Owner {
