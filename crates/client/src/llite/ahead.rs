@@ -17,7 +17,6 @@ use super::cache::{Known, Mark};
 use super::inode::MdInode;
 use crate::lov::{AskedFile, Glimpsed};
 use crate::mdc::{Found, Ids, Mdc};
-use crate::osc::SHORT_IO_BYTES;
 
 /// Objects that one MDT is asked for together (`LL_SA_BATCH_DEF`).
 pub(super) const AHEAD: usize = 64;
@@ -174,7 +173,7 @@ impl Attributes {
         let objects = md.layout.stripes().take(2).count();
         let one = objects == 1 && md.layout.parts().len() == 1 && !md.layout.has_dom();
         // an MDT does not tell of a file that it is empty
-        let small = md.rough_size.is_none() || is_small(md);
+        let small = md.rough_size.is_none() || md.is_small();
         md.attr.is_file() && small && one && self.is_at_rest(md)
     }
 
@@ -196,9 +195,4 @@ fn asked_file(md: &MdInode) -> AskedFile {
         fid: md.attr.fid,
         size: md.rough_size.unwrap_or_default(),
     }
-}
-
-/// By what its MDT knows of its size a message holds the data of the file.
-pub(super) fn is_small(md: &MdInode) -> bool {
-    md.rough_size.is_some_and(|s| s <= SHORT_IO_BYTES as u64)
 }

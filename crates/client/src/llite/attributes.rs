@@ -10,7 +10,6 @@ use coral_wire::layout::LmvMd;
 use coral_wire::ldlm::{LdlmMode, Policy};
 use futures_util::future::try_join_all;
 
-use super::ahead::is_small;
 use super::cache::{Cache, Mark};
 use super::covers::{Covers, OpenFiles};
 use super::cred::permitted;
@@ -166,7 +165,7 @@ impl Attributes {
         let (fid, layout) = (md.attr.fid, &md.layout);
         self.late.data_sent(fid).await;
         let open = self.open.of(fid);
-        let may = is_small(md)
+        let may = md.is_small()
             && md.needs_osts()
             && !layout.needs_init(0, u64::MAX)
             && self.covers.cover(fid).is_none()

@@ -14,7 +14,7 @@ use super::types::Attr;
 use crate::error::Error;
 use crate::lov::{FileLayout, Form};
 use crate::mdc::{Attrs, Mdc};
-use crate::osc::{ObjectAttr, Owner};
+use crate::osc::{ObjectAttr, Owner, SHORT_IO_BYTES};
 use crate::time::Timespec;
 
 /// Preferred I/O size without a layout, bytes.
@@ -91,6 +91,11 @@ impl Attr {
 }
 
 impl MdInode {
+    /// By what its MDT knows of its size a message holds the data of the file.
+    pub fn is_small(&self) -> bool {
+        self.rough_size.is_some_and(|s| s <= SHORT_IO_BYTES as u64)
+    }
+
     /// From a reply of `mdc`.
     pub fn read(mdc: &Mdc, a: &Attrs) -> Result<Self, Error> {
         let attr = read_attr(mdc, &a.body);
