@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::common::simulated::number;
 use crate::common::*;
+use crate::rows::total;
 
 const FILES: usize = 20;
 
@@ -21,12 +22,16 @@ async fn dir_of_small_files() -> (Cluster, User, User) {
     let (a, b) = (c.remote_client().await, c.remote_client().await);
     let (u, v) = (User::root(&a), User::root(&b));
     v.mkdir("d").await.unwrap();
-    for i in 0..FILES {
-        v.put(&format!("d/f{i}"), content(i).as_bytes())
-            .await
-            .unwrap();
-    }
+    put_files(&v, "d", 0..FILES).await;
     (c, u, v)
+}
+
+/// Files of these numbers, each with its own content.
+async fn put_files(v: &User, dir: &str, numbers: Range<usize>) {
+    for i in numbers {
+        let path = format!("{dir}/f{i}");
+        v.put(&path, content(i).as_bytes()).await.unwrap();
+    }
 }
 
 fn content(i: usize) -> String {
@@ -55,11 +60,7 @@ async fn read_file(u: &User, i: usize) {
 async fn reading_one_small_file_after_the_other_asks_for_many_at_once() {
     const MANY: usize = 400;
     let (c, u, v) = dir_of_small_files().await;
-    for i in FILES..MANY {
-        v.put(&format!("d/f{i}"), content(i).as_bytes())
-            .await
-            .unwrap();
-    }
+    put_files(&v, "d", FILES..MANY).await;
     // it shows what it is going to do
     for i in 0..16 {
         read_file(&u, i).await;
@@ -72,7 +73,7 @@ async fn reading_one_small_file_after_the_other_asks_for_many_at_once() {
     .await;
     println!("{} files: {n:?}", MANY - 16);
     assert!(n.iter().all(|(op, _)| op != "OST_READ"), "{n:?}");
-    let total: u64 = n.iter().map(|(_, n)| n).sum();
+    let total = total(&n);
     assert!(total <= MANY as u64 / 10, "{n:?}");
     let (_, n) = rpcs(&u.fs, read_file(&u, MANY - 1)).await;
     assert_eq!(n, counts(&[]), "and of one that was read before none");
@@ -88,11 +89,7 @@ async fn many_programs_that_read_small_files_ask_for_many_at_once() {
     let v = User::root(&c.remote_client().await);
     for p in 0..PROGRAMS {
         v.mkdir(&format!("d{p}")).await.unwrap();
-        for i in 0..EACH {
-            v.put(&format!("d{p}/f{i}"), content(i).as_bytes())
-                .await
-                .unwrap();
-        }
+        put_files(&v, &format!("d{p}"), 0..EACH).await;
     }
     v.fs.umount().await;
     let u = User::root(&c.remote_client().await);
@@ -114,12 +111,13 @@ async fn many_programs_that_read_small_files_ask_for_many_at_once() {
     })
     .await;
     println!("{PROGRAMS} programs, {EACH} files each: {n:?}");
-    let total: u64 = n.iter().map(|(_, n)| n).sum();
+    let total = total(&n);
     assert!(total <= (PROGRAMS * EACH) as u64 / 2, "{n:?}");
     c.stop().await;
 }
 
-/// As a program does that lists a directory and reads its files in that order, or sorted by name or inode number: the kernel looks nothing up that it has listed.
+/// As a program does that lists a directory and reads its files in that order, or sorted by name or inode number: the kernel looks nothing
+/// up that it has listed.
 #[tokio::test(start_paused = true)]
 async fn files_of_a_listing_are_read_ahead_in_its_order_and_sorted() {
     const MANY: usize = 300;
@@ -169,7 +167,7 @@ async fn files_of_a_listing_are_read_ahead_in_its_order_and_sorted() {
         })
         .await;
         println!("{MANY} files {how}, with sizes {plus}: {n:?}");
-        let total: u64 = n.iter().map(|(_, n)| n).sum();
+        let total = total(&n);
         assert!(total <= MANY as u64 / 4, "{n:?}");
     }
     c.stop().await;
@@ -221,7 +219,7 @@ async fn files_written_in_any_way_are_known_to_be_small() {
         })
         .await;
         println!("{how}: {n:?}");
-        let total: u64 = n.iter().map(|(_, n)| n).sum();
+        let total = total(&n);
         assert!(total < MANY as u64 * 2 / 3, "{how}: {n:?}");
     }
     c.stop().await;
@@ -338,11 +336,7 @@ impl Invalidate for Dropped {
 async fn files_that_were_read_once_are_read_again_without_an_rpc() {
     const MANY: usize = 400;
     let (c, u, v) = dir_of_small_files().await;
-    for i in FILES..MANY {
-        v.put(&format!("d/f{i}"), content(i).as_bytes())
-            .await
-            .unwrap();
-    }
+    put_files(&v, "d", FILES..MANY).await;
     let dropped = Arc::new(Dropped::default());
     u.fs.set_invalidate(dropped.clone());
     let open = |i: usize| {

@@ -17,7 +17,8 @@ const FILES: usize = 1000;
 const ONE_LOCK: usize = size_of::<LdlmReply>();
 const ONE_REQUEST: usize = 104;
 
-fn total(n: &[(String, u64)]) -> u64 {
+/// All of the RPCs that were counted.
+pub fn total(n: &[(String, u64)]) -> u64 {
     n.iter().map(|(_, c)| c).sum()
 }
 
