@@ -157,9 +157,7 @@ impl Lov {
             }
         }
     }
-}
 
-impl Lov {
     /// The data of these files, which are small and have one object, on which this client has locks. `learn` is told of each that came.
     pub(crate) async fn data_together(
         &self,

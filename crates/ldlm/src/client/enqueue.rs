@@ -414,10 +414,7 @@ impl ClientNamespace {
         let Some((first, further)) = asked.split_first() else {
             return Ok(Vec::new());
         };
-        let mut rq = Request::new(self.portal, opc::LDLM_ENQUEUE)
-            .push_bytes(first.to_bytes())
-            .push_bytes(glimpses::encode(further))
-            .urgent();
+        let mut rq = self.glimpses_of(first, further);
         if let Some(wanted) = wanted {
             rq = rq.push(&wanted);
         }
@@ -443,9 +440,14 @@ impl ClientNamespace {
         });
         Ok(found.collect())
     }
-}
 
-impl ClientNamespace {
+    fn glimpses_of(&self, first: &LdlmRequest, further: &[LdlmRequest]) -> Request {
+        Request::new(self.portal, opc::LDLM_ENQUEUE)
+            .push_bytes(first.to_bytes())
+            .push_bytes(glimpses::encode(further))
+            .urgent()
+    }
+
     /// The data of small OST objects on which this client has locks, as it comes along with glimpses. `None`: it did not.
     pub async fn data_of(
         self: &Arc<Self>,
@@ -461,11 +463,7 @@ impl ClientNamespace {
         let Some((first, further)) = asked.split_first() else {
             return Ok(Vec::new());
         };
-        let rq = Request::new(self.portal, opc::LDLM_ENQUEUE)
-            .push_bytes(first.to_bytes())
-            .push_bytes(glimpses::encode(further))
-            .push(&wanted)
-            .urgent();
+        let rq = self.glimpses_of(first, further).push(&wanted);
         let reply = self.import.call(rq).await?;
         match Errno::from_status(reply.status) {
             Some(e) => Err(refused(e, reply.xid)),
