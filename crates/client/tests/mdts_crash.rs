@@ -2,7 +2,8 @@
 //! whatever order, the operation is whole or absent, what a client was told holds, and nothing is left over.
 //!
 //! Every message takes 1 ms and every sync 3 ms, and the end comes each time half a millisecond later: so it comes once between any
-//! two messages or syncs that follow each other.
+//! two messages or syncs that follow each other. Each kind of end comes at every third of these times, where names move at every sixth,
+//! the next kind one later. `CORAL_STRIDE=1` has each kind come at each of them.
 
 mod common;
 
@@ -594,15 +595,15 @@ async fn finish(rig: Rig, case: Case, fs: Arc<Llite>) {
     );
 }
 
-/// Every step of an operation, with every end there is. Returns how many.
+/// The steps of an operation, with every end there is. Returns how many.
 fn every_end(what: What) -> u32 {
     let mut explored = 0;
     let count = what.mdts();
     let one = |at: usize| std::array::from_fn(|i| i == at);
     let all: [bool; 3] = std::array::from_fn(|i| i < count);
     let ends: Vec<[bool; 3]> = (0..count).map(one).chain([all]).collect();
-    // what moves names is long: each kind of end comes at every third step, the next kind one step later
-    let stride = if shards_of(what).is_some() { 3 } else { 1 };
+    let usual = if shards_of(what).is_some() { 6 } else { 3 };
+    let stride = number("CORAL_STRIDE", usual) as u32;
     let mut offset = 0;
     for victims in ends {
         for power in [false, true] {

@@ -7,13 +7,11 @@ pub(crate) fn covers(held: &Policy, need: &Policy) -> bool {
     match (held, need) {
         (Policy::Plain, Policy::Plain) => true,
         (
-            Policy::Extent { start, end, gid },
+            Policy::Extent { gid, .. },
             Policy::Extent {
-                start: s,
-                end: e,
-                gid: g,
+                start, end, gid: g, ..
             },
-        ) => start <= s && e <= end && gid == g,
+        ) => gid == g && held.span().is_some_and(|s| s.has(*start, *end)),
         (Policy::Ibits { bits, .. }, Policy::Ibits { bits: b, .. }) => b.0 & !bits.0 == 0,
         (
             Policy::Flock {

@@ -13,6 +13,10 @@
 //!   [`glimpses::DataWanted`] in buffer 3 asks for the data of small objects. The reply then has in buffer 3 a checksum of all data and the
 //!   length of each object's, both u32, and the data in buffer 4: of objects that were locked and that there was room for. One of which
 //!   the client has a lock already is asked for with the mode NL, and no lock is given.
+//! * **locks on blocks at one distance**: the fourth word of an extent's policy has [`blocks::Blocks`]. In an enqueue they are what the client
+//!   writes of the object, the extent being one of them; where others have locks on it, or wait for some, the server may give a lock on
+//!   these blocks, from the extent or one before it to the end of the object, in place of a longer extent. The policy of such a lock has
+//!   them in every message.
 //! * **first data written late**: a niobuf of an OST_WRITE with [`FIRST_WRITE`] brings the first data of a file that its client has made,
 //!   some time after it was written. ESTALE where others have written to the object since; a replay is not asked about that.
 //!
@@ -66,6 +70,7 @@
 //! Between two MDTs (`MDS_MDS` and `LIGHTWEIGHT` beside the bit) OUT_UPDATE holds an [`updates::Request`] in its first buffer
 //! and the reply to it an [`updates::Seen`], or nothing.
 
+pub mod blocks;
 pub mod glimpses;
 pub mod updates;
 

@@ -1,5 +1,6 @@
 //! Lock manager types (`lustre_idl.h`: ldlm part; `lustre/include/lustre_dlm_flags.h`, `lustre/ldlm/ldlm_lib.c`).
 
+use crate::coral::blocks::{Blocks, Span};
 use crate::raw::{DecodeError, Wire, wire_enum, wire_flags, wire_struct};
 use bytes::Bytes;
 use core::fmt;
@@ -322,6 +323,9 @@ pub enum Policy {
         end: u64,
         /// Group of a GROUP lock.
         gid: u64,
+        /// Of a granted lock: these blocks alone. Of one that is asked for: blocks of which this extent is one, and which the client would
+        /// rather have. Between Coral ends.
+        blocks: Option<Blocks>,
     },
     /// Bits of an inode.
     Ibits {
@@ -360,7 +364,22 @@ impl Policy {
 
     /// A byte range, end inclusive.
     pub const fn extent(start: u64, end: u64) -> Policy {
-        Policy::Extent { start, end, gid: 0 }
+        Policy::Extent {
+            start,
+            end,
+            gid: 0,
+            blocks: None,
+        }
+    }
+
+    /// The bytes of an extent.
+    pub fn span(&self) -> Option<Span> {
+        match *self {
+            Policy::Extent {
+                start, end, blocks, ..
+            } => Some(Span { start, end, blocks }),
+            _ => None,
+        }
     }
 
     /// Reads the 32 bytes by lock type; an unknown type is Plain.
@@ -370,6 +389,7 @@ impl Policy {
                 start: w[0],
                 end: w[1],
                 gid: w[2],
+                blocks: Blocks::from_wire(w[3]),
             },
             LdlmType::IBITS => Policy::Ibits {
                 bits: Ibits(w[0]),
@@ -391,7 +411,12 @@ impl Policy {
     pub fn to_wire(&self) -> WirePolicy {
         match *self {
             Policy::Plain => [0; 4],
-            Policy::Extent { start, end, gid } => [start, end, gid, 0],
+            Policy::Extent {
+                start,
+                end,
+                gid,
+                blocks,
+            } => [start, end, gid, blocks.map_or(0, Blocks::to_wire)],
             Policy::Ibits {
                 bits,
                 try_bits,

@@ -129,7 +129,9 @@ impl Drains {
                 gate.lock_lost();
             }
             if let Some(extent) = w.going(&lock) {
-                let out = me.flusher.write_range_out(fid, &cover, lock.place, &extent);
+                let out = me
+                    .flusher
+                    .write_extent_out(fid, &cover, lock.place, &extent);
                 out.await;
             }
             w.gone(&lock);

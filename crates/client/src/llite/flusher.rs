@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use coral_ldlm::LockRef;
+use coral_wire::coral::blocks::Span;
 use coral_wire::fid::Fid;
 use futures_util::future::join_all;
 
-use super::covers::{Cover, Covers, Dirty, EVERYTHING, Flight, Gate, OpenFiles, OpenInode, Taken};
+use super::covers::{Cover, Covers, Dirty, Flight, Gate, OpenFiles, OpenInode, Taken};
 use crate::error::TargetError;
 use crate::osc::{BackedBy, IN_FLIGHT, Osc};
 
@@ -134,23 +135,25 @@ impl Flusher {
         let Some(w) = &cover.writes else { return };
         w.close();
         join_all((0..w.objects().len()).map(|i| async move {
-            self.write_range_out(fid, cover, i, &EVERYTHING).await;
+            self.write_extent_out(fid, cover, i, &Span::all(0, u64::MAX))
+                .await;
             w.all_gone(i);
         }))
         .await;
     }
 
-    /// Writes out what is dirty in a range of object `i`, or drops what lies under void locks, until nothing is left. Nothing new may
-    /// come there.
-    pub async fn write_range_out(
+    /// Writes out what is dirty in an extent of object `i`, or drops what lies under void locks, until nothing is left. Nothing new may
+    /// come there; of an extent of blocks, between them.
+    pub async fn write_extent_out(
         self: &Arc<Self>,
         fid: Fid,
         cover: &Arc<Cover>,
         i: usize,
-        range: &Range<u64>,
+        extent: &Span,
     ) {
         let Some(w) = &cover.writes else { return };
-        while !w.is_clean_at(i, range) {
+        let range = &(extent.start..extent.end.saturating_add(1));
+        while !w.is_clean_at(i, extent) {
             let (o, inode) = (&w.objects()[i], self.open.of(fid));
             let lost = || {
                 if let Some(inode) = &inode {

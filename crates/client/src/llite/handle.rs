@@ -9,6 +9,7 @@ use coral_wire::fid::Fid;
 use coral_wire::mds::open;
 use parking_lot::Mutex;
 
+use super::blocks::WriteTrack;
 use super::covers::{OpenInode, Told};
 use super::inode::MdInode;
 use super::late::LateFile;
@@ -52,6 +53,8 @@ pub struct FileHandle {
     pub(super) late: OnceLock<Arc<LateFile>>,
     /// What is read ahead of it.
     pub(super) strides: Arc<Strides>,
+    /// What it was written at.
+    pub(super) written: WriteTrack,
 }
 
 impl FileHandle {
@@ -97,6 +100,7 @@ impl FileHandle {
             told,
             late: OnceLock::new(),
             strides: Arc::default(),
+            written: WriteTrack::default(),
         }
     }
 

@@ -16,6 +16,7 @@
 mod ahead;
 mod append;
 mod attributes;
+mod blocks;
 mod budget;
 mod cache;
 mod changes;

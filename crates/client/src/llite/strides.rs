@@ -58,8 +58,11 @@ const PAGE_BYTES: u64 = 4096;
 const BEGUN_BYTES: u64 = 4 * PAGE_BYTES;
 /// So many such reads in a row are a program that reads every second page.
 const BEGUN: u32 = 3;
-/// So many reads of what lies between its pages, of one batch, show that it is none: some there are where a program is as fast as stores.
+/// So many reads of what lies between its pages, of one batch that is stored, show that it is none: some there are where a program is as
+/// fast as stores ...
 const STRAYS: u32 = 8;
+/// ... and so many times as many of one that is not stored yet, where a program that came to it too soon asks for all.
+const TOO_SOON: u32 = 8;
 
 /// Blocks of a file at one distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +180,7 @@ struct Pattern {
     begun: u32,
     /// The blocks are every second page, as was guessed from those.
     guessed: bool,
-    /// Reads that were not as it was guessed, since a batch began.
+    /// Reads that were not as it was guessed, since a batch began; of what is stored each is [`TOO_SOON`].
     strays: u32,
 }
 
@@ -189,7 +192,7 @@ impl Pattern {
             true if follows => self.begun + 1,
             began => began as u32,
         };
-        self.guessed = self.begun >= BEGUN && self.strays < STRAYS;
+        self.guessed = self.begun >= BEGUN && self.strays < STRAYS * TOO_SOON;
         if self.guessed {
             // it has read the first page, and will read the third
             let third = read.start + 2 * PAGE_BYTES;
@@ -224,9 +227,11 @@ impl Pattern {
     }
 
     /// A read of what lies between the blocks. False: it follows the pattern no more.
-    fn stray(&mut self) -> bool {
-        self.strays += u32::from(self.guessed);
-        self.guessed && self.strays < STRAYS
+    fn stray(&mut self, is_stored: bool) -> bool {
+        if self.guessed {
+            self.strays += if is_stored { TOO_SOON } else { 1 };
+        }
+        self.guessed && self.strays < STRAYS * TOO_SOON
     }
 
     /// The batch that is to be read ahead at `start`, or else behind the block that is being read, before `size`; `None`: nothing is
@@ -273,7 +278,7 @@ impl State {
     /// Takes a read in, and lets go of what will not be asked for any more.
     fn note(&mut self, read: &Range<u64>) {
         let at = |b: &Batch| b.blocks.at(read.start).map(|n| (n, b.blocks.nth(n)));
-        let between = |b: &Batch| (b.blocks.start..b.blocks.end()).contains(&read.start);
+        let between = |b: &&Batch| (b.blocks.start..b.blocks.end()).contains(&read.start);
         match self.batches.iter().find_map(at) {
             // the kernel had those in between
             Some((n, block)) if block.start > self.pattern.block.start => {
@@ -284,8 +289,13 @@ impl State {
                 }
             }
             Some(_) => {}
-            None if self.batches.iter().any(between) && self.pattern.stray() => {}
-            None => self.pattern.note(read),
+            None => {
+                let batch = self.batches.iter().find(between);
+                let is_stored = batch.map(|b| b.task.is_none());
+                if !is_stored.is_some_and(|stored| self.pattern.stray(stored)) {
+                    self.pattern.note(read);
+                }
+            }
         }
         let at = self.pattern.block.start;
         match self.pattern.times {
@@ -703,7 +713,12 @@ mod tests {
         assert_eq!(read(&mut st, 2104 * K, 4 * K)[0], 2104);
         assert_eq!(read(&mut st, 2120 * K, 16 * K)[0], 2104);
         assert_eq!(st.pattern.block, 2120 * K..2124 * K);
-        // pages in between are asked for: not such a program
+        // of what is not stored yet, pages in between are asked for
+        for _ in 1..TOO_SOON {
+            assert!(st.pattern.stray(false));
+        }
+        // of what is: not such a program
+        st.pattern.strays = 0;
         for _ in 1..STRAYS {
             assert_eq!(read(&mut st, 2124 * K, 4 * K)[0], 2104);
         }

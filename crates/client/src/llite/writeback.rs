@@ -28,9 +28,11 @@ use std::sync::Arc;
 
 use coral_buffers::Payload;
 use coral_ldlm::LockRef;
+use coral_wire::coral::blocks::{Blocks, PAGE_BYTES};
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::LdlmMode;
 
+use super::blocks::FileBlocks;
 use super::cache::Cache;
 use super::covers::{
     Acquiring, Cover, Covers, Dirty, EVERYTHING, Gate, Granted, Object, OpenInode, Piece, Put,
@@ -63,8 +65,8 @@ pub(super) enum Kept {
 /// What of a file is to be locked for a write.
 #[derive(Debug, Clone)]
 pub(super) enum Need {
-    /// These bytes of the file.
-    Range(Range<u64>),
+    /// These bytes of the file, which are of these blocks.
+    Range(Range<u64>, Option<FileBlocks>),
     /// The same again: what was locked of them went before the rest had come. All that is needed of an object is asked for at once.
     Again(Range<u64>),
     /// All of it, for who must know where it ends.
@@ -132,6 +134,7 @@ impl WriteBack {
         let end = end_of(offset, data.len() as u64)?;
         let _whole = inode.writes.lock(offset..end).await;
         let worth = fh.count_write() && !fh.is_sync();
+        let blocks = fh.written.wrote(offset, data.len() as u64);
         let mut asks = 0;
         let mut turn: Option<Turn> = None;
         let mut layout = self.layouts.for_write(inode, offset, end).await?;
@@ -175,7 +178,7 @@ impl WriteBack {
                 Writing::Under(_) => {}
                 Writing::Acquire(t) => {
                     let need = match asks {
-                        0 => Need::Range(offset..end),
+                        0 => Need::Range(offset..end, blocks),
                         _ => Need::Again(offset..end),
                     };
                     asks += 1;
@@ -389,7 +392,11 @@ impl WriteBack {
             return Ok(None);
         }
         let again = matches!(need, Need::Again(_));
-        let locks = self.ask(w, &wanted, again).await?;
+        let blocks = match need {
+            Need::Range(_, Some(blocks)) => self.blocks_of(&cover, w, fid, blocks).await?,
+            _ => None,
+        };
+        let locks = self.ask(w, &wanted, again, blocks).await?;
         // who moved the data had these objects locked, and then gave the file others
         if self
             .layouts
@@ -435,7 +442,7 @@ impl WriteBack {
         fid: Fid,
         need: &Need,
     ) -> Result<Vec<(usize, Range<u64>)>, Error> {
-        let (Need::Range(r) | Need::Again(r)) = need else {
+        let (Need::Range(r, _) | Need::Again(r)) = need else {
             return Ok((0..w.objects().len()).map(|i| (i, EVERYTHING)).collect());
         };
         let lov = &self.servers.lov;
@@ -450,16 +457,42 @@ impl WriteBack {
         Ok(of_each.into_iter().collect())
     }
 
+    /// Blocks of a file as they are in an object: the one that is being written, and all of them. `None`: they are not at one distance in one
+    /// object, or no whole pages.
+    async fn blocks_of(
+        &self,
+        cover: &Cover,
+        w: &Dirty,
+        fid: Fid,
+        of: &FileBlocks,
+    ) -> Result<Option<(usize, Range<u64>, Blocks)>, Error> {
+        let stride = cover.layout.object_stride(of.start, of.stride);
+        let Some(blocks) = stride.and_then(|stride| Blocks::new(of.len, stride)) else {
+            return Ok(None);
+        };
+        let lov = &self.servers.lov;
+        let places = lov.places(&cover.layout, fid, of.start, of.len).await?;
+        let [(object, range)] = &places[..] else {
+            return Ok(None);
+        };
+        let whole = range.start.is_multiple_of(PAGE_BYTES) && range.end - range.start == of.len;
+        Ok(match whole {
+            true => Some((w.place(object)?, range.clone(), blocks)),
+            false => None,
+        })
+    }
+
     /// Asks for what is wanted and not locked, in the order of the stripes, one lock of each object. Every client does so, and keeps what
     /// it was given until it has all; so who waits for a lock of an object holds new ones only of objects before it, and none
     /// waits in a circle. What the cover had before is asked back and goes meanwhile, also where it lies within what is
     /// asked for: writing it out waits for no lock. `again`: of an object of which something is not locked, all that is wanted is
-    /// asked for.
+    /// asked for. `blocks`: what is wanted of an object is in one of these, all of which is asked for.
     async fn ask(
         &self,
         w: &Dirty,
         wanted: &[(usize, Range<u64>)],
         again: bool,
+        blocks: Option<(usize, Range<u64>, Blocks)>,
     ) -> Result<Vec<Granted>, Error> {
         let mut locks = Vec::new();
         for (i, range) in wanted {
@@ -467,10 +500,17 @@ impl WriteBack {
             let Some(gap) = w.gap(*i, range) else {
                 continue;
             };
-            let asked = if again { range.clone() } else { gap };
+            let within = |(place, block, _): &&(usize, Range<u64>, Blocks)| {
+                place == i && block.start <= range.start && range.end <= block.end
+            };
+            let (asked, blocks) = match blocks.as_ref().filter(within) {
+                Some((_, block, blocks)) => (block.clone(), Some(*blocks)),
+                None if again => (range.clone(), None),
+                None => (gap, None),
+            };
             w.replace(*i, &asked);
             let generation = || o.osc.import().generation();
-            let ask = || o.osc.lock_range(&o.object, &asked, LdlmMode::PW);
+            let ask = || o.osc.lock_range(&o.object, &asked, LdlmMode::PW, blocks);
             let (generation, lock) = within_one(generation, ask).await?;
             locks.push((*i, generation, lock));
         }

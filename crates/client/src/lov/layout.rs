@@ -203,6 +203,18 @@ impl FileLayout {
         other.overlapping(start, end).filter(|p| p.init).all(has)
     }
 
+    /// From one to the next of blocks of the file that are `stride` bytes apart, in the object where the byte `at` is. `None`: they are not at
+    /// one distance there.
+    pub fn object_stride(&self, at: u64, stride: u64) -> Option<u64> {
+        let part = self.overlapping(at, at.checked_add(1)?).next()?;
+        let (size, count) = (u64::from(part.md.stripe_size), part.md.objects.len() as u64);
+        if count == 1 || size.is_multiple_of(stride) {
+            return Some(stride);
+        }
+        let width = size.checked_mul(count).filter(|w| *w > 0)?;
+        stride.is_multiple_of(width).then(|| stride / count)
+    }
+
     /// The MDT must be asked before a write to `start..end`: for objects, or because mirrors are in sync.
     pub fn needs_intent(&self, start: u64, end: u64) -> bool {
         self.synced || self.needs_init(start, end)

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use coral_ldlm::{ClientNamespace, Glimpsed, LockRef};
 use coral_ptlrpc::{Import, Request, RpcError};
 use coral_wire::Errno;
+use coral_wire::coral::blocks::Blocks;
 use coral_wire::coral::glimpses::DataWanted;
 use coral_wire::fid::Fid;
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy};
@@ -139,20 +140,26 @@ impl Osc {
     }
 
     /// The same on a range, whole pages of it; the server may give more. One that gives less is refused: who needs the rest would ask
-    /// for ever.
+    /// for ever. `blocks`: the range is one of these, and a lock on them is welcome.
     pub async fn lock_range(
         &self,
         obj: &ObjectRef,
         range: &Range<u64>,
         mode: LdlmMode,
+        blocks: Option<Blocks>,
     ) -> Result<LockRef, TargetError> {
         let end = range.end.checked_next_multiple_of(PAGE_BYTES);
         let last = end.map_or(u64::MAX, |end| end - 1);
         let first = range.start / PAGE_BYTES * PAGE_BYTES;
-        let policy = Policy::extent(first, last);
+        let policy = Policy::Extent {
+            start: first,
+            end: last,
+            gid: 0,
+            blocks: blocks.filter(|_| self.coral()),
+        };
         let lock = self.lock(obj, mode, LdlmType::EXTENT, policy).await?;
         match lock.policy() {
-            Policy::Extent { start, end, .. } if start <= first && last <= end => Ok(lock),
+            given if given.span().is_some_and(|s| s.has(first, last)) => Ok(lock),
             other => Err(TargetError::BadReply {
                 what: format!("a lock on {other:?} for {first}..={last}"),
                 call: self.import().call_named(opc::LDLM_ENQUEUE, 0, obj.parent),

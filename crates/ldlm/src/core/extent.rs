@@ -3,6 +3,7 @@
 //! Lustre: `ldlm_extent_policy` in `lustre/ldlm/ldlm_extent.c`. A client that writes alone gets the whole object with
 //! its first lock; with company a lock grows upwards to the next foreign one, and little when many compete.
 
+use coral_wire::coral::blocks::{Blocks, Span};
 use coral_wire::ldlm::LdlmMode;
 
 use crate::ExportId;
@@ -27,10 +28,41 @@ pub struct Other {
     pub start: u64,
     /// Its extent now, last byte.
     pub end: u64,
+    /// Only these blocks of it.
+    pub blocks: Option<Blocks>,
     /// What was asked for.
     pub req: (u64, u64),
     /// Who has it.
     pub export: Option<ExportId>,
+}
+
+impl Other {
+    fn span(&self) -> Span {
+        Span {
+            start: self.start,
+            end: self.end,
+            blocks: self.blocks,
+        }
+    }
+}
+
+/// The blocks to grant in place of an extent, for a request of `mode` on the one from `start`: all from the first in the object on, else
+/// from `start` on. `None`: one of the `others` is in the way. Lustre has no such locks.
+pub fn interleaved(
+    mode: LdlmMode,
+    start: u64,
+    blocks: Blocks,
+    others: impl Iterator<Item = Other> + Clone,
+) -> Option<Span> {
+    let mut from = [start % blocks.stride(), start]
+        .into_iter()
+        .map(|start| Span {
+            start,
+            end: EOF,
+            blocks: Some(blocks),
+        });
+    let others = others.filter(|o| !o.mode.compatible(mode));
+    from.find(|span| !others.clone().any(|o| o.span().touches(span)))
 }
 
 /// The extent to grant for a request of `mode` on `start..=end` by `export`, given all `granted` and `waiting` locks of
@@ -47,8 +79,9 @@ pub fn grow(
     for o in granted.filter(|o| !o.mode.compatible(mode)) {
         conflicting += 1;
         new.0 = start;
-        if o.end > end {
-            new.1 = new.1.min(o.start.saturating_sub(1).max(end));
+        let behind = end.checked_add(1).and_then(|at| o.span().next(at));
+        if let Some(at) = behind {
+            new.1 = new.1.min(at.saturating_sub(1).max(end));
         }
     }
     new = fix_up(mode, (start, end), new, conflicting);
@@ -132,6 +165,7 @@ mod tests {
             mode,
             start,
             end,
+            blocks: None,
             req: (start, end),
             export: Some(9),
         }

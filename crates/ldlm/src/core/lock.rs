@@ -1,5 +1,6 @@
 //! A lock in the table, its copy for the outside, and what must be sent because of it.
 
+use coral_wire::coral::blocks::Span;
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy, ResId};
 
 use crate::ExportId;
@@ -126,6 +127,14 @@ impl Lock {
         }
     }
 
+    /// The bytes of an extent, of one that waits those that it asked for; everything for other types.
+    pub fn span(&self) -> Span {
+        match self.granted {
+            true => self.policy.span().unwrap_or(Span::all(0, u64::MAX)),
+            false => Span::all(self.req.0, self.req.1),
+        }
+    }
+
     /// Identity of a flock's owner.
     pub fn flock_owner(&self) -> Option<(Option<ExportId>, u64)> {
         match self.policy {
@@ -142,13 +151,12 @@ pub(crate) fn conflicts(held: &Lock, want: &Lock) -> bool {
     }
     match (&held.policy, &want.policy) {
         (Policy::Extent { gid: a, .. }, Policy::Extent { gid: b, .. }) => {
+            let asked = Span::all(want.req.0, want.req.1);
             match (held.mode == LdlmMode::GROUP, want.mode == LdlmMode::GROUP) {
                 (true, true) => a != b,
                 // A group lock excludes others from the whole object, whatever the range.
                 (true, false) | (false, true) => !held.mode.compatible(want.mode),
-                (false, false) => {
-                    !held.mode.compatible(want.mode) && overlap(held.range(), want.req)
-                }
+                (false, false) => !held.mode.compatible(want.mode) && held.span().touches(&asked),
             }
         }
         (

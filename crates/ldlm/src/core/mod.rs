@@ -21,6 +21,7 @@ mod table;
 pub use lock::{Action, LockInfo};
 pub use table::{FoldHasher, FoldMap, MAX_LOCKS};
 
+use coral_wire::coral::blocks::Span;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 use lock::{Lock, conflicts};
 use queue::Resource;
@@ -201,7 +202,7 @@ impl Namespace {
             .intersects(LdlmFlags::BLOCK_NOWAIT | LdlmFlags::SPECULATIVE);
         let (idx, alone) = self.insert(want, reply_pending)?;
         if alone && ibits::wants_something(self.table.lock(idx)) {
-            self.grant(idx);
+            self.grant(idx, false);
             return Ok(Outcome::Granted(self.table.lock(idx).cookie));
         }
         let mut removed = false;
@@ -213,7 +214,7 @@ impl Namespace {
                 break Err(Refused::Aborted);
             }
             if !self.blocked(idx, &mut found) {
-                self.grant(idx);
+                self.grant(idx, false);
                 break Ok(Outcome::Granted(self.table.lock(idx).cookie));
             }
             if nowait {
@@ -312,9 +313,10 @@ impl Namespace {
     }
 
     /// Makes the lock granted, with all it can get.
-    fn grant(&mut self, idx: u32) {
+    /// `waited`: others were in its way.
+    fn grant(&mut self, idx: u32, waited: bool) {
         let policy = match self.table.lock(idx).ty {
-            LdlmType::EXTENT => self.grown(idx),
+            LdlmType::EXTENT => self.grown(idx, waited),
             LdlmType::IBITS => ibits::with_try_bits(self.table.lock(idx).policy),
             _ => self.table.lock(idx).policy,
         };
@@ -329,9 +331,15 @@ impl Namespace {
         self.count_alone(idx);
     }
 
-    fn grown(&self, idx: u32) -> Policy {
+    fn grown(&self, idx: u32, waited: bool) -> Policy {
         let lock = self.table.lock(idx);
-        let Policy::Extent { start, end, gid } = lock.policy else {
+        let Policy::Extent {
+            start,
+            end,
+            gid,
+            blocks,
+        } = lock.policy
+        else {
             return lock.policy;
         };
         if lock.export.is_none() || (start, end) == (0, extent::EOF) {
@@ -343,24 +351,38 @@ impl Namespace {
             let r = &self.resources[&lock.key()];
             let other = |i: &u32| {
                 let l = self.table.lock(*i);
-                let (start, end) = l.range();
+                let Span { start, end, blocks } = l.span();
                 extent::Other {
                     mode: l.mode,
                     start,
                     end,
+                    blocks,
                     req: l.req,
                     export: l.export,
                 }
             };
-            extent::grow(
-                lock.mode,
-                (start, end),
-                lock.export,
-                r.granted.iter().map(other),
-                r.waiting.iter().filter(|i| **i != idx).map(other),
-            )
+            let granted = r.granted.iter().map(other);
+            let waiting = r.waiting.iter().filter(|i| **i != idx).map(other);
+            let others = granted.clone().chain(waiting.clone());
+            if let Some(blocks) = blocks
+                && (waited || others.clone().any(|o| !o.mode.compatible(lock.mode)))
+                && let Some(span) = extent::interleaved(lock.mode, start, blocks, others)
+            {
+                return Policy::Extent {
+                    start: span.start,
+                    end: span.end,
+                    gid,
+                    blocks: span.blocks,
+                };
+            }
+            extent::grow(lock.mode, (start, end), lock.export, granted, waiting)
         };
-        Policy::Extent { start, end, gid }
+        Policy::Extent {
+            start,
+            end,
+            gid,
+            blocks: None,
+        }
     }
 
     /// Leaves out the optional bits that others hold or wait for.
@@ -524,8 +546,11 @@ impl Namespace {
                 let a = self.table.lock(*a);
                 assert!(a.granted && a.key() == *name);
                 for b in r.granted[n + 1..].iter().map(|b| self.table.lock(*b)) {
+                    let blocks = |l: &Lock| l.span().blocks.is_some();
+                    let beside = a.mode.compatible(b.mode) || !a.span().touches(&b.span());
                     assert!(
-                        !conflicts(a, b) || !conflicts(b, a),
+                        (!conflicts(a, b) || !conflicts(b, a))
+                            && (beside || !blocks(a) && !blocks(b)),
                         "{a:?} and {b:?} are both granted"
                     );
                 }

@@ -140,7 +140,7 @@ impl Namespace {
             self.table.remove(idx);
             return None;
         }
-        self.grant(idx);
+        self.grant(idx, false);
         Some(self.table.lock(idx).cookie)
     }
 

@@ -198,7 +198,7 @@ impl Namespace {
             return self.grant_waiting_flock(idx, out);
         }
         self.trim_try_bits(idx);
-        self.grant(idx);
+        self.grant(idx, true);
         self.announce(idx, out);
         false
     }

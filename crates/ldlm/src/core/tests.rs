@@ -1,6 +1,7 @@
 //! Tables of the lock core, and sequences of operations against simple models.
 
 use super::*;
+use coral_wire::coral::blocks::Blocks;
 use coral_wire::ldlm::Ibits;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -34,6 +35,17 @@ fn extent(exp: ExportId, mode: LdlmMode, start: u64, end: u64) -> Want {
     want(exp, LdlmType::EXTENT, mode, Policy::extent(start, end))
 }
 
+/// Of blocks of so many pages, `stride` pages apart, the one at page `at`.
+fn block(exp: ExportId, at: u64, len: u64, stride: u64) -> Want {
+    let policy = Policy::Extent {
+        start: 4096 * at,
+        end: 4096 * (at + len) - 1,
+        gid: 0,
+        blocks: Blocks::new(4096 * len, 4096 * stride),
+    };
+    want(exp, LdlmType::EXTENT, PW, policy)
+}
+
 fn group(exp: ExportId, gid: u64) -> Want {
     want(
         exp,
@@ -43,6 +55,7 @@ fn group(exp: ExportId, gid: u64) -> Want {
             start: 0,
             end: u64::MAX,
             gid,
+            blocks: None,
         },
     )
 }
@@ -305,6 +318,57 @@ fn extents_grow_and_share_the_object() {
         (8192, 12287),
         "server-side locks do not grow"
     );
+}
+
+#[test]
+fn writers_of_alternating_blocks_have_a_lock_each() {
+    let mut t = Bed::new();
+    let span = |t: &Bed, lock: u64| t.ns.info(lock).unwrap().policy.span().unwrap();
+    let blocks = |start: u64| Span {
+        start: 4096 * start,
+        end: u64::MAX,
+        blocks: Blocks::new(4096, 3 * 4096),
+    };
+    // who is alone has it all
+    let a = t.granted(block(1, 6, 1, 3));
+    assert_eq!(span(&t, a), Span::all(0, u64::MAX));
+    let b = t.waits(block(2, 7, 1, 3));
+    assert_eq!(t.taken().0, vec![a]);
+    t.cancel(a);
+    // others wanted it at the same time, and may come back
+    assert_eq!(span(&t, b), blocks(1));
+    let a = t.granted(block(1, 9, 1, 3));
+    assert_eq!(span(&t, a), blocks(0));
+    // one that knows of no blocks has what lies between
+    let c = t.granted(extent(3, PW, 4096 * 11, 4096 * 12 - 1));
+    assert_eq!(span(&t, c), Span::all(4096 * 11, 4096 * 12 - 1));
+    t.cancel(c);
+    // the same blocks from elsewhere on: there is one lock on each
+    let again = t.waits(block(3, 12, 1, 3));
+    assert_eq!(t.taken().0, vec![c, a][1..].to_vec());
+    t.cancel(a);
+    assert_eq!(span(&t, again), blocks(0));
+    // a reader of all waits for all
+    let reader = t.waits(extent(4, PR, 0, u64::MAX));
+    assert_eq!(t.taken().0, vec![b, again]);
+    t.cancel(b);
+    t.cancel(again);
+    assert_eq!(span(&t, reader), Span::all(0, u64::MAX));
+}
+
+#[test]
+fn blocks_are_locked_from_where_they_are_free() {
+    let mut t = Bed::new();
+    t.granted(Want {
+        flags: LdlmFlags::NO_EXPANSION,
+        ..extent(1, PW, 4096 * 3, 4096 * 4 - 1)
+    });
+    let b = t.granted(block(2, 6, 1, 3));
+    let span = t.ns.info(b).unwrap().policy.span().unwrap();
+    assert_eq!((span.start, span.end), (4096 * 6, u64::MAX));
+    // where the blocks are not free, an extent up to those of others
+    let c = t.granted(block(3, 4, 1, 2));
+    assert_eq!(t.extent_of(c), (4096 * 4, 4096 * 6 - 1));
 }
 
 #[test]
@@ -656,7 +720,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        6 => (1u64..5, 0u8..3, 0usize..6, 0u64..32, 0u64..32, prop::bool::weighted(0.1))
+        6 => (1u64..5, 0u8..4, 0usize..6, 0u64..32, 0u64..32, prop::bool::weighted(0.1))
             .prop_map(|(exp, kind, mode, a, b, nowait)| Op::Enqueue { exp, kind, mode, a, b, nowait }),
         5 => any::<prop::sample::Index>().prop_map(Op::Cancel),
         1 => (1u64..5).prop_map(Op::Gone),
@@ -668,6 +732,7 @@ fn want_of(exp: u64, kind: u8, mode: usize, a: u64, b: u64) -> Want {
     match kind {
         0 => plain(exp, mode),
         1 => extent(exp, mode, 4096 * a.min(b), 4096 * a.max(b) + 4095),
+        2 => block(exp, a, 1 + b % 3, 2 + b % 3 + b / 8),
         _ => ibits(exp, mode, a & 0x7, b & 0x38),
     }
 }

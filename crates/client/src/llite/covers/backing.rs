@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use coral_ldlm::LockRef;
-use coral_wire::ldlm::Policy;
+use coral_wire::coral::blocks::Span;
 use tokio::time::Instant;
 
 use super::dirty::{Dirty, EVERYTHING, ObjectKey};
@@ -44,12 +44,10 @@ pub(in crate::llite) struct Asked {
     cookie: u64,
 }
 
-/// What the servers call an extent, as a range.
-fn extent_of(lock: &LockRef) -> Range<u64> {
-    match lock.policy() {
-        Policy::Extent { start, end, .. } => start..end.saturating_add(1),
-        _ => 0..u64::MAX,
-    }
+/// What a lock is on.
+fn extent_of(lock: &LockRef) -> Span {
+    let span = lock.policy().span();
+    span.unwrap_or(Span::all(0, u64::MAX))
 }
 
 impl Dirty {
@@ -62,10 +60,8 @@ impl Dirty {
             .map(|(i, generation, l)| (i, generation, extent_of(&l), l))
             .collect();
         // with locks in hand nobody waits for what the servers have not promised to be free
-        let places: Vec<(usize, Range<u64>)> = match locks.is_empty() {
-            true => wanted.to_vec(),
-            false => locks.iter().map(|(i, _, e, _)| (*i, e.clone())).collect(),
-        };
+        let given: Vec<(usize, Span)> = locks.iter().map(|(i, _, e, _)| (*i, *e)).collect();
+        let wanted = wanted.iter().filter(|_| given.is_empty());
         // not dropped under the mutex
         let mut unused = Vec::new();
         loop {
@@ -77,8 +73,10 @@ impl Dirty {
                 if inner.closed {
                     break;
                 }
-                let mut left = places.iter();
-                if !left.any(|(i, extent)| inner.locks[*i].is_left(extent)) {
+                let mut left = given.iter();
+                let left = left.any(|(i, extent)| inner.locks[*i].is_left_of(extent));
+                let mut wanted = wanted.clone();
+                if !left && !wanted.any(|(i, range)| inner.locks[*i].is_left(range)) {
                     for (i, generation, extent, lock) in locks {
                         let cookie = lock.cookie();
                         if lock.is_dead() || inner.locks[i].has(cookie) {
@@ -140,7 +138,7 @@ impl Dirty {
     }
 
     /// Nothing new goes under the lock any more: what it is on.
-    pub fn going(&self, asked: &Asked) -> Option<Range<u64>> {
+    pub fn going(&self, asked: &Asked) -> Option<Span> {
         self.inner.lock().locks[asked.place].going(asked.cookie)
     }
 
@@ -242,22 +240,20 @@ impl Dirty {
         let void = inner.locks[place].within(range);
         let void: Vec<_> = void
             .filter(|(.., l)| l.is_void())
-            .map(|(_, extent, _)| extent.clone())
+            .map(|(_, extent, _)| *extent)
             .collect();
         let map = &mut inner.maps[place];
-        let dirty = void.into_iter().filter(|e| map.has_dirty(e));
-        let dirty: Vec<_> = dirty.collect();
+        let dirty = void.iter().map(|extent| map.dirty_in(extent));
+        let dirty: Vec<_> = dirty.filter(|parts| !parts.is_empty()).collect();
         if !dirty.is_empty() {
             lost();
         }
-        dirty
-            .into_iter()
-            .map(|e| {
-                let end = e.end.min(map.end());
-                let cost = map.discard(&e);
-                (e.start..end, cost)
-            })
-            .collect()
+        let discard = |parts: Vec<Range<u64>>| {
+            let cost = parts.iter().map(|part| map.discard(part)).sum();
+            let ends = parts.first().zip(parts.last());
+            (ends.map_or(0..0, |(a, b)| a.start..b.end), cost)
+        };
+        dirty.into_iter().map(discard).collect()
     }
 }
 
@@ -285,7 +281,7 @@ mod tests {
             held: HeldLock::default(),
             generation: 0,
         };
-        locks.add(1, 0..PAGE, void);
+        locks.add(1, Span::all(0, PAGE - 1), void);
         let all = Dirty::new(Vec::new());
         {
             let mut inner = all.inner.lock();
@@ -306,7 +302,8 @@ mod tests {
         let ranges: Vec<_> = gone.into_iter().map(|(range, _)| range).collect();
         assert_eq!(noted, 1);
         assert!(ranges.iter().eq([&(0..PAGE)]), "{ranges:?}");
-        assert!(all.is_clean_at(0, &(0..PAGE)) && !all.is_clean_at(0, &(PAGE..2 * PAGE)));
+        let page = |n: u64| Span::all(n * PAGE, (n + 1) * PAGE - 1);
+        assert!(all.is_clean_at(0, &page(0)) && !all.is_clean_at(0, &page(1)));
         // what was noted is not noted again
         assert!(
             all.discard_void(0, &EVERYTHING, || note(&mut noted))

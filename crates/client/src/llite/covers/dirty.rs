@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use coral_buffers::Payload;
+use coral_wire::coral::blocks::Span;
 use coral_wire::ldlm::ResId;
 use coral_wire::ost::OstLvb;
 use coral_wire::ptlrpc::opc;
@@ -355,10 +356,10 @@ impl Dirty {
         self.changed.notify_waiters();
     }
 
-    /// Nothing is dirty in `range` of object `i`, nor on its way.
-    pub fn is_clean_at(&self, i: usize, range: &Range<u64>) -> bool {
+    /// Nothing is dirty in `extent` of object `i`, nor on its way.
+    pub fn is_clean_at(&self, i: usize, extent: &Span) -> bool {
         let map = &self.inner.lock().maps[i];
-        !map.has_dirty(range) && map.flights(range).is_empty()
+        map.dirty_in(extent).is_empty() && !map.flies_in(extent)
     }
 
     /// The bytes in `range` of object `i`, if all of them are dirty.

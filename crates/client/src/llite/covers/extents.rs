@@ -11,10 +11,14 @@
 
 use std::ops::Range;
 
+use coral_wire::coral::blocks::Span;
 use tokio::time::Instant;
 
 /// Locks on one object. Who would need more of it writes to the OST at once. Lustre has no such limit.
 pub(in crate::llite) const MAX_LOCKS: usize = 256;
+
+/// Blocks of a lock that are looked at to see what is missing of a range: those behind are taken for missing.
+const BLOCKS_MAX: usize = 4096;
 
 /// What is asked of a lock here.
 pub(super) trait Backing {
@@ -38,7 +42,7 @@ enum State {
 #[derive(Debug)]
 struct Entry<L> {
     cookie: u64,
-    extent: Range<u64>,
+    extent: Span,
     lock: L,
     state: State,
     /// Writes taken under it, and when the last was.
@@ -66,13 +70,30 @@ impl<L> Default for ExtentLocks<L> {
     }
 }
 
-fn touch(a: &Range<u64>, b: &Range<u64>) -> bool {
-    a.start < b.end && b.start < a.end
+/// The bytes of a range; `None`: it has none.
+fn bytes(range: &Range<u64>) -> Option<Span> {
+    (!range.is_empty()).then(|| Span::all(range.start, range.end - 1))
+}
+
+fn touch(extent: &Span, range: &Range<u64>) -> bool {
+    bytes(range).is_some_and(|range| extent.touches(&range))
+}
+
+/// The parts of `range` that are in `extent`, in order.
+fn parts<'a>(extent: &'a Span, range: &'a Range<u64>) -> impl Iterator<Item = Range<u64>> + 'a {
+    let mut at = range.start;
+    let part = move || {
+        let start = extent.next(at).filter(|start| *start < range.end)?;
+        let end = extent.last_from(start).saturating_add(1).min(range.end);
+        at = end;
+        Some(start..end)
+    };
+    std::iter::from_fn(part)
 }
 
 impl<L: Backing> ExtentLocks<L> {
     /// A lock was granted.
-    pub fn add(&mut self, cookie: u64, extent: Range<u64>, lock: L) {
+    pub fn add(&mut self, cookie: u64, extent: Span, lock: L) {
         debug_assert!(!self.has(cookie), "a lock is held once");
         self.all.push(Entry {
             cookie,
@@ -101,7 +122,12 @@ impl<L: Backing> ExtentLocks<L> {
 
     /// A lock that is going or void lies in `range`.
     pub fn is_left(&self, range: &Range<u64>) -> bool {
-        let mut there = self.all.iter().filter(|e| touch(&e.extent, range));
+        bytes(range).is_some_and(|span| self.is_left_of(&span))
+    }
+
+    /// The same of what another lock is on.
+    pub fn is_left_of(&self, extent: &Span) -> bool {
+        let mut there = self.all.iter().filter(|e| e.extent.touches(extent));
         there.any(Entry::is_left)
     }
 
@@ -116,7 +142,7 @@ impl<L: Backing> ExtentLocks<L> {
             .all
             .iter()
             .filter(|e| touch(&e.extent, range) && good(e))
-            .map(|e| e.extent.clone())
+            .flat_map(|e| parts(&e.extent, range).take(BLOCKS_MAX))
             .collect();
         held.sort_unstable_by_key(|e| e.start);
         let (mut at, mut out) = (range.start, Vec::new());
@@ -147,7 +173,7 @@ impl<L: Backing> ExtentLocks<L> {
             if e.is_left() {
                 return false;
             }
-            one |= e.extent.start <= range.start && range.end <= e.extent.end;
+            one |= bytes(range).is_some_and(|r| e.extent.has(r.start, r.end));
         }
         // nearly always one lock has it all
         one || self.missing(range).is_empty()
@@ -203,10 +229,10 @@ impl<L: Backing> ExtentLocks<L> {
     }
 
     /// Nothing new goes under this lock any more: its extent.
-    pub fn going(&mut self, cookie: u64) -> Option<Range<u64>> {
+    pub fn going(&mut self, cookie: u64) -> Option<Span> {
         let e = self.all.iter_mut().find(|e| e.cookie == cookie)?;
         e.state = State::Going;
-        Some(e.extent.clone())
+        Some(e.extent)
     }
 
     /// Takes a lock out.
@@ -227,7 +253,7 @@ impl<L: Backing> ExtentLocks<L> {
     pub fn within<'a>(
         &'a self,
         range: &'a Range<u64>,
-    ) -> impl Iterator<Item = (u64, &'a Range<u64>, &'a L)> {
+    ) -> impl Iterator<Item = (u64, &'a Span, &'a L)> {
         self.all
             .iter()
             .filter(|e| touch(&e.extent, range))
@@ -239,7 +265,8 @@ impl<L: Backing> ExtentLocks<L> {
     pub fn by_life(&self, range: &Range<u64>) -> Vec<(Range<u64>, bool)> {
         let there = self.all.iter().filter(|e| touch(&e.extent, range));
         let there: Vec<_> = there.map(|e| (&e.extent, !e.lock.is_void())).collect();
-        let ends = there.iter().flat_map(|(e, _)| [e.start, e.end]);
+        let held = there.iter().flat_map(|(e, _)| parts(e, range));
+        let ends = held.flat_map(|part| [part.start, part.end]);
         let mut cuts: Vec<u64> = ends.chain([range.start, range.end]).collect();
         cuts.retain(|at| (range.start..=range.end).contains(at));
         cuts.sort_unstable();
@@ -261,6 +288,8 @@ impl<L: Backing> ExtentLocks<L> {
 #[allow(clippy::single_range_in_vec_init, reason = "lists of ranges are meant")]
 mod tests {
     use super::*;
+    use coral_wire::coral::blocks::Blocks;
+    use proptest::prelude::*;
     use std::cell::Cell;
     use std::rc::Rc;
 
@@ -276,10 +305,14 @@ mod tests {
 
     type Held = ExtentLocks<Lock>;
 
+    fn span(range: &Range<u64>) -> Span {
+        bytes(range).expect("some bytes")
+    }
+
     fn held(extents: &[Range<u64>]) -> Held {
         let mut all = ExtentLocks::default();
         for (i, e) in extents.iter().enumerate() {
-            all.add(i as u64 + 1, e.clone(), Lock::default());
+            all.add(i as u64 + 1, span(e), Lock::default());
         }
         all
     }
@@ -355,7 +388,7 @@ mod tests {
         assert_eq!(answers(&asked), once, "asked back");
         let going = |l: &mut Held| {
             asked(l);
-            assert_eq!(l.going(1), Some(0..10));
+            assert_eq!(l.going(1), Some(span(&(0..10))));
         };
         assert_eq!(answers(&going), (never, never), "going");
         let gone = |l: &mut Held| {
@@ -375,7 +408,7 @@ mod tests {
             assert_eq!(l.missing(&(0..30)), [0..20]);
             assert!(l.is_left(&(9..12)) && !l.is_left(&(10..30)));
             // one on the same bytes, granted since
-            l.add(3, 5..20, Lock::default());
+            l.add(3, span(&(5..20)), Lock::default());
             assert!(l.missing(&(5..30)).is_empty() && !l.cover(&(5..30)) && l.cover(&(10..30)));
             let parts = [(0..10, false), (10..30, true), (30..40, false)];
             assert_eq!(l.by_life(&(0..40)), parts);
@@ -399,11 +432,63 @@ mod tests {
         let mut l = held(&[0..10]);
         l.settle();
         assert!(l.asked(1) && l.going(1).is_some());
-        l.add(2, 5..20, Lock::default());
+        l.add(2, span(&(5..20)), Lock::default());
         assert!(l.missing(&(5..15)).is_empty() && !l.cover(&(5..15)) && l.is_left(&(5..15)));
         assert!(l.cover(&(10..20)));
         l.remove(1);
         assert!(l.cover(&(5..15)));
         assert_eq!(l.within(&(0..5)).count(), 0);
+    }
+
+    const PAGE: u64 = coral_wire::coral::blocks::PAGE_BYTES;
+
+    /// An extent of some pages, or blocks of pages in it; whether its lock is void, and whether it is going.
+    fn lock() -> impl Strategy<Value = (Span, bool, bool)> {
+        let blocks = prop::option::of((1u64..4, 1u64..4));
+        let rare = || prop::bool::weighted(0.2);
+        (0u64..20, 1u64..30, blocks, rare(), rare()).prop_map(
+            |(start, len, blocks, void, going)| {
+                let blocks =
+                    blocks.and_then(|(len, gap)| Blocks::new(len * PAGE, (len + gap) * PAGE));
+                let (start, end) = (start * PAGE, (start + len) * PAGE - 1);
+                (Span { start, end, blocks }, void, going)
+            },
+        )
+    }
+
+    proptest! {
+        /// What is said of a range is what a list of its pages says.
+        #[test]
+        fn blocks_are_told_page_by_page(locks in prop::collection::vec(lock(), 0..5), from in 0u64..30, len in 1u64..20) {
+            let mut l = Held::default();
+            for (cookie, (extent, void, going)) in (1..).zip(&locks) {
+                l.add(cookie, *extent, Lock::default());
+                if *void {
+                    kill(&l, cookie);
+                }
+                if *going {
+                    l.going(cookie);
+                }
+            }
+            let on = |page: u64| locks.iter().filter(move |(e, ..)| e.has(page * PAGE, (page + 1) * PAGE - 1));
+            let left = |page: u64| on(page).any(|(_, void, going)| *void || *going);
+            let good = |page: u64| on(page).any(|(_, void, going)| !void && !going);
+            let lives = |page: u64| on(page).next().is_some() && on(page).all(|(_, void, _)| !void);
+            let pages: Vec<u64> = (from..from + len).collect();
+            let range = from * PAGE..(from + len) * PAGE;
+            prop_assert_eq!(l.is_left(&range), pages.iter().any(|p| left(*p)));
+            prop_assert_eq!(l.cover(&range), pages.iter().all(|p| good(*p) && !left(*p)));
+            let within = |all: &[Range<u64>], page: u64| all.iter().any(|r| r.contains(&(page * PAGE)));
+            let missing = l.missing(&range);
+            for p in &pages {
+                prop_assert_eq!(within(&missing, *p), !good(*p));
+            }
+            let by_life = l.by_life(&range);
+            let living: Vec<_> = by_life.iter().filter(|(_, lives)| *lives).map(|(r, _)| r.clone()).collect();
+            for p in &pages {
+                prop_assert_eq!(within(&living, *p), lives(*p));
+            }
+            prop_assert_eq!(by_life.iter().map(|(r, _)| r.end - r.start).sum::<u64>(), len * PAGE);
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::ops::Range;
 
 use bytes::BytesMut;
 use coral_buffers::Payload;
+use coral_wire::coral::blocks::Span;
 
 use crate::grant::{PAGE_BYTES, pages_bytes};
 use crate::osc::COPY_BELOW;
@@ -121,6 +122,34 @@ impl DirtyMap {
     /// Something is dirty and not on its way.
     pub fn has_dirty(&self, range: &Range<u64>) -> bool {
         self.first_in(range).is_some()
+    }
+
+    /// What is dirty of `extent`, and not on its way.
+    pub fn dirty_in(&self, extent: &Span) -> Vec<Range<u64>> {
+        let mut out: Vec<Range<u64>> = Vec::new();
+        let all = extent.start..extent.end.saturating_add(1);
+        let first = self.first_in(&all).unwrap_or(u64::MAX);
+        for (start, e) in self
+            .extents
+            .range(first..)
+            .take_while(|(s, _)| **s < all.end)
+        {
+            let end = start + e.len();
+            let mut at = *start;
+            while let Some(from) = extent.next(at).filter(|from| *from < end) {
+                at = extent.last_from(from).saturating_add(1).min(end);
+                out.push(from..at);
+            }
+        }
+        out
+    }
+
+    /// Something of `extent` is on its way.
+    pub fn flies_in(&self, extent: &Span) -> bool {
+        let all = extent.start..extent.end.saturating_add(1);
+        let flying = self.flying.range(..all.end).rev();
+        let mut there = flying.take_while(|(_, (end, _))| *end > all.start);
+        there.any(|(start, (end, _))| extent.touches(&Span::all(*start, end - 1)))
     }
 
     /// Ranges on their way that touch `range`, from the last to the first: their flights.
@@ -369,6 +398,7 @@ fn payload(data: &[u8]) -> Payload {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    use coral_wire::coral::blocks::Blocks;
     use proptest::prelude::*;
 
     const ALL: Range<u64> = 0..u64::MAX;
@@ -394,6 +424,37 @@ mod tests {
             m.read(&(9..12)).is_none() && m.read(&(23..25)).is_none() && m.read(&(0..5)).is_none()
         );
         assert_eq!((m.cost(), m.end()), (4096, 24));
+    }
+
+    #[test]
+    fn what_is_dirty_of_blocks_is_told_block_by_block() {
+        let mut m = DirtyMap::default();
+        let blocks = |start: u64, end: u64| Span {
+            start,
+            end,
+            blocks: Blocks::new(PAGE_BYTES, 2 * PAGE_BYTES),
+        };
+        let page = |n: u64| n * PAGE_BYTES..(n + 1) * PAGE_BYTES;
+        m.insert(100, payload(&[1; 5 * PAGE_BYTES as usize]));
+        let first = blocks(0, u64::MAX);
+        assert_eq!(m.dirty_in(&first), [100..PAGE_BYTES, page(2), page(4)]);
+        assert_eq!(
+            m.dirty_in(&blocks(PAGE_BYTES, 4 * PAGE_BYTES - 1)),
+            [page(1), page(3)]
+        );
+        assert_eq!(m.dirty_in(&Span::all(0, 199)), [100..200]);
+        assert_eq!(m.dirty_in(&Span::all(0, 99)), []);
+        // on its way it is dirty no more
+        let max = 2 * PAGE_BYTES;
+        let id = m.take(&page(2), max, Wanted::All).unwrap().id;
+        assert_eq!(m.dirty_in(&first), [100..PAGE_BYTES, page(4)]);
+        assert!(m.flies_in(&first) && m.flies_in(&Span::all(0, 3 * PAGE_BYTES)));
+        assert!(
+            !m.flies_in(&Span::all(0, 2 * PAGE_BYTES - 1))
+                && !m.flies_in(&blocks(5 * PAGE_BYTES, u64::MAX))
+        );
+        m.landed(id);
+        assert!(!m.flies_in(&first));
     }
 
     #[test]
