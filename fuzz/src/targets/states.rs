@@ -3,6 +3,7 @@
 use arbitrary::{Result, Unstructured};
 use coral_ldlm::core::{Action, Actions, Namespace, Outcome, Want};
 use coral_ptlrpc::state::{Event, Granted, ImportState};
+use coral_wire::coral::blocks::Blocks;
 use coral_wire::ldlm::{Ibits, LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
 
 const REACHED: [ImportState; 3] = [
@@ -84,13 +85,22 @@ fn recovered(mut state: ImportState) -> ImportState {
 fn want(u: &mut Unstructured<'_>) -> Result<Want> {
     let export = u.int_in_range(1..=4u64)?;
     let (a, b) = (u.int_in_range(0..=31u64)?, u.int_in_range(0..=31u64)?);
-    let (ty, policy) = match u.int_in_range(0..=3u8)? {
+    let (ty, policy) = match u.int_in_range(0..=4u8)? {
         0 => (LdlmType::PLAIN, Policy::Plain),
         1 => (
             LdlmType::EXTENT,
             Policy::extent(4096 * a.min(b), 4096 * a.max(b) + 4095),
         ),
         2 => (
+            LdlmType::EXTENT,
+            Policy::Extent {
+                start: 4096 * a,
+                end: 4096 * (a + 1 + b % 4) - 1,
+                gid: 0,
+                blocks: Blocks::new(4096 * (1 + b % 4), 4096 * (2 + b % 4 + b / 8)),
+            },
+        ),
+        3 => (
             LdlmType::IBITS,
             Policy::Ibits {
                 bits: Ibits(a & 0x7),

@@ -143,7 +143,7 @@ impl Flusher {
     }
 
     /// Writes out what is dirty in an extent of object `i`, or drops what lies under void locks, until nothing is left. Nothing new may
-    /// come there; of an extent of blocks, between them.
+    /// come to its bytes; what lies between its blocks may be written out too.
     pub async fn write_extent_out(
         self: &Arc<Self>,
         fid: Fid,
@@ -164,7 +164,10 @@ impl Flusher {
                 o.osc.grant().used(cost);
                 Self::log_lost(fid, w, i, &void, &o.void());
             }
-            self.write_out(fid, cover, &w.one(i, range)).await;
+            // what another program of this mount writes between blocks meanwhile is not waited for
+            let taken = w.take(&w.one(i, range));
+            self.fly(fid, cover, taken.out);
+            w.have_landed(&taken.under_way).await;
         }
     }
 

@@ -713,12 +713,7 @@ mod tests {
         assert_eq!(read(&mut st, 2104 * K, 4 * K)[0], 2104);
         assert_eq!(read(&mut st, 2120 * K, 16 * K)[0], 2104);
         assert_eq!(st.pattern.block, 2120 * K..2124 * K);
-        // of what is not stored yet, pages in between are asked for
-        for _ in 1..TOO_SOON {
-            assert!(st.pattern.stray(false));
-        }
-        // of what is: not such a program
-        st.pattern.strays = 0;
+        // pages in between are asked for: not such a program
         for _ in 1..STRAYS {
             assert_eq!(read(&mut st, 2124 * K, 4 * K)[0], 2104);
         }
@@ -735,6 +730,25 @@ mod tests {
             read(&mut st, (8000 + n * 128) * K, 64 * K);
         }
         assert_eq!(read(&mut st, 8512 * K, 64 * K)[0], 8640);
+    }
+
+    #[tokio::test]
+    async fn who_comes_before_pages_are_stored_is_followed_for_longer() {
+        let mut st = State::default();
+        for n in 0..3 {
+            read(&mut st, n * 16 * K, 16 * K);
+        }
+        let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+        let places = Arc::new(Semaphore::new(1));
+        let _place = places.try_acquire_owned().expect("one is free");
+        st.batches[0].task = Some(Task { task, _place });
+        let between = 68 * K..72 * K;
+        for _ in 1..STRAYS * TOO_SOON {
+            st.note(&between);
+            assert!(st.pattern.guessed);
+        }
+        st.note(&between);
+        assert!(!st.pattern.guessed && st.batches.is_empty());
     }
 
     #[test]

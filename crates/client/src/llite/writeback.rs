@@ -3,7 +3,7 @@
 //!
 //! Dirty data belongs to a [`super::covers::Cover`] of the file that serves nothing else: PW locks on ranges of its objects. A write asks
 //! for what it needs and is given more where nobody else is: the whole object to who is alone, all up to the next lock to who is
-//! not. Dirty data is written out when a whole RPC is together, after a second at the latest, and before: the lock it is under is given
+//! not, or its blocks to who writes every n-th one beside others. Dirty data is written out when a whole RPC is together, after a second at the latest, and before: the lock it is under is given
 //! back, fsync, a read of the range, a change of size or times, another use of the cover, unmount.
 //!
 //! Invariants:
@@ -506,6 +506,8 @@ impl WriteBack {
             let (asked, blocks) = match blocks.as_ref().filter(within) {
                 Some((_, block, blocks)) => (block.clone(), Some(*blocks)),
                 None if again => (range.clone(), None),
+                // who writes what lies between its blocks has no use for a lock on these alone: it goes for the new one
+                None if w.has_block_at(*i, gap.end) => (gap.start..gap.end + PAGE_BYTES, None),
                 None => (gap, None),
             };
             w.replace(*i, &asked);

@@ -146,43 +146,80 @@ async fn come_to_rest(clients: usize, osts: u32, strided: bool) {
     c.stop().await;
 }
 
-/// Two write every second page each; the servers are killed, or the OSTs lose power, and both go on. Each has his lock on his blocks as
-/// before, what was written is there, and what is not his is nobody's.
+/// Of three pages two clients write one each; the servers are killed, or the OSTs lose power, and both go on. Each has the lock on his own
+/// as before: one who writes the third is in nobody's way.
 #[tokio::test(start_paused = true)]
 async fn locks_on_alternating_blocks_come_back_after_a_restart() {
     const STEP: u64 = 4096;
     const STEPS: u64 = 200;
     for power in [false, true] {
         let mut c = Cluster::start(1, 1, 1 << 20).await;
-        let users = users(&c, 2).await;
+        let users = users(&c, 3).await;
         let open = opened(&users, "f").await;
-        let mut asked = 0;
+        let place = |who: u64, step: u64| (3 * step + who) * STEP;
+        let write = async |who: usize, step: u64| {
+            let (u, value) = (&users[who], [who as u8 + 1; STEP as usize]);
+            let wrote = u.write(&open[who], place(who as u64, step), &value);
+            wrote.await.unwrap();
+        };
+        let mut before = (0, 0);
         for round in 0..3 {
-            let before = locks(&users).0;
+            before = locks(&users);
             for step in round * STEPS..(round + 1) * STEPS {
-                for (who, (u, fh)) in (0..).zip(users.iter().zip(&open)) {
-                    let (at, value) = ((2 * step + who) * STEP, who as u8 + 1);
-                    u.write(fh, at, &[value; STEP as usize]).await.unwrap();
-                }
+                write(0, step).await;
+                write(1, step).await;
             }
-            assert!(users.iter().all(|u| dirty(&u.fs) > 0));
-            asked = locks(&users).0 - before;
+            assert!(users[..2].iter().all(|u| dirty(&u.fs) > 0));
             c = match (round, power) {
                 (2, _) => c,
                 (_, false) => c.kill_and_restart().await,
                 (_, true) => c.osts_lose_power().await,
             };
         }
-        assert_eq!(asked, 0, "each has a lock already");
+        assert_eq!(locks(&users), before, "each has a lock already");
         for (u, fh) in users.iter().zip(&open) {
             u.fs.fsync(fh, true).await.unwrap();
         }
+        for step in 0..3 * STEPS {
+            write(2, step).await;
+        }
+        let (asked, back) = (locks(&users).0 - before.0, locks(&users).1 - before.1);
+        assert!(asked <= 4 && back <= 2, "{asked} asked, {back} back");
         let data = User::root(&c.remote_client().await).get("f").await.unwrap();
-        assert_eq!(data.len() as u64, 2 * 3 * STEPS * STEP);
-        let right = |i: usize| u64::from(data[i]) == i as u64 / STEP % 2 + 1;
+        assert_eq!(data.len() as u64, 3 * 3 * STEPS * STEP);
+        let right = |i: usize| u64::from(data[i]) == i as u64 / STEP % 3 + 1;
         assert!((0..data.len()).all(right));
         c.stop().await;
     }
+}
+
+/// Who has a lock on every second page, from when another wrote the others, and now writes all, is given a lock on all.
+#[tokio::test]
+async fn a_lock_on_blocks_goes_for_one_on_what_lies_between() {
+    const STEP: u64 = 4096;
+    let c = Cluster::start(1, 1, 1 << 20).await;
+    let users = users(&c, 2).await;
+    let open = opened(&users, "f").await;
+    for step in 0..40 {
+        for (who, (u, fh)) in (0..).zip(users.iter().zip(&open)) {
+            let wrote = u.write(fh, (2 * step + who) * STEP, &[1; STEP as usize]);
+            wrote.await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+    let before = locks(&users);
+    let u = &users[0];
+    for page in 0..600 {
+        u.write(&open[0], page * STEP, &[2; STEP as usize])
+            .await
+            .unwrap();
+    }
+    let (asked, back) = (locks(&users).0 - before.0, locks(&users).1 - before.1);
+    println!("{asked} asked, {back} back");
+    assert!(asked <= 4 && back <= 4, "{asked} asked, {back} back");
+    let data = users[1].get("f").await.unwrap();
+    assert!(data.len() as u64 == 600 * STEP && data.iter().all(|b| *b == 2));
+    c.stop().await;
 }
 
 /// Another client changes the mode of a file that is being written: the writer asks for its layout once more, and goes on as before.

@@ -46,35 +46,42 @@ impl Other {
     }
 }
 
-/// The blocks to grant in place of an extent, for a request of `mode` on the one from `start`: all from the first in the object on, else
-/// from `start` on. `None`: one of the `others` is in the way. Lustre has no such locks.
+/// The blocks to grant in place of an extent, for a request of `mode` on one of them: all from the first in the object on, else from the
+/// request on, up to what the `others` have or wait for. `None`: there are none but the request. Lustre has no such locks.
 pub fn interleaved(
     mode: LdlmMode,
-    start: u64,
+    (start, end): (u64, u64),
     blocks: Blocks,
     others: impl Iterator<Item = Other> + Clone,
 ) -> Option<Span> {
-    let mut from = [start % blocks.stride(), start]
-        .into_iter()
-        .map(|start| Span {
-            start,
+    let others = others.filter(|o| !o.mode.compatible(mode));
+    let from = |first: u64| {
+        let mut all = Span {
+            start: first,
             end: EOF,
             blocks: Some(blocks),
-        });
-    let others = others.filter(|o| !o.mode.compatible(mode));
-    from.find(|span| !others.clone().any(|o| o.span().touches(span)))
+        };
+        for o in others.clone() {
+            if o.span().touches(&all) {
+                all.end = all.end.min(o.start.checked_sub(1)?);
+            }
+        }
+        (end.saturating_add(blocks.stride()) <= all.end).then_some(all)
+    };
+    from(start % blocks.stride()).or_else(|| from(start))
 }
 
 /// The extent to grant for a request of `mode` on `start..=end` by `export`, given all `granted` and `waiting` locks of
-/// the resource other than itself. The result contains the request.
+/// the resource other than itself, from `from` on at most. The result contains the request.
 pub fn grow(
     mode: LdlmMode,
     (start, end): (u64, u64),
+    from: u64,
     export: Option<ExportId>,
     granted: impl Iterator<Item = Other>,
     waiting: impl Iterator<Item = Other>,
 ) -> (u64, u64) {
-    let mut new = (0, EOF);
+    let mut new = (from, EOF);
     let mut conflicting = 0;
     for o in granted.filter(|o| !o.mode.compatible(mode)) {
         conflicting += 1;
@@ -180,6 +187,7 @@ mod tests {
         grow(
             mode,
             req,
+            0,
             Some(1),
             granted.iter().copied(),
             waiting.iter().copied(),

@@ -83,6 +83,8 @@ pub(crate) struct Lock {
     pub flags: LdlmFlags,
     /// A blocking callback was sent, or will be folded into the grant.
     pub ast_sent: bool,
+    /// It is to write under, as are locks of others that were in its way.
+    pub has_company: bool,
     /// The enqueue's reply is not written yet: a grant goes into it instead of a completion callback.
     pub reply_pending: bool,
     /// Index in the export's list.
@@ -180,6 +182,20 @@ pub(crate) fn conflicts(held: &Lock, want: &Lock) -> bool {
         }
         _ => !held.mode.compatible(want.mode),
     }
+}
+
+/// A lock of this mode and owner is one under which another client than `export` writes.
+pub(crate) fn writes_for_another(
+    mode: LdlmMode,
+    owner: Option<ExportId>,
+    export: Option<ExportId>,
+) -> bool {
+    is_to_write(mode) && owner.is_some() && owner != export
+}
+
+/// One writes under a lock of this mode.
+pub(crate) fn is_to_write(mode: LdlmMode) -> bool {
+    [LdlmMode::EX, LdlmMode::PW, LdlmMode::CW].contains(&mode)
 }
 
 /// True when two inclusive ranges share a byte.

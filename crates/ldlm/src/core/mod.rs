@@ -23,7 +23,7 @@ pub use table::{FoldHasher, FoldMap, MAX_LOCKS};
 
 use coral_wire::coral::blocks::Span;
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, Policy, ResId};
-use lock::{Lock, conflicts};
+use lock::{Lock, conflicts, writes_for_another};
 use queue::Resource;
 use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
@@ -202,7 +202,7 @@ impl Namespace {
             .intersects(LdlmFlags::BLOCK_NOWAIT | LdlmFlags::SPECULATIVE);
         let (idx, alone) = self.insert(want, reply_pending)?;
         if alone && ibits::wants_something(self.table.lock(idx)) {
-            self.grant(idx, false);
+            self.grant(idx);
             return Ok(Outcome::Granted(self.table.lock(idx).cookie));
         }
         let mut removed = false;
@@ -214,7 +214,7 @@ impl Namespace {
                 break Err(Refused::Aborted);
             }
             if !self.blocked(idx, &mut found) {
-                self.grant(idx, false);
+                self.grant(idx);
                 break Ok(Outcome::Granted(self.table.lock(idx).cookie));
             }
             if nowait {
@@ -284,6 +284,7 @@ impl Namespace {
                     | LdlmFlags::NO_EXPANSION
                     | LdlmFlags::AST_DISCARD_DATA),
             ast_sent: false,
+            has_company: false,
             reply_pending,
             exp_pos: 0,
         };
@@ -313,10 +314,9 @@ impl Namespace {
     }
 
     /// Makes the lock granted, with all it can get.
-    /// `waited`: others were in its way.
-    fn grant(&mut self, idx: u32, waited: bool) {
+    fn grant(&mut self, idx: u32) {
         let policy = match self.table.lock(idx).ty {
-            LdlmType::EXTENT => self.grown(idx, waited),
+            LdlmType::EXTENT => self.grown(idx),
             LdlmType::IBITS => ibits::with_try_bits(self.table.lock(idx).policy),
             _ => self.table.lock(idx).policy,
         };
@@ -331,7 +331,7 @@ impl Namespace {
         self.count_alone(idx);
     }
 
-    fn grown(&self, idx: u32, waited: bool) -> Policy {
+    fn grown(&self, idx: u32) -> Policy {
         let lock = self.table.lock(idx);
         let Policy::Extent {
             start,
@@ -364,9 +364,10 @@ impl Namespace {
             let granted = r.granted.iter().map(other);
             let waiting = r.waiting.iter().filter(|i| **i != idx).map(other);
             let others = granted.clone().chain(waiting.clone());
+            let writes = |o: extent::Other| writes_for_another(o.mode, o.export, lock.export);
             if let Some(blocks) = blocks
-                && (waited || others.clone().any(|o| !o.mode.compatible(lock.mode)))
-                && let Some(span) = extent::interleaved(lock.mode, start, blocks, others)
+                && (lock.has_company || others.clone().any(writes))
+                && let Some(span) = extent::interleaved(lock.mode, (start, end), blocks, others)
             {
                 return Policy::Extent {
                     start: span.start,
@@ -375,7 +376,9 @@ impl Namespace {
                     blocks: span.blocks,
                 };
             }
-            extent::grow(lock.mode, (start, end), lock.export, granted, waiting)
+            // others write before it, and would ask for that at once
+            let from = if lock.has_company { start } else { 0 };
+            extent::grow(lock.mode, (start, end), from, lock.export, granted, waiting)
         };
         Policy::Extent {
             start,

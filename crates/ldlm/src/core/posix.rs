@@ -140,7 +140,7 @@ impl Namespace {
             self.table.remove(idx);
             return None;
         }
-        self.grant(idx, false);
+        self.grant(idx);
         Some(self.table.lock(idx).cookie)
     }
 

@@ -6,7 +6,7 @@ use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmType, LockDesc, Policy};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-use super::lock::{Lock, conflicts};
+use super::lock::{Lock, conflicts, is_to_write, writes_for_another};
 use super::{Action, Actions, Found, Key, MAX_BLOCKED_TRIED, Namespace};
 
 #[derive(Debug, Default)]
@@ -121,6 +121,13 @@ impl Namespace {
             .lock(idx)
             .flags
             .contains(LdlmFlags::AST_DISCARD_DATA);
+        let (mode, export) = (self.table.lock(idx).mode, self.table.lock(idx).export);
+        let writes = |i: &u32| {
+            let l = self.table.lock(*i);
+            writes_for_another(l.mode, l.export, export)
+        };
+        let company = is_to_write(mode) && found.iter().any(writes);
+        self.table.lock_mut(idx).has_company |= company;
         let mut removed = false;
         for i in found.iter().copied() {
             let lock = self.table.lock_mut(i);
@@ -198,7 +205,7 @@ impl Namespace {
             return self.grant_waiting_flock(idx, out);
         }
         self.trim_try_bits(idx);
-        self.grant(idx, true);
+        self.grant(idx);
         self.announce(idx, out);
         false
     }

@@ -297,10 +297,15 @@ fn extents_grow_and_share_the_object() {
     let b = t.waits(extent(2, PW, 1 << 20, (1 << 20) + 4095));
     assert_eq!(t.taken().0, vec![a]);
     t.cancel(a);
-    assert_eq!(t.extent_of(b), (0, u64::MAX));
-    let c = t.waits(extent(1, PW, 0, 4095));
+    // the other will come back for what lies before
+    assert_eq!(t.extent_of(b), (1 << 20, u64::MAX));
+    let c = t.granted(extent(1, PW, 0, 4095));
+    assert_eq!(t.extent_of(c), (0, (1 << 20) - 1));
+    let reader = t.waits(extent(3, PR, 1 << 21, (1 << 21) + 4095));
+    t.cancel(c);
     t.cancel(b);
-    assert_eq!(t.extent_of(c), (0, u64::MAX));
+    assert_eq!(t.extent_of(reader), (0, u64::MAX));
+    t.cancel(reader);
     let no = Want {
         flags: LdlmFlags::NO_EXPANSION,
         res: ResId([9, 0, 0, 0]),
@@ -357,6 +362,24 @@ fn writers_of_alternating_blocks_have_a_lock_each() {
 }
 
 #[test]
+fn who_writes_alone_is_given_no_blocks() {
+    let mut t = Bed::new();
+    let reader = t.granted(extent(2, PR, 0, u64::MAX));
+    let a = t.waits(block(1, 6, 1, 3));
+    t.cancel(reader);
+    assert_eq!(t.extent_of(a), (0, u64::MAX));
+    assert!(
+        t.ns.info(a)
+            .unwrap()
+            .policy
+            .span()
+            .unwrap()
+            .blocks
+            .is_none()
+    );
+}
+
+#[test]
 fn blocks_are_locked_from_where_they_are_free() {
     let mut t = Bed::new();
     t.granted(Want {
@@ -366,7 +389,21 @@ fn blocks_are_locked_from_where_they_are_free() {
     let b = t.granted(block(2, 6, 1, 3));
     let span = t.ns.info(b).unwrap().policy.span().unwrap();
     assert_eq!((span.start, span.end), (4096 * 6, u64::MAX));
+    // one that waits for what lies behind has it
+    let mut t = Bed::new();
+    let a = t.granted(extent(1, PW, 0, 4095));
+    let b = t.waits(block(2, 6, 1, 3));
+    t.waits(extent(3, PW, 4096 * 90, 4096 * 91 - 1));
+    t.cancel(a);
+    let span = t.ns.info(b).unwrap().policy.span().unwrap();
+    assert_eq!((span.start, span.end), (0, 4096 * 90 - 1));
     // where the blocks are not free, an extent up to those of others
+    let mut t = Bed::new();
+    t.granted(Want {
+        flags: LdlmFlags::NO_EXPANSION,
+        ..extent(1, PW, 4096 * 3, 4096 * 4 - 1)
+    });
+    t.granted(block(2, 6, 1, 3));
     let c = t.granted(block(3, 4, 1, 2));
     assert_eq!(t.extent_of(c), (4096 * 4, 4096 * 6 - 1));
 }

@@ -1,6 +1,7 @@
 //! Requests of clients about locks: enqueue, convert, replay.
 
 use bytes::Bytes;
+use coral_wire::coral::blocks::{Blocks, PAGE_BYTES};
 use coral_wire::ldlm::{LdlmFlags, LdlmMode, LdlmReply, LdlmRequest, LdlmType, LockDesc, Policy};
 use std::sync::Arc;
 
@@ -13,9 +14,17 @@ pub(super) fn want_of(exp: ExportId, req: &LdlmRequest) -> Result<Want, EnqueueE
     if !LdlmFlags::FROM_CLIENT.contains(req.flags) {
         return Err(EnqueueError::Protocol);
     }
-    let (ty, mode, policy) = (req.desc.ty(), req.desc.req_mode, req.desc.policy());
+    let (ty, mode, mut policy) = (req.desc.ty(), req.desc.req_mode, req.desc.policy());
     if !crate::core::well_formed(ty, mode, &policy) {
         return Err(EnqueueError::Malformed);
+    }
+    if let Policy::Extent {
+        start, end, blocks, ..
+    } = &mut policy
+    {
+        // what is asked for is one of them
+        let one = |b: &Blocks| start.is_multiple_of(PAGE_BYTES) && *end - *start == b.len() - 1;
+        *blocks = blocks.filter(one);
     }
     Ok(Want {
         res: req.desc.res(),

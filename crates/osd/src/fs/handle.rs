@@ -55,11 +55,18 @@ pub(super) struct HandleCache {
     shard_max: usize,
 }
 
+/// Attribute records that a shard keeps of objects which it has closed.
+const RECORDS_MAX: usize = 1024;
+
 #[derive(Default)]
 struct Shard {
     open: HashMap<ObjectId, Arc<Handle>>,
     /// Second-chance order; holds ids that may be gone already.
     order: VecDeque<ObjectId>,
+    /// Of objects that are not open; nobody changes them before they are opened, from here.
+    records: HashMap<ObjectId, Record>,
+    /// The oldest first; holds ids that may be gone already.
+    records_order: VecDeque<ObjectId>,
 }
 
 impl HandleCache {
@@ -88,6 +95,7 @@ impl HandleCache {
         let Some(handle) = open()? else {
             return Ok(None);
         };
+        shard.records.remove(&id);
         let handle = Arc::new(handle);
         shard.evict(self.shard_max - 1);
         shard.order.push_back(id);
@@ -95,10 +103,17 @@ impl HandleCache {
         Ok(Some(handle))
     }
 
+    /// Asks about `id` with its attribute record, while nobody can open it. `None`: it is open, or its record is not known.
+    pub(super) fn closed<T>(&self, id: ObjectId, ask: impl FnOnce(&Record) -> T) -> Option<T> {
+        let shard = self.shard(id).lock();
+        shard.records.get(&id).map(ask)
+    }
+
     /// Forgets `id` and lets `remove` take its name away while nobody can open it.
     pub(super) fn remove<T>(&self, id: ObjectId, remove: impl FnOnce() -> T) -> T {
         let mut shard = self.shard(id).lock();
         shard.open.remove(&id);
+        shard.records.remove(&id);
         remove()
     }
 
@@ -125,6 +140,16 @@ impl HandleCache {
 }
 
 impl Shard {
+    fn keep(&mut self, id: ObjectId, record: Record) {
+        self.records.insert(id, record);
+        self.records_order.push_back(id);
+        while self.records_order.len() > RECORDS_MAX {
+            if let Some(oldest) = self.records_order.pop_front() {
+                self.records.remove(&oldest);
+            }
+        }
+    }
+
     fn evict(&mut self, keep: usize) {
         let mut tries = 2 * self.order.len();
         while self.open.len() > keep && tries > 0 {
@@ -138,7 +163,9 @@ impl Shard {
             if h.used.swap(false, Ordering::Relaxed) || Arc::strong_count(h) > 1 {
                 self.order.push_back(id);
             } else {
+                let record = *h.record.lock();
                 self.open.remove(&id);
+                self.keep(id, record);
             }
         }
         if self.order.len() > 2 * self.open.len() + 16 {
@@ -201,6 +228,32 @@ mod tests {
         drop(held);
         cache.shed();
         assert_eq!(cache.all().len(), 0);
+    }
+
+    #[test]
+    fn the_record_of_a_closed_object_is_kept_until_it_is_opened_or_removed() {
+        let cache = HandleCache::new(1);
+        let with = |uid: u32| Record {
+            uid,
+            ..Record::default()
+        };
+        let uid = |n: u64| cache.closed(id(n), |r| r.uid);
+        for n in 1..4 {
+            cache.find(id(n), || open(id(n))).unwrap();
+            let h = cache.find(id(n), || panic!("it is open")).unwrap().unwrap();
+            *h.record.lock() = with(n as u32);
+        }
+        assert_eq!([1, 2, 3].map(uid), [Some(1), Some(2), None], "3 is open");
+        cache.find(id(1), || open(id(1))).unwrap();
+        assert_eq!([1, 2, 3].map(uid), [None, Some(2), Some(3)]);
+        cache.remove(id(2), || ());
+        assert_eq!([1, 2, 3].map(uid), [None, None, Some(3)]);
+        for n in 10..10 + 2 * RECORDS_MAX as u64 {
+            cache.find(id(n), || open(id(n))).unwrap();
+        }
+        let shard = cache.shard(id(0)).lock();
+        assert_eq!(shard.records.len(), RECORDS_MAX);
+        assert!(shard.records_order.len() <= RECORDS_MAX);
     }
 
     #[test]

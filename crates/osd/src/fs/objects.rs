@@ -402,6 +402,15 @@ impl FsObjects {
     }
 
     pub(super) fn attr(&self, id: ObjectId) -> Result<Option<ObjAttr>, OsdError> {
+        // to open it would close another
+        let by_name = |record: &Record| {
+            let name = file_name(id);
+            let st = rustix::fs::statat(&self.root, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+            st.ok().map(|st| attr_of(&st, record))
+        };
+        if let Some(Some(attr)) = self.handles.closed(id, by_name) {
+            return Ok(Some(attr));
+        }
         let Some(h) = self.find(id)? else {
             return Ok(None);
         };

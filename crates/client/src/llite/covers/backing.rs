@@ -167,6 +167,11 @@ impl Dirty {
         self.inner.lock().locks[place].gap(range)
     }
 
+    /// A lock of object `place` is on blocks, of which one begins at `at`.
+    pub fn has_block_at(&self, place: usize, at: u64) -> bool {
+        self.inner.lock().locks[place].has_block_at(at)
+    }
+
     /// A lock is going to be asked for on `range` of object `place`: what it lies over goes for it.
     pub fn replace(&self, place: usize, range: &Range<u64>) {
         self.inner.lock().locks[place].replace(range);
@@ -243,7 +248,9 @@ impl Dirty {
             .map(|(_, extent, _)| *extent)
             .collect();
         let map = &mut inner.maps[place];
-        let dirty = void.iter().map(|extent| map.dirty_in(extent));
+        let dirty = void
+            .iter()
+            .map(|extent| map.dirty_in(extent).collect::<Vec<_>>());
         let dirty: Vec<_> = dirty.filter(|parts| !parts.is_empty()).collect();
         if !dirty.is_empty() {
             lost();

@@ -359,7 +359,7 @@ impl Dirty {
     /// Nothing is dirty in `extent` of object `i`, nor on its way.
     pub fn is_clean_at(&self, i: usize, extent: &Span) -> bool {
         let map = &self.inner.lock().maps[i];
-        map.dirty_in(extent).is_empty() && !map.flies_in(extent)
+        map.dirty_in(extent).next().is_none() && !map.flies_in(extent)
     }
 
     /// The bytes in `range` of object `i`, if all of them are dirty.

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 /// Locks on one object. Who would need more of it writes to the OST at once. Lustre has no such limit.
 pub(in crate::llite) const MAX_LOCKS: usize = 256;
 
-/// Blocks of a lock that are looked at to see what is missing of a range: those behind are taken for missing.
+/// Blocks that are looked at to see what is locked of a range: those behind are taken for missing.
 const BLOCKS_MAX: usize = 4096;
 
 /// What is asked of a lock here.
@@ -132,7 +132,8 @@ impl<L: Backing> ExtentLocks<L> {
     }
 
     /// The parts of `range` that no lock is good for.
-    pub fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
+    #[cfg(test)]
+    fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         self.without(range, |e| !e.is_left())
     }
 
@@ -168,15 +169,40 @@ impl<L: Backing> ExtentLocks<L> {
 
     /// New data may go to all of `range`.
     pub fn cover(&self, range: &Range<u64>) -> bool {
+        let Some(all) = bytes(range) else { return true };
         let mut one = false;
-        for e in self.all.iter().filter(|e| touch(&e.extent, range)) {
+        for e in self.all.iter().filter(|e| e.extent.touches(&all)) {
             if e.is_left() {
                 return false;
             }
-            one |= bytes(range).is_some_and(|r| e.extent.has(r.start, r.end));
+            one |= e.extent.has(all.start, all.end);
         }
-        // nearly always one lock has it all
-        one || self.missing(range).is_empty()
+        // nearly always one lock has it all, or none its beginning
+        one || self.cover_together(&all)
+    }
+
+    fn cover_together(&self, all: &Span) -> bool {
+        let mut at = all.start;
+        for _ in 0..BLOCKS_MAX {
+            let there = self.all.iter().filter(|e| e.extent.has(at, at));
+            let Some(last) = there.map(|e| e.extent.last_from(at)).max() else {
+                return false;
+            };
+            if last >= all.end {
+                return true;
+            }
+            at = last + 1;
+        }
+        false
+    }
+
+    /// A lock on blocks, of which one begins at `at`.
+    pub fn has_block_at(&self, at: u64) -> bool {
+        let begins = |e: &Entry<L>| {
+            let blocks = e.extent.blocks.is_some() && e.extent.next(at) == Some(at);
+            blocks && !e.is_left()
+        };
+        self.all.iter().any(begins)
     }
 
     /// A write was taken in `range`.

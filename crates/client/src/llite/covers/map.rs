@@ -125,23 +125,20 @@ impl DirtyMap {
     }
 
     /// What is dirty of `extent`, and not on its way.
-    pub fn dirty_in(&self, extent: &Span) -> Vec<Range<u64>> {
-        let mut out: Vec<Range<u64>> = Vec::new();
+    pub fn dirty_in(&self, extent: &Span) -> impl Iterator<Item = Range<u64>> {
+        let extent = *extent;
         let all = extent.start..extent.end.saturating_add(1);
         let first = self.first_in(&all).unwrap_or(u64::MAX);
-        for (start, e) in self
-            .extents
-            .range(first..)
-            .take_while(|(s, _)| **s < all.end)
-        {
-            let end = start + e.len();
-            let mut at = *start;
-            while let Some(from) = extent.next(at).filter(|from| *from < end) {
+        let there = self.extents.range(first..);
+        let there = there.take_while(move |(start, _)| **start < all.end);
+        there.flat_map(move |(start, e)| {
+            let (mut at, end) = (*start, start + e.len());
+            std::iter::from_fn(move || {
+                let from = extent.next(at).filter(|from| *from < end)?;
                 at = extent.last_from(from).saturating_add(1).min(end);
-                out.push(from..at);
-            }
-        }
-        out
+                Some(from..at)
+            })
+        })
     }
 
     /// Something of `extent` is on its way.
@@ -435,19 +432,20 @@ mod tests {
             blocks: Blocks::new(PAGE_BYTES, 2 * PAGE_BYTES),
         };
         let page = |n: u64| n * PAGE_BYTES..(n + 1) * PAGE_BYTES;
+        let dirty = |m: &DirtyMap, extent: &Span| m.dirty_in(extent).collect::<Vec<_>>();
         m.insert(100, payload(&[1; 5 * PAGE_BYTES as usize]));
         let first = blocks(0, u64::MAX);
-        assert_eq!(m.dirty_in(&first), [100..PAGE_BYTES, page(2), page(4)]);
+        assert_eq!(dirty(&m, &first), [100..PAGE_BYTES, page(2), page(4)]);
         assert_eq!(
-            m.dirty_in(&blocks(PAGE_BYTES, 4 * PAGE_BYTES - 1)),
+            dirty(&m, &blocks(PAGE_BYTES, 4 * PAGE_BYTES - 1)),
             [page(1), page(3)]
         );
-        assert_eq!(m.dirty_in(&Span::all(0, 199)), [100..200]);
-        assert_eq!(m.dirty_in(&Span::all(0, 99)), []);
+        assert_eq!(dirty(&m, &Span::all(0, 199)), [100..200]);
+        assert_eq!(dirty(&m, &Span::all(0, 99)), []);
         // on its way it is dirty no more
         let max = 2 * PAGE_BYTES;
         let id = m.take(&page(2), max, Wanted::All).unwrap().id;
-        assert_eq!(m.dirty_in(&first), [100..PAGE_BYTES, page(4)]);
+        assert_eq!(dirty(&m, &first), [100..PAGE_BYTES, page(4)]);
         assert!(m.flies_in(&first) && m.flies_in(&Span::all(0, 3 * PAGE_BYTES)));
         assert!(
             !m.flies_in(&Span::all(0, 2 * PAGE_BYTES - 1))
