@@ -151,8 +151,8 @@ async fn extents_grow_shrink_and_carry_the_size() {
     let (lb, lvb) = wait.await.unwrap();
     assert_eq!(
         (lb.policy(), lvb.size),
-        (Policy::extent(0, u64::MAX), 5000),
-        "the size at the grant, not at the request"
+        (Policy::extent(8192, u64::MAX), 5000),
+        "the size at the grant, not at the request; what lies before the other will ask for"
     );
     bed.check_agreement();
 }

@@ -23,7 +23,7 @@ pub(super) fn want_of(exp: ExportId, req: &LdlmRequest) -> Result<Want, EnqueueE
     } = &mut policy
     {
         // what is asked for is one of them
-        let one = |b: &Blocks| start.is_multiple_of(PAGE_BYTES) && *end - *start == b.len() - 1;
+        let one = |b: &Blocks| start.is_multiple_of(PAGE_BYTES) && *end - *start == b.of_each() - 1;
         *blocks = blocks.filter(one);
     }
     Ok(Want {

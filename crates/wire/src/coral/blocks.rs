@@ -22,8 +22,8 @@ impl Blocks {
         (whole && told).then_some(Blocks { len, stride })
     }
 
-    /// Length of each, bytes.
-    pub fn len(&self) -> u64 {
+    /// Bytes of each.
+    pub fn of_each(&self) -> u64 {
         self.len
     }
 
@@ -40,7 +40,7 @@ impl Blocks {
 
     /// As [`Blocks::from_wire`] reads it.
     pub fn to_wire(self) -> u64 {
-        self.len / PAGE_BYTES | (self.stride / PAGE_BYTES) << 32
+        (self.len / PAGE_BYTES) | ((self.stride / PAGE_BYTES) << 32)
     }
 }
 
