@@ -507,7 +507,9 @@ impl WriteBack {
                 Some((_, block, blocks)) => (block.clone(), Some(*blocks)),
                 None if again => (range.clone(), None),
                 // who writes what lies between its blocks has no use for a lock on these alone: it goes for the new one
-                None if w.has_block_at(*i, gap.end) => (gap.start..gap.end + PAGE_BYTES, None),
+                None if w.has_block_at(*i, gap.end) => {
+                    (gap.start..gap.end.saturating_add(PAGE_BYTES), None)
+                }
                 None => (gap, None),
             };
             w.replace(*i, &asked);

@@ -63,7 +63,8 @@ pub fn interleaved(
         };
         for o in others.clone() {
             if o.span().touches(&all) {
-                all.end = all.end.min(o.start.checked_sub(1)?);
+                let page = o.start / PAGE * PAGE;
+                all.end = all.end.min(page.checked_sub(1)?);
             }
         }
         (end.saturating_add(blocks.stride()) <= all.end).then_some(all)
@@ -85,7 +86,12 @@ pub fn grow(
     let mut conflicting = 0;
     for o in granted.filter(|o| !o.mode.compatible(mode)) {
         conflicting += 1;
-        new.0 = start;
+        new.0 = match o.export == export && o.export.is_some() {
+            // nobody else is to have what lies between
+            true if o.end < start => new.0.max(o.end + 1),
+            true if o.start > end => new.0,
+            _ => start,
+        };
         let behind = end.checked_add(1).and_then(|at| o.span().next(at));
         if let Some(at) = behind {
             new.1 = new.1.min(at.saturating_sub(1).max(end));

@@ -549,11 +549,14 @@ impl Namespace {
                 let a = self.table.lock(*a);
                 assert!(a.granted && a.key() == *name);
                 for b in r.granted[n + 1..].iter().map(|b| self.table.lock(*b)) {
-                    let blocks = |l: &Lock| l.span().blocks.is_some();
-                    let beside = a.mode.compatible(b.mode) || !a.span().touches(&b.span());
+                    let exempt = |l: &Lock| l.mode == LdlmMode::GROUP || l.ignore.is_some();
+                    let beside = a.ty != LdlmType::EXTENT
+                        || a.mode.compatible(b.mode)
+                        || exempt(a)
+                        || exempt(b)
+                        || !a.span().touches(&b.span());
                     assert!(
-                        (!conflicts(a, b) || !conflicts(b, a))
-                            && (beside || !blocks(a) && !blocks(b)),
+                        (!conflicts(a, b) || !conflicts(b, a)) && beside,
                         "{a:?} and {b:?} are both granted"
                     );
                 }

@@ -299,6 +299,10 @@ fn extents_grow_and_share_the_object() {
     t.cancel(a);
     // the other will come back for what lies before
     assert_eq!(t.extent_of(b), (1 << 20, u64::MAX));
+    // who writes backwards is given all before at once
+    let d = t.granted(extent(2, PW, (1 << 20) - 4096, (1 << 20) - 1));
+    assert_eq!(t.extent_of(d), (0, (1 << 20) - 1));
+    t.cancel(d);
     let c = t.granted(extent(1, PW, 0, 4095));
     assert_eq!(t.extent_of(c), (0, (1 << 20) - 1));
     let reader = t.waits(extent(3, PR, 1 << 21, (1 << 21) + 4095));

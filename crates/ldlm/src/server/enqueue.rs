@@ -14,17 +14,9 @@ pub(super) fn want_of(exp: ExportId, req: &LdlmRequest) -> Result<Want, EnqueueE
     if !LdlmFlags::FROM_CLIENT.contains(req.flags) {
         return Err(EnqueueError::Protocol);
     }
-    let (ty, mode, mut policy) = (req.desc.ty(), req.desc.req_mode, req.desc.policy());
+    let (ty, mode, policy) = (req.desc.ty(), req.desc.req_mode, req.desc.policy());
     if !crate::core::well_formed(ty, mode, &policy) {
         return Err(EnqueueError::Malformed);
-    }
-    if let Policy::Extent {
-        start, end, blocks, ..
-    } = &mut policy
-    {
-        // what is asked for is one of them
-        let one = |b: &Blocks| start.is_multiple_of(PAGE_BYTES) && *end - *start == b.of_each() - 1;
-        *blocks = blocks.filter(one);
     }
     Ok(Want {
         res: req.desc.res(),
@@ -36,6 +28,17 @@ pub(super) fn want_of(exp: ExportId, req: &LdlmRequest) -> Result<Want, EnqueueE
         remote: req.handle(0),
         ignore: None,
     })
+}
+
+/// Of the blocks that a request names its extent is one: no others are given.
+pub(super) fn check_blocks(policy: &mut Policy) {
+    if let Policy::Extent {
+        start, end, blocks, ..
+    } = policy
+    {
+        let one = |b: &Blocks| start.is_multiple_of(PAGE_BYTES) && *end - *start == b.of_each() - 1;
+        *blocks = blocks.filter(one);
+    }
 }
 
 impl LdlmServer {
@@ -60,7 +63,8 @@ impl LdlmServer {
         exp: ExportId,
         req: &LdlmRequest,
     ) -> Result<LdlmReply, EnqueueError> {
-        let want = want_of(exp, req)?;
+        let mut want = want_of(exp, req)?;
+        check_blocks(&mut want.policy);
         self.stats.enqueues.inc();
         let asked = want.policy;
         let mut out = Actions::new();

@@ -45,7 +45,8 @@ impl LdlmServer {
         exp: ExportId,
         req: &LdlmRequest,
     ) -> Result<Option<GlimpseReply>, EnqueueError> {
-        let want = super::enqueue::want_of(exp, req)?;
+        let mut want = super::enqueue::want_of(exp, req)?;
+        super::enqueue::check_blocks(&mut want.policy);
         if !super::has_lvb(want.ty, &want.policy) {
             return Err(EnqueueError::Malformed);
         }

@@ -221,9 +221,15 @@ impl Dirty {
             while let Some(f) = map.take(range, self.objects[i].rpc_bytes(), Wanted::All) {
                 taken.out.push((i, f));
             }
-            let under_way = map.flights(range).into_iter();
-            taken.under_way.extend(under_way.map(|id| (i, id)));
-            taken.left |= map.has_dirty(range);
+            let (left, mut under_way) = (map.has_dirty(range), map.flights(range));
+            if left && under_way.is_empty() {
+                // what is left is of a piece that reaches beyond, where something flies
+                under_way = map.flights(&EVERYTHING);
+            }
+            taken
+                .under_way
+                .extend(under_way.into_iter().map(|id| (i, id)));
+            taken.left |= left;
         }
         taken
     }

@@ -199,10 +199,11 @@ impl<L: Backing> ExtentLocks<L> {
     /// A lock on blocks, of which one begins at `at`.
     pub fn has_block_at(&self, at: u64) -> bool {
         let begins = |e: &Entry<L>| {
-            let blocks = e.extent.blocks.is_some() && e.extent.next(at) == Some(at);
-            blocks && !e.is_left()
+            let before = at.checked_sub(1).is_some_and(|at| e.extent.has(at, at));
+            e.extent.blocks.is_some() && e.extent.has(at, at) && !before
         };
-        self.all.iter().any(begins)
+        let good = |e: &&Entry<L>| !e.is_left() && e.state != State::Asked;
+        self.all.iter().filter(good).any(begins)
     }
 
     /// A write was taken in `range`.
