@@ -62,6 +62,7 @@ impl Import {
         Started {
             progress,
             modifies,
+            brings: matches!(rq.bulk, Some(Bulk::Sink { .. })),
             call: Some(Box::pin(async move { import.run(rq, &mine).await })),
         }
     }
@@ -556,10 +557,16 @@ fn inline_bytes(rq: &Request, r: &Reply) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// A call. A modifying one goes on in the background when it is dropped after its request was sent.
+/// For so long a call takes bulk data that nobody wants any more: a server would send it again and again, and hold a place for it until it
+/// gives up.
+const UNWANTED: Duration = Duration::from_secs(60);
+
+/// A call. When it is dropped after its request was sent, a modifying one goes on in the background, and one that brings bulk data for
+/// [`UNWANTED`].
 struct Started {
     progress: Arc<Progress>,
     modifies: bool,
+    brings: bool,
     call: Option<BoxFuture<'static, Result<Reply, RpcError>>>,
 }
 
@@ -579,11 +586,13 @@ impl Future for Started {
 impl Drop for Started {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
-        if !(self.modifies && self.progress.sent.load(Ordering::Relaxed)) {
+        if !self.progress.sent.load(Ordering::Relaxed) {
             return;
         }
-        if let Ok(rt) = tokio::runtime::Handle::try_current() {
-            rt.spawn(call);
+        match tokio::runtime::Handle::try_current() {
+            Ok(rt) if self.modifies => drop(rt.spawn(call)),
+            Ok(rt) if self.brings => drop(rt.spawn(tokio::time::timeout(UNWANTED, call))),
+            _ => {}
         }
     }
 }

@@ -512,6 +512,22 @@ async fn lost_bulk_is_sent_again_by_the_server_and_at_last_asked_for_again_by_th
     assert!(imp.stats().resent.value() >= 1);
 }
 
+/// Nobody waits for the data any more: the server is not left to send it again and again.
+#[tokio::test(start_paused = true)]
+async fn bulk_that_nobody_wants_any_more_is_taken_all_the_same() {
+    let w = world().await;
+    let (s, imp) = connected(&w).await;
+    let lens = vec![1 << 20];
+    let read = Request::new(portal::OST_IO, READ)
+        .push_bytes(bulk_lens(&lens))
+        .bulk(Bulk::Sink { portal: BULK, lens });
+    lose(&w.server, BULK, 1);
+    let dropped = tokio::time::timeout(Duration::from_secs(2), imp.call(read)).await;
+    assert!(dropped.is_err());
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(*s.mini.read.lock(), [true]);
+}
+
 #[derive(Default)]
 struct Told {
     evicted: AtomicU32,

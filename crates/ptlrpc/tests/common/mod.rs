@@ -67,6 +67,8 @@ pub struct Mini {
     /// How often to answer EINPROGRESS.
     pub inprogress: Mutex<u32>,
     pub written: Mutex<Vec<Payload>>,
+    /// Whether the bulk data of each READ came to its client.
+    pub read: Mutex<Vec<bool>>,
     pub seen: Mutex<Vec<(u32, u64, PtlrpcBody)>>,
     pub flags_extra: Mutex<ConnectFlags>,
     /// Arguments of ADDs that are executed and not answered, once each.
@@ -93,6 +95,7 @@ impl Server {
             lag: Mutex::new(0),
             inprogress: Mutex::new(0),
             written: Mutex::default(),
+            read: Mutex::default(),
             seen: Mutex::default(),
             flags_extra: Mutex::new(ConnectFlags::empty()),
             silent: Mutex::default(),
@@ -284,7 +287,9 @@ impl Mini {
                     .enumerate()
                     .map(|(i, l)| Payload::from(pattern(i, *l)))
                     .collect();
-                match rq.bulk_write_to_client(BULK, data).await {
+                let sent = rq.bulk_write_to_client(BULK, data).await;
+                self.read.lock().push(sent.is_ok());
+                match sent {
                     Ok(()) => rq.reply(0, msg).await,
                     // The client will send again.
                     Err(_) => drop(rq),
