@@ -343,7 +343,12 @@ impl Namespace {
             return lock.policy;
         };
         if lock.export.is_none() || (start, end) == (0, extent::EOF) {
-            return lock.policy;
+            return Policy::Extent {
+                start,
+                end,
+                gid,
+                blocks: None,
+            };
         }
         let (start, end) = if lock.flags.contains(LdlmFlags::NO_EXPANSION) {
             extent::aligned(lock.mode, (start, end))
