@@ -15,7 +15,7 @@
 //!   the client has a lock already is asked for with the mode NL, and no lock is given.
 //! * **locks on blocks at one distance**: the fourth word of an extent's policy has [`blocks::Blocks`]. In an enqueue they are what the client
 //!   writes of the object, the extent being one of them; where others have locks on it, or wait for some, the server may give a lock on
-//!   these blocks, from the extent or one before it to the end of the object, in place of a longer extent. The policy of such a lock has
+//!   these blocks, from the extent or one before it to the end of the object, or to where others' locks begin, in place of a longer extent. The policy of such a lock has
 //!   them in every message.
 //! * **first data written late**: a niobuf of an OST_WRITE with [`FIRST_WRITE`] brings the first data of a file that its client has made,
 //!   some time after it was written. ESTALE where others have written to the object since; a replay is not asked about that.

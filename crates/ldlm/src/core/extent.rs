@@ -24,26 +24,12 @@ pub const PAGE: u64 = 4096;
 pub struct Other {
     /// Granted mode, or the requested one of a waiting lock.
     pub mode: LdlmMode,
-    /// Its extent now.
-    pub start: u64,
-    /// Its extent now, last byte.
-    pub end: u64,
-    /// Only these blocks of it.
-    pub blocks: Option<Blocks>,
+    /// What it is on now.
+    pub span: Span,
     /// What was asked for.
     pub req: (u64, u64),
     /// Who has it.
     pub export: Option<ExportId>,
-}
-
-impl Other {
-    fn span(&self) -> Span {
-        Span {
-            start: self.start,
-            end: self.end,
-            blocks: self.blocks,
-        }
-    }
 }
 
 /// The blocks to grant in place of an extent, for a request of `mode` on one of them: all from the first in the object on, else from the
@@ -62,8 +48,8 @@ pub fn interleaved(
             blocks: Some(blocks),
         };
         for o in others.clone() {
-            if o.span().touches(&all) {
-                let page = o.start / PAGE * PAGE;
+            if o.span.touches(&all) {
+                let page = o.span.start / PAGE * PAGE;
                 all.end = all.end.min(page.checked_sub(1)?);
             }
         }
@@ -88,11 +74,11 @@ pub fn grow(
         conflicting += 1;
         new.0 = match o.export == export && o.export.is_some() {
             // nobody else is to have what lies between
-            true if o.end < start => new.0.max(o.end + 1),
-            true if o.start > end => new.0,
+            true if o.span.end < start => new.0.max(o.span.end + 1),
+            true if o.span.start > end => new.0,
             _ => start,
         };
-        let behind = end.checked_add(1).and_then(|at| o.span().next(at));
+        let behind = end.checked_add(1).and_then(|at| o.span.next(at));
         if let Some(at) = behind {
             new.1 = new.1.min(at.saturating_sub(1).max(end));
         }
@@ -115,14 +101,22 @@ pub fn grow(
 /// Takes one waiting lock into account.
 fn limit_by_waiting(new: &mut (u64, u64), (start, end): (u64, u64), o: Other) {
     let overlap = |a: (u64, u64), b: (u64, u64)| a.0 <= b.1 && b.0 <= a.1;
-    if !overlap((o.start, o.end), *new) || overlap(o.req, (start, end)) {
+    if !overlap((o.span.start, o.span.end), *new) || overlap(o.req, (start, end)) {
         return;
     }
-    if o.start < start && new.0 != start {
-        new.0 = if o.end >= start { start } else { o.end + 1 };
+    if o.span.start < start && new.0 != start {
+        new.0 = if o.span.end >= start {
+            start
+        } else {
+            o.span.end + 1
+        };
     }
-    if o.end > end {
-        let below = if o.start <= end { o.req.0 } else { o.start };
+    if o.span.end > end {
+        let below = if o.span.start <= end {
+            o.req.0
+        } else {
+            o.span.start
+        };
         new.1 = new.1.min(below.saturating_sub(1).max(end));
     }
 }
@@ -176,9 +170,7 @@ mod tests {
     fn other(mode: LdlmMode, start: u64, end: u64) -> Other {
         Other {
             mode,
-            start,
-            end,
-            blocks: None,
+            span: Span::all(start, end),
             req: (start, end),
             export: Some(9),
         }

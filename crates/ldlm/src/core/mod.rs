@@ -342,13 +342,14 @@ impl Namespace {
         else {
             return lock.policy;
         };
+        let on = |Span { start, end, blocks }: Span| Policy::Extent {
+            start,
+            end,
+            gid,
+            blocks,
+        };
         if lock.export.is_none() || (start, end) == (0, extent::EOF) {
-            return Policy::Extent {
-                start,
-                end,
-                gid,
-                blocks: None,
-            };
+            return on(Span::all(start, end));
         }
         let (start, end) = if lock.flags.contains(LdlmFlags::NO_EXPANSION) {
             extent::aligned(lock.mode, (start, end))
@@ -356,12 +357,9 @@ impl Namespace {
             let r = &self.resources[&lock.key()];
             let other = |i: &u32| {
                 let l = self.table.lock(*i);
-                let Span { start, end, blocks } = l.span();
                 extent::Other {
                     mode: l.mode,
-                    start,
-                    end,
-                    blocks,
+                    span: l.span(),
                     req: l.req,
                     export: l.export,
                 }
@@ -374,23 +372,13 @@ impl Namespace {
                 && (lock.has_company || others.clone().any(writes))
                 && let Some(span) = extent::interleaved(lock.mode, (start, end), blocks, others)
             {
-                return Policy::Extent {
-                    start: span.start,
-                    end: span.end,
-                    gid,
-                    blocks: span.blocks,
-                };
+                return on(span);
             }
             // others write before it, and would ask for that at once
             let from = if lock.has_company { start } else { 0 };
             extent::grow(lock.mode, (start, end), from, lock.export, granted, waiting)
         };
-        Policy::Extent {
-            start,
-            end,
-            gid,
-            blocks: None,
-        }
+        on(Span::all(start, end))
     }
 
     /// Leaves out the optional bits that others hold or wait for.
