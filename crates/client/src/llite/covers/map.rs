@@ -144,24 +144,26 @@ impl DirtyMap {
     /// Something of `extent` is on its way.
     pub fn flies_in(&self, extent: &Span) -> bool {
         let all = extent.start..extent.end.saturating_add(1);
-        let flying = self.flying.range(..all.end).rev();
-        let mut there = flying.take_while(|(_, (end, _))| *end > all.start);
-        there.any(|(start, (end, _))| extent.touches(&Span::all(*start, end - 1)))
+        self.flying_in(&all)
+            .any(|(flying, _)| extent.touches(&Span::all(flying.start, flying.end - 1)))
     }
 
-    /// Ranges on their way that touch `range`, from the last to the first: their flights.
-    fn flying_in<'a>(&'a self, range: &'a Range<u64>) -> impl Iterator<Item = u64> + 'a {
+    /// Ranges on their way that touch `range`, from the last to the first, and their flights.
+    fn flying_in<'a>(
+        &'a self,
+        range: &'a Range<u64>,
+    ) -> impl Iterator<Item = (Range<u64>, u64)> + 'a {
         // they do not overlap: before one that ends in time lie only such
         self.flying
             .range(..range.end)
             .rev()
             .take_while(|(_, (end, _))| *end > range.start)
-            .map(|(_, (_, id))| *id)
+            .map(|(start, (end, id))| (*start..*end, *id))
     }
 
     /// Flights that touch `range`.
     pub fn flights(&self, range: &Range<u64>) -> BTreeSet<u64> {
-        self.flying_in(range).collect()
+        self.flying_in(range).map(|(_, id)| id).collect()
     }
 
     /// Something is on its way.
