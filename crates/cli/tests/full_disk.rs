@@ -170,8 +170,8 @@ impl Written {
                 }
             }
             let want = pattern(self.seed + (at / MIB) as u64, MIB);
-            if let Some(i) = (0..n).find(|i| buf[*i] != want[*i]) {
-                return Some(at + i);
+            if buf[..n] != want[..n] {
+                return (0..n).find(|i| buf[*i] != want[*i]).map(|i| at + i);
             }
         }
         None

@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use crate::HandoverStats;
+use crate::sock::cork;
 
 /// Deepest nesting of inline polls on one stack; beyond it the future is spawned at once.
 pub const MAX_INLINE_DEPTH: u32 = 4;
@@ -235,6 +236,17 @@ pub fn run_inline(on: &Inline, mut fut: BoxFuture<'static, ()>) {
         Ok(Poll::Ready(())) => on.inline.inc(),
         Err(_) => on.panicked.inc(),
     }
+}
+
+/// Runs `batch`, with which nobody is in a hurry: what it sends on this stack is written together at its end.
+pub fn together<T>(batch: impl FnOnce() -> T) -> T {
+    cork::together(batch)
+}
+
+/// Does `end`, with which nobody is in a hurry, when the messages that came with the one that is handled on this stack have been handled;
+/// at once if it is on no such stack. What all that is done then sends is written together.
+pub fn at_end(end: impl FnOnce() + 'static) {
+    cork::at_end(end);
 }
 
 /// Lets a future that has to wait go on when it is woken, as a task of the current runtime. It is polled once more here.

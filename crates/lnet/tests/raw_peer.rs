@@ -503,6 +503,40 @@ async fn answers_to_what_came_at_once_are_written_at_once() {
     stop(&[&a]).await;
 }
 
+/// Answers when those that came together have been handled.
+struct Unhurried;
+
+impl PortalHandler for Unhurried {
+    fn on_put(&self, node: &Arc<Node>, ev: PutEvent) {
+        let (node, to, mbits) = (node.clone(), ev.from, ev.mbits);
+        let answer = move || {
+            node.put(to, 10, mbits, 0, coral_buffers::Payload::new(), false)
+                .unwatched()
+        };
+        coral_lnet::exec::at_end(answer);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_handlers_leave_to_the_end_is_written_at_once() {
+    let a = start(config(34, 1)).await;
+    a.serve_portal(12, Arc::new(Unhurried));
+    let (mut s, _) = shake(34, 3, 5, 1).await;
+    let before = a.stats().direct_writes.value();
+    let batch: Vec<u8> = (0..6)
+        .flat_map(|i| put(nid(34, 3), nid(34, 1), 0, 12, i, &[]))
+        .collect();
+    s.write_all(&batch).await.unwrap();
+    let mut answers = vec![0; 6 * (24 + 72)];
+    timeout(LONG, s.read_exact(&mut answers))
+        .await
+        .unwrap()
+        .unwrap();
+    let writes = a.stats().direct_writes.value() - before;
+    assert!(writes <= 3, "{writes} writes for 6 answers to one segment");
+    stop(&[&a]).await;
+}
+
 /// Waits until the test has seen the answer before.
 struct Slow(
     Arc<std::sync::atomic::AtomicBool>,

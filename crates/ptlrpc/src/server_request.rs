@@ -286,6 +286,14 @@ impl ServerRequest {
         self.send(status, msg, false)
     }
 
+    /// The same, and nobody is told when the LND has taken it.
+    pub fn reply_unwatched(self, status: i32, msg: Message) {
+        if let Some((put, replied)) = self.put_reply(status, msg, false) {
+            put.unwatched();
+            replied.note(Ok(()));
+        }
+    }
+
     /// Says that the request was not processed, with a negative status (`PTL_RPC_MSG_ERR`).
     pub fn reply_error(self, status: i32) -> impl Future<Output = ()> + Send + use<> {
         self.send(status, Message::default(), true)

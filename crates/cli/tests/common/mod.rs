@@ -338,12 +338,18 @@ impl Rng {
     }
 }
 
-/// The bytes of block `block` of the file numbered `seed`: any two differ.
+/// Bytes that any other seed has otherwise, and any other sector of 512 bytes of this seed: each begins with a number of its own. Most
+/// of them are copied, because tests are compiled without optimization and write gigabytes.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    const SECTOR: usize = 512;
     let mut rng = Rng::seeded(seed + 1);
-    let mut out = Vec::with_capacity(len + 8);
+    let rest: Vec<u8> = (1..SECTOR / 8)
+        .flat_map(|_| rng.next().to_le_bytes())
+        .collect();
+    let mut out = Vec::with_capacity(len + SECTOR);
     while out.len() < len {
         out.extend_from_slice(&rng.next().to_le_bytes());
+        out.extend_from_slice(&rest);
     }
     out.truncate(len);
     out

@@ -32,6 +32,15 @@ enum Stage {
     Waits(BoxFuture<'static, Result<(), SendError>>),
 }
 
+impl Put {
+    /// Nobody waits for what becomes of it.
+    pub fn unwatched(self) {
+        if let Stage::Waits(sent) = self.0 {
+            tokio::spawn(sent);
+        }
+    }
+}
+
 impl Future for Put {
     type Output = Result<(), SendError>;
 

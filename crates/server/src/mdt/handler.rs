@@ -11,7 +11,7 @@ use coral_wire::coral::KEEPS_ATTRS;
 use coral_wire::ldlm::LdlmReply;
 use coral_wire::mds::{MdtBody, MdtIoepoch, MdtRecReint, RecCreate};
 use coral_wire::{Errno, Fid, Message, ObdConnectData, opc};
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use parking_lot::RwLock;
 
 use super::connect::{FLAGS, FLAGS2, IBITS};
@@ -308,7 +308,13 @@ impl Ctx {
             Ok(a) => (a.status, a.msg),
             Err(e) => (self.told(&e).status(), Message::default()),
         };
-        self.rq.reply(status, msg)
+        match self.is_told_late() {
+            true => {
+                self.rq.reply_unhurried(status, msg);
+                Either::Left(std::future::ready(()))
+            }
+            false => Either::Right(self.rq.reply(status, msg)),
+        }
     }
 
     /// What the request reads of directories that an operation over several MDTs may make or change.

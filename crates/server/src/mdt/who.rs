@@ -113,7 +113,7 @@ impl Ctx {
     }
 
     /// It tells of what was acknowledged, by a client whose users are here who they are there.
-    fn is_told_late(&self) -> bool {
+    pub(super) fn is_told_late(&self) -> bool {
         let msg = &self.rq.rq.msg;
         let bias = match self.rq.rq.body.opc {
             opc::MDS_REINT => (msg.get::<RecUnlink>(1).ok())

@@ -42,6 +42,8 @@ pub(crate) use members::{check_writable, reads_only};
 pub(crate) use recovery::RecoveryGate;
 pub(crate) use request::Admitted;
 pub use request::TargetRequest;
+use self::request::Unhurried;
+
 pub(crate) use transactions::StoredTransnos;
 pub use waiting::{RecoveryStatus, WaitedFor, Windows};
 
@@ -176,6 +178,7 @@ pub struct LuTarget {
     /// Fast look at whether recovery is under way.
     recovering: AtomicBool,
     stats: Arc<TargetStats>,
+    unhurried: Unhurried,
     claimed: AtomicU32,
     stopped: watch::Sender<bool>,
 }
@@ -320,6 +323,7 @@ impl LuTarget {
             started_at: Instant::now(),
             recovering: AtomicBool::new(recovering),
             stats: Arc::default(),
+            unhurried: Unhurried::default(),
             claimed: AtomicU32::new(CLAIMED),
             stopped,
         });

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use coral_osd::Storing;
+use coral_lnet::exec;
+use coral_osd::{OsdError, Storing};
 use coral_ptlrpc::ServerRequest;
 use coral_wire::opc;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
 use futures_util::future::Either;
+use parking_lot::Mutex;
 
 use super::export::{Dropped, ExportAdmission};
 use super::{Export, LuTarget};
@@ -89,32 +91,53 @@ impl TargetRequest {
         }
     }
 
-    async fn reply_stored(self, storing: Storing, mut status: i32, mut msg: Message) {
-        if let Err(error) = self.target.stored_as(storing).await {
-            tracing::error!(target = %self.target.cfg.name, client = %self.exp.uuid, xid = self.rq.xid, %error, "nothing is acknowledged");
-            let failed = coral_wire::Errno::from(error);
-            (status, msg) = (failed.status(), Message::default());
+    /// The same when nobody is in a hurry for it: with others like it, when the requests that came together have been handled.
+    pub fn reply_unhurried(self, status: i32, msg: Message) {
+        let target = self.target.clone();
+        if target.unhurried.push((self, status, msg)) {
+            exec::at_end(move || target.reply_to_unhurried());
         }
+    }
+
+    async fn reply_stored(self, storing: Storing, status: i32, msg: Message) {
+        let stored = self.target.stored_as(storing).await;
+        let (status, msg) = self.when(&stored, status, msg);
         self.reply_at_once(status, msg).await
+    }
+
+    /// What is to be replied when all was stored, or was not.
+    fn when(&self, stored: &Result<(), OsdError>, status: i32, msg: Message) -> (i32, Message) {
+        let Err(error) = stored else {
+            return (status, msg);
+        };
+        tracing::error!(target = %self.target.cfg.name, client = %self.exp.uuid, xid = self.rq.xid, %error, "nothing is acknowledged");
+        let failed = coral_wire::Errno::from(error);
+        (failed.status(), Message::default())
     }
 
     /// The same for what rests on nothing stored: that the target lives, and locks.
     pub fn reply_at_once(
         self,
         status: i32,
-        mut msg: Message,
+        msg: Message,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let mut body = msg
-            .body()
-            .unwrap_or_else(|_| PtlrpcBody::reply(&self.rq.body, status));
-        body.last_committed = self.target.last_committed();
-        msg.set_body(&body);
+        let msg = self.completed(status, msg);
         let in_progress = self.in_progress;
         let sent = self.rq.reply(status, msg);
         async move {
             sent.await;
             drop(in_progress);
         }
+    }
+
+    /// The message with what every reply tells.
+    fn completed(&self, status: i32, mut msg: Message) -> Message {
+        let mut body = msg
+            .body()
+            .unwrap_or_else(|_| PtlrpcBody::reply(&self.rq.body, status));
+        body.last_committed = self.target.last_committed();
+        msg.set_body(&body);
+        msg
     }
 
     /// Replies with a negative status and no buffers.
@@ -134,7 +157,48 @@ pub(crate) enum Admitted {
     Dropped,
 }
 
+/// Replies that nobody is in a hurry for.
+#[derive(Default)]
+pub(super) struct Unhurried(Mutex<Vec<Unsent>>);
+
+/// A request, and its reply: status and message.
+type Unsent = (TargetRequest, i32, Message);
+
+impl Unhurried {
+    /// True: it is the first.
+    fn push(&self, reply: Unsent) -> bool {
+        let mut all = self.0.lock();
+        all.push(reply);
+        all.len() == 1
+    }
+
+    fn take(&self) -> Vec<Unsent> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+fn reply_to(all: Vec<Unsent>, stored: &Result<(), OsdError>) {
+    for (rq, status, msg) in all {
+        let (status, msg) = rq.when(stored, status, msg);
+        let msg = rq.completed(status, msg);
+        rq.rq.reply_unwatched(status, msg);
+    }
+}
+
 impl LuTarget {
+    /// Sends the replies that nobody is in a hurry for.
+    fn reply_to_unhurried(self: &Arc<Self>) {
+        let all = self.unhurried.take();
+        let Some(storing) = self.storing() else {
+            return reply_to(all, &Ok(()));
+        };
+        let me = self.clone();
+        tokio::spawn(async move {
+            let stored = me.stored_as(storing).await;
+            exec::together(|| reply_to(all, &stored));
+        });
+    }
+
     /// Takes a request of `exp` in: duplicates are dropped, executed ones answered from what was kept.
     pub(crate) fn admit(self: &Arc<Self>, rq: ServerRequest, exp: Arc<Export>) -> Admitted {
         if exp.rep_mbits() {
