@@ -73,9 +73,9 @@ const MAX_BACKGROUND: u16 = u16::MAX;
 /// At this many it reads ahead no more, and writes back only what is waited for.
 const CONGESTION_THRESHOLD: u16 = 96;
 /// Read-ahead of files read through the page cache, bytes: the most the kernel may do by itself (it offers 128 KiB) ...
-const MAX_READAHEAD: u32 = 4 << 20;
-/// ... and what it is set to where that is allowed, KiB: several requests of 1 MiB under way.
-pub(crate) const READ_AHEAD_KIB: u32 = 4096;
+const MAX_READAHEAD: u32 = 1 << 20;
+/// ... and what it is set to where that is allowed, KiB: one request. What is read in a row the client reads ahead of it.
+pub(crate) const READ_AHEAD_KIB: u32 = 1024;
 const PAGE: usize = 4096;
 
 /// The answer to INIT, and the flags agreed on; without `locks` the kernel keeps them. EPROTO for a kernel older than we can

@@ -426,6 +426,7 @@ impl Import {
     /// Counts a request that was answered.
     fn answered(&self, rq: &Request, r: &Reply, took: Duration) {
         self.stats.answered.at(place(rq.opc)).record_time(took);
+        self.note_time(took);
         if let Some(Bulk::Source { data, .. }) = &rq.bulk {
             let bytes = data.iter().map(|d| d.len() as u64).sum();
             self.stats.bulk_write.add(bytes);

@@ -1,6 +1,7 @@
 //! Connecting and disconnecting (`lustre/ptlrpc/import.c`, `ptlrpc_connect_import`, `ptlrpc_connect_interpret`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -188,6 +189,7 @@ impl Import {
             }
             inner.attempts += 1;
             inner.conn_cnt = inner.attempts;
+            self.quickest_ns.store(u64::MAX, Ordering::Relaxed);
             inner.nid = i;
             let conn = Conn {
                 rep_mbits: false,

@@ -86,6 +86,8 @@ pub struct Import {
     pub(crate) stats: Arc<RpcStats>,
     observer: Mutex<Option<Arc<dyn ImportObserver>>>,
     born: Instant,
+    /// Nanoseconds of the quickest request over this connection; `u64::MAX`: there was none.
+    pub(crate) quickest_ns: AtomicU64,
     /// Milliseconds after `born` when a request was sent or answered last.
     last_used_ms: AtomicU64,
     /// Milliseconds without use after which the import disconnects; 0: it does not.
@@ -184,6 +186,7 @@ impl Import {
             stats,
             observer: Mutex::new(None),
             born: Instant::now(),
+            quickest_ns: AtomicU64::new(u64::MAX),
             last_used_ms: AtomicU64::new(0),
             idle_timeout_ms: AtomicU64::new(cfg.idle_timeout.as_millis() as u64),
             target: cfg.target_uuid.as_str().into(),
@@ -348,6 +351,22 @@ impl Import {
     pub(crate) fn note_used(&self, now: Instant) {
         self.last_used_ms
             .store((now - self.born).as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// A request took so long.
+    pub(crate) fn note_time(&self, took: Duration) {
+        let ns = took.as_nanos() as u64;
+        if ns < self.quickest_ns.load(Ordering::Relaxed) {
+            self.quickest_ns.fetch_min(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// How long the quickest request over the connection took, which says how far the server is; zero: there was none yet.
+    pub fn quickest(&self) -> Duration {
+        match self.quickest_ns.load(Ordering::Relaxed) {
+            u64::MAX => Duration::ZERO,
+            ns => Duration::from_nanos(ns),
+        }
     }
 
     /// Milliseconds since a request was sent or answered last.

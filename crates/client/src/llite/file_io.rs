@@ -24,6 +24,7 @@ use super::layouts::Layouts;
 use super::pages::PageCache;
 use super::privileges::Privileges;
 use super::servers::Servers;
+use super::streams::{InARow, Streams};
 use super::strides::StrideReads;
 use super::types::{Cred, SeekWhence};
 use super::writeback::WriteBack;
@@ -42,6 +43,7 @@ pub(super) struct FileIo {
     pub writeback: Arc<WriteBack>,
     pub appends: Arc<Appends>,
     pub pages: Arc<PageCache>,
+    pub streams: Streams,
     pub strides: StrideReads,
     pub privileges: Arc<Privileges>,
 }
@@ -152,11 +154,15 @@ impl FileIo {
                 if let Some(data) = self.attributes.data_known(fh.fid(), offset, len_bytes) {
                     return Ok(data);
                 }
-                if let Some(data) = self
-                    .strides
-                    .read((&fh.strides, &fh.inode), &c, offset, len_bytes)
-                    .await
-                {
+                let ahead = match self.streams.read(fh, &c, offset, len_bytes).await {
+                    InARow::Served(data) => Some(data),
+                    InARow::Unserved => None,
+                    InARow::No => {
+                        let of_it = (&fh.strides, &fh.inode);
+                        self.strides.read(of_it, &c, offset, len_bytes).await
+                    }
+                };
+                if let Some(data) = ahead {
                     return Ok(data);
                 }
                 self.servers

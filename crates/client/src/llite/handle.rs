@@ -14,6 +14,7 @@ use super::covers::{OpenInode, Told};
 use super::inode::MdInode;
 use super::late::LateFile;
 use super::mdt_open::MdtOpen;
+use super::streams::Stream;
 use super::strides::Strides;
 use crate::error::{Error, Refusal};
 use crate::time::Timespec;
@@ -51,7 +52,9 @@ pub struct FileHandle {
     pub(super) told: Told,
     /// It made the file: what is kept back of the attributes.
     pub(super) late: OnceLock<Arc<LateFile>>,
-    /// What is read ahead of it.
+    /// What is read ahead of one who reads on.
+    pub(super) stream: Arc<Stream>,
+    /// What is read ahead of one who reads blocks at a distance.
     pub(super) strides: Arc<Strides>,
     /// What it was written at.
     pub(super) written: WriteTrack,
@@ -99,6 +102,7 @@ impl FileHandle {
             uncapped: AtomicBool::new(created),
             told,
             late: OnceLock::new(),
+            stream: Arc::default(),
             strides: Arc::default(),
             written: WriteTrack::default(),
         }

@@ -72,6 +72,7 @@ mod rows;
 mod servers;
 mod setattr;
 mod shards;
+mod streams;
 mod strides;
 mod track;
 pub mod types;

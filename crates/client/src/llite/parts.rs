@@ -42,6 +42,7 @@ use super::reports::Reports;
 use super::rows::Rows;
 use super::servers::Servers;
 use super::setattr::SetAttrs;
+use super::streams::Streams;
 use super::strides::StrideReads;
 use super::untold::UntoldOpens;
 use super::upcalls::Upcalls;
@@ -250,6 +251,7 @@ impl Below {
             writeback,
             appends,
             pages,
+            streams: Streams::new(self.servers.clone()),
             strides: StrideReads::new(self.servers.clone(), self.upcalls.clone()),
             privileges: settings.privileges.clone(),
         }

@@ -2,7 +2,7 @@
 //!
 //! The kernel reads ahead where reads follow each other, and asks for each block alone where they do not. What such a program will
 //! read next is read here before the kernel asks, many blocks with one request to each OST, and stored into the kernel's page
-//! cache. Of such a batch the first page is left out: when the kernel asks for it, the program has come so far, and the next batch is
+//! cache, but for large blocks, which are served when it asks. Of such a batch the first page is left out: when the kernel asks for it, the program has come so far, and the next batch is
 //! begun.
 //!
 //! A gap of one page is none to the kernel (`page_cache_sync_ra` in Linux's `mm/readahead.c`): it takes such a read for one that goes on,
@@ -16,7 +16,7 @@
 //!   dropped and a lock is given back.
 //! - Only whole pages are stored, and none behind the end of the file as it is under those locks: no size is raised by it that is right.
 //! - No answer to the kernel waits for a store, which itself waits for pages that wait for such answers.
-//! - A mount reads and keeps [`BATCHES`] batches at most, of [`BLOCK_MAX`] bytes at most; they go when they are stored, with the open file,
+//! - A mount reads and keeps [`BATCHES`] batches at most, of [`BLOCK_MAX`] bytes at most; they go when they are stored, if they are, with the open file,
 //!   when its blocks are no longer at one distance, and when they were passed. With a batch its reading ends.
 //! - No lock is kept for a batch once its cover is to go: the reading of it ends.
 //!
@@ -40,6 +40,8 @@ use super::upcalls::Upcalls;
 
 /// Blocks at the same distance so often in a row that the next ones are read ahead.
 const TIMES: u32 = 2;
+/// Blocks of so many bytes are not stored: the kernel asks for one with one request or a few, and copies it with less ado.
+const SERVED_BYTES: u64 = 512 << 10;
 /// Larger blocks are left to the kernel, which reads ahead within them.
 const BLOCK_MAX: u64 = 2 << 20;
 /// What is read together: so many bytes, but one block at least ...
@@ -346,6 +348,13 @@ impl State {
     }
 }
 
+impl Strides {
+    /// Blocks at one distance are read.
+    pub(super) fn are_followed(&self) -> bool {
+        self.0.lock().pattern.times >= TIMES
+    }
+}
+
 /// Reads ahead for all open files of a mount.
 pub(super) struct StrideReads {
     servers: Arc<Servers>,
@@ -485,7 +494,8 @@ impl Ahead {
     )]
     async fn store(self, data: Arc<Vec<Payload>>) {
         let blocks = self.blocks;
-        let kernel = self.upcalls.who().filter(|_| blocks.are_pages());
+        let may_store = blocks.are_pages() && blocks.len < SERVED_BYTES;
+        let kernel = self.upcalls.who().filter(|_| may_store);
         let Some(kernel) = kernel else { return };
         let Some(storing) = self.gate.begin_store(&self.cover) else {
             return self.forget_with_cover();

@@ -20,6 +20,7 @@ pub(crate) use together::{AskedFile, Glimpsed};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_buffers::Payload;
 use coral_ldlm::LockRef;
@@ -192,6 +193,19 @@ impl Lov {
             out.push((s.ost(), object, lock));
         }
         Ok(out)
+    }
+
+    /// How far the OSTs of these bytes are: the quickest request to the farthest of them took so long.
+    pub async fn distance(
+        &self,
+        layout: &FileLayout,
+        fid: Fid,
+        bytes: &Range<u64>,
+    ) -> Result<Duration, Error> {
+        let len = bytes.end - bytes.start;
+        let ranges = self.ranges(layout, fid, bytes.start, len).await?;
+        let far = ranges.iter().map(|r| r.osc.import().quickest());
+        Ok(far.max().unwrap_or_default())
     }
 
     /// The object ranges that `offset..offset+len` touches in instantiated components, in order of first touch.

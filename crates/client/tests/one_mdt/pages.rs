@@ -502,6 +502,46 @@ async fn blocks_at_one_distance_are_read_ahead() {
     c.stop().await;
 }
 
+/// What a program reads in a row is read ahead, with few requests, and served; and is what the file has, to its end, which lies within a
+/// page.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_in_a_row_is_read_ahead() {
+    let c = Cluster::start(2, 2, 1 << 20).await;
+    let fs = c.remote_client().await;
+    let u = User::root(&fs);
+    let pages = 3001;
+    let mut data: Vec<u8> = (0..pages).flat_map(page_of).collect();
+    data.truncate(data.len() - 1000);
+    u.put("f", &data).await.unwrap();
+    let k = Kernel::new(&fs);
+    // requests of the kernel of so many pages: so many to OSTs at most
+    for (block, most) in [(16, 60), (32, 55)] {
+        let fh = u.open("f", libc::O_RDONLY).await.unwrap();
+        assert!(fs.caches_pages(&fh));
+        let (_, sent) = rpcs(&fs, async {
+            for first in (0..pages).step_by(block as usize) {
+                let got = k
+                    .read(&fh, first..(first + block).min(pages))
+                    .await
+                    .concat();
+                let from = (first * PAGE) as usize;
+                let to = data.len().min(from + got.len());
+                assert!(got[..to - from] == data[from..to], "{block}: page {first}");
+                assert!(got[to - from..].iter().all(|b| *b == 0));
+            }
+        })
+        .await;
+        let reads = sent.iter().filter(|(name, _)| name == "OST_READ");
+        let reads: u64 = reads.map(|(_, n)| *n).sum();
+        println!("{block} pages: {reads} reads");
+        assert!(reads <= most, "{block} pages: {reads} reads");
+        u.close(&fh).await.unwrap();
+        k.forget().await;
+    }
+    fs.umount().await;
+    c.stop().await;
+}
+
 /// What a writer's close told the MDT of the size decides: a large file is worth a lock at once.
 #[tokio::test]
 async fn the_mdt_hears_of_sizes_at_close() {

@@ -31,11 +31,15 @@ impl Side {
         Side { u, k, ro }
     }
 
-    /// Reads some blocks at one distance, and compares.
+    /// Reads some blocks at one distance, or one after the other, and compares.
     async fn stride(&self, rng: &mut Rng, model: &[u8], what: &str) {
         let pages = (model.len() as u64).div_ceil(PAGE).max(1);
-        let block = [1, 1, 2, 16][rng.below(4) as usize];
-        let stride = block + 1 + rng.below(2 * block);
+        let block = [1, 1, 2, 16, 16][rng.below(5) as usize];
+        // every third time from there on
+        let stride = match rng.below(3) {
+            0 => block,
+            _ => block + 1 + rng.below(2 * block),
+        };
         let first = rng.below(pages.min(40));
         let most = 4 + rng.below(200) as usize;
         for at in (first..pages).step_by(stride as usize).take(most) {
@@ -186,7 +190,7 @@ async fn nothing_stored_is_older_than_what_was_written() {
                 let (mut rng, u) = (Rng(100 + 10 * i + r), User::root(&fs));
                 while ended.load(Ordering::SeqCst) < 2 {
                     let ro = u.open("f", libc::O_RDONLY).await.unwrap();
-                    let (from, apart) = (rng.below(20), 2 + rng.below(4));
+                    let (from, apart) = (rng.below(20), 1 + rng.below(4));
                     for page in (from..PAGES).step_by(apart as usize) {
                         let floor = written[page as usize].load(Ordering::SeqCst);
                         let got = k.read(&ro, page..page + 1).await.concat();

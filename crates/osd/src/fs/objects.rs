@@ -275,7 +275,7 @@ impl FsObjects {
         let Some(h) = self.find(id)? else {
             return Ok(Bytes::new());
         };
-        self.pool.fill(len, |buf| self.pread(&h, off, buf))
+        self.read_at(&h, off, len)
     }
 
     pub(super) fn try_read(
@@ -293,9 +293,7 @@ impl FsObjects {
         if off < end && !page_cache::holds(h.file.as_fd(), off, end - off) {
             return Ok(None);
         }
-        self.pool
-            .fill(len, |buf| self.pread(&h, off, buf))
-            .map(Some)
+        self.read_at(&h, off, len).map(Some)
     }
 
     pub(super) fn write(&self, id: ObjectId, off: u64, bufs: &[Bytes]) -> Result<(), OsdError> {

@@ -71,19 +71,18 @@ impl BufPool {
         POOL.clone()
     }
 
-    /// Lets `fill` store up to `len` bytes and say how many, and returns those. The buffer it is
-    /// given is initialised, with old contents.
+    /// Whether reads of so many bytes are served from it.
+    pub(super) fn serves(len: usize) -> bool {
+        (MIN_BYTES..=BUF_BYTES).contains(&len)
+    }
+
+    /// Lets `fill` store up to `len` bytes, of which [`BufPool::serves`] says yes, and say how many, and returns those. The buffer it
+    /// is given is initialised, with old contents.
     pub(super) fn fill<E>(
         self: &Arc<Self>,
         len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<usize, E>,
     ) -> Result<Bytes, E> {
-        if !(MIN_BYTES..=BUF_BYTES).contains(&len) {
-            let mut buf = vec![0; len];
-            let n = fill(&mut buf)?;
-            buf.truncate(n);
-            return Ok(buf.into());
-        }
         let idle = self.idle.lock().pop();
         let mut buf = idle.unwrap_or_else(Buf::new);
         let filled = fill(buf.room(len))?;

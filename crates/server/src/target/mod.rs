@@ -30,6 +30,7 @@ use tokio::time::Instant;
 
 pub use coral_osd::TargetKind;
 
+use self::request::Unhurried;
 pub(crate) use connect::wanted_uuid;
 pub use export::Export;
 pub use last_rcvd::LAST_RCVD;
@@ -42,7 +43,6 @@ pub(crate) use members::{check_writable, reads_only};
 pub(crate) use recovery::RecoveryGate;
 pub(crate) use request::Admitted;
 pub use request::TargetRequest;
-use self::request::Unhurried;
 
 pub(crate) use transactions::StoredTransnos;
 pub use waiting::{RecoveryStatus, WaitedFor, Windows};

@@ -91,7 +91,8 @@ impl TargetRequest {
         }
     }
 
-    /// The same when nobody is in a hurry for it: with others like it, when the requests that came together have been handled.
+    /// The same when nobody is in a hurry for it: with others like it, when the requests that came together have been handled. Its
+    /// service has done with it when this returns.
     pub fn reply_unhurried(self, status: i32, msg: Message) {
         let target = self.target.clone();
         if target.unhurried.push((self, status, msg)) {
@@ -194,7 +195,12 @@ impl LuTarget {
         };
         let me = self.clone();
         tokio::spawn(async move {
-            let stored = me.stored_as(storing).await;
+            let mut stopped = me.stopped.subscribe();
+            let stored = tokio::select! {
+                stored = me.stored_as(storing) => stored,
+                // whoever waits for a reply asks again, as after a crash
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+            };
             exec::together(|| reply_to(all, &stored));
         });
     }

@@ -3,10 +3,12 @@
 use std::io::IoSlice;
 
 use bytes::Bytes;
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FallocateFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::super::handle::Handle;
+use super::super::pool::BufPool;
 use super::super::space::Class;
 use super::{FsObjects, failed};
 use crate::OsdError;
@@ -108,8 +110,36 @@ impl FsObjects {
         Ok(())
     }
 
+    /// Reads up to `len` bytes into a buffer of the pool, or into a new one.
+    pub(super) fn read_at(&self, h: &Handle, off: u64, len: usize) -> Result<Bytes, OsdError> {
+        match BufPool::serves(len) {
+            true => self.pool.fill(len, |buf| self.pread(h, off, buf)),
+            false => self.pread_new(h, off, len),
+        }
+    }
+
+    /// Reads into a new buffer, which is not filled with zeros before.
+    fn pread_new(&self, h: &Handle, off: u64, len: usize) -> Result<Bytes, OsdError> {
+        h.ahead.begin(&h.file);
+        let mut buf = Vec::with_capacity(len);
+        while buf.len() < len {
+            let at = off + buf.len() as u64;
+            match rustix::io::pread(&h.file, spare_capacity(&mut buf), at) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(failed("read object", h.id, e)),
+            }
+        }
+        // the allocator may have given more
+        buf.truncate(len);
+        if buf.len() == len {
+            h.ahead.was_read(&h.file, off, len as u64);
+        }
+        Ok(buf.into())
+    }
+
     /// Reads, and asks for what is going to be read next.
-    pub(super) fn pread(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
+    fn pread(&self, h: &Handle, off: u64, buf: &mut [u8]) -> Result<usize, OsdError> {
         h.ahead.begin(&h.file);
         let n = self.pread_all(h, off, buf)?;
         if n == buf.len() {
