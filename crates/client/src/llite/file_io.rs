@@ -154,7 +154,10 @@ impl FileIo {
                 if let Some(data) = self.attributes.data_known(fh.fid(), offset, len_bytes) {
                     return Ok(data);
                 }
-                let ahead = match self.streams.read(fh, &c, offset, len_bytes).await {
+                let read = offset..offset.saturating_add(u64::from(len_bytes));
+                let may_begin = !fh.strides.are_followed();
+                let of_it = (&fh.stream, &fh.inode);
+                let ahead = match self.streams.read(of_it, may_begin, &c, read).await {
                     InARow::Served(data) => Some(data),
                     InARow::Unserved => None,
                     InARow::No => {

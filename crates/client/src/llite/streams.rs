@@ -34,7 +34,6 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::covers::{Cover, Gate, OpenInode};
-use super::handle::FileHandle;
 use super::servers::Servers;
 
 const PAGE_BYTES: u64 = 4096;
@@ -311,23 +310,22 @@ impl Streams {
         }
     }
 
-    /// What was read ahead of a read under `cover`, if it was; what follows is begun.
+    /// What was read ahead of a read under `cover`, if it was; what follows is begun, where it may.
     pub(super) async fn read(
         &self,
-        fh: &FileHandle,
+        (stream, inode): (&Arc<Stream>, &Arc<OpenInode>),
+        may_begin: bool,
         cover: &Arc<Cover>,
-        offset: u64,
-        len_bytes: u32,
+        read: Range<u64>,
     ) -> InARow {
-        let read = offset..offset.saturating_add(u64::from(len_bytes));
         {
-            let mut st = fh.stream.0.lock();
-            st.note(&read, !fh.strides.are_followed());
+            let mut st = stream.0.lock();
+            st.note(&read, may_begin);
             if st.run.window == 0 {
                 return InARow::No;
             }
         }
-        match self.served(&fh.stream, &fh.inode, cover, &read).await {
+        match self.served(stream, inode, cover, &read).await {
             Some(data) => InARow::Served(data),
             None => InARow::Unserved,
         }
