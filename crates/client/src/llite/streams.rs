@@ -40,7 +40,7 @@ const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
 /// So many bytes in a row, in several reads, are a stream.
 const BEGINS_BYTES: u64 = 256 << 10;
-/// One of so many is followed by others like it.
+/// After a stream of so many bytes the next one may begin as early as the first.
 const SURE_BYTES: u64 = 8 * MIB;
 /// What is read ahead of one at first, bytes; twice as much with each piece that the program has come through too soon.
 const WINDOW_MIN: u64 = 4 * MIB;
@@ -340,10 +340,10 @@ impl Streams {
         read: &Range<u64>,
     ) -> Option<Payload> {
         let offset = read.start;
-        let (changes, found) = {
+        let (changes, found, size) = {
             let mut st = stream.0.lock();
-            let begins = st.read.replace(Instant::now()).is_none();
             let changes = inode.data.quiet()?;
+            let begins = st.read.replace(Instant::now()).is_none();
             let found = st.find(read, cover, changes);
             // where it is old the file has grown elsewhere
             let size = inode.rough_size().filter(|size| offset < *size);
@@ -353,7 +353,7 @@ impl Streams {
                 self.all.lock().push(Arc::downgrade(stream));
             }
             self.go_on(stream, inode, cover, (size, changes));
-            (changes, found)
+            (changes, found, size)
         };
         let mut pieces = Vec::with_capacity(found.len());
         for (range, came) in found {
@@ -369,9 +369,10 @@ impl Streams {
         if inode.data.quiet() != Some(changes) || !cover.is_whole() {
             return None;
         }
-        if let Some(end) = end {
+        if end.is_some() || read.end >= size {
+            // nobody else needs what is left: it is read to its end
             let mut st = stream.0.lock();
-            st.run.end = end;
+            st.run.end = end.unwrap_or(st.run.end);
             st.pieces.clear();
         }
         self.servers.stats.stream_hits.inc();
@@ -388,11 +389,6 @@ impl Streams {
     ) {
         let next = |st: &State, most| st.run.piece(st.ahead(), size, most);
         if next(&stream.0.lock(), WINDOW_MAX).is_none() {
-            let mut st = stream.0.lock();
-            if st.run.next >= size {
-                // to its end
-                st.pieces.clear();
-            }
             return;
         }
         let most = self.share(stream);

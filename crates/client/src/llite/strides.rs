@@ -2,8 +2,8 @@
 //!
 //! The kernel reads ahead where reads follow each other, and asks for each block alone where they do not. What such a program will
 //! read next is read here before the kernel asks, many blocks with one request to each OST, and stored into the kernel's page
-//! cache, but for large blocks, which are served when it asks. Of such a batch the first page is left out: when the kernel asks for it, the program has come so far, and the next batch is
-//! begun.
+//! cache, but for large blocks, which are served when it asks. Of a batch that is stored the first page is left out: when the kernel
+//! asks for it, the program has come so far, and the next batch is begun.
 //!
 //! A gap of one page is none to the kernel (`page_cache_sync_ra` in Linux's `mm/readahead.c`): it takes such a read for one that goes on,
 //! begins to read ahead anew, four pages, and does so again and again. From reads of four pages that follow each other it is guessed
@@ -16,8 +16,8 @@
 //!   dropped and a lock is given back.
 //! - Only whole pages are stored, and none behind the end of the file as it is under those locks: no size is raised by it that is right.
 //! - No answer to the kernel waits for a store, which itself waits for pages that wait for such answers.
-//! - A mount reads and keeps [`BATCHES`] batches at most, of [`BLOCK_MAX`] bytes at most; they go when they are stored, if they are, with the open file,
-//!   when its blocks are no longer at one distance, and when they were passed. With a batch its reading ends.
+//! - A mount reads and keeps [`BATCHES`] batches at most, of [`BLOCK_MAX`] bytes at most; they go when they are stored, if they are, with
+//!   the open file, when its blocks are no longer at one distance, and when they were passed. With a batch its reading ends.
 //! - No lock is kept for a batch once its cover is to go: the reading of it ends.
 //!
 //! [`DataChanges`]: super::covers::DataChanges
