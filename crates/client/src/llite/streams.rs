@@ -529,7 +529,7 @@ mod tests {
         let (mut run, mut ahead) = (Run::default(), 0);
         assert!(reads_on(&mut run, 0, 4 * K, 63, &mut ahead).is_empty());
         let begun = reads_on(&mut run, 252 * K, 4 * K, 1, &mut ahead);
-        assert_eq!(begun, [256 * K..512 * K]);
+        assert_eq!((begun.len(), &begun[0]), (1, &(256 * K..512 * K)));
     }
 
     #[test]
