@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::step;
 
 /// Programs at a time, each with as many tests at a time as there are processors.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 3;
 
 /// Programs that run alone: crate, and name of the program.
 const ALONE: &[(&str, &str)] = &[
@@ -31,19 +31,19 @@ const ALONE: &[(&str, &str)] = &[
     ("coral-server", "target_threads"),
 ];
 
-/// Those that take longest, in minutes: begun first, so that at the end nothing is waited for alone.
+/// Those that take longest, in minutes: begun first and in this order, so that at the end nothing is waited for alone.
 const FIRST: &[(&str, &str)] = &[
-    ("coral-cli", "full_disk"),
     ("coral-client", "mdts_crash"),
-    ("coral-cli", "kill"),
     ("coral-cli", "locks"),
     ("coral-client", "one_mdt"),
+    ("coral-cli", "kill"),
     ("coral-cli", "bad_input"),
+    ("coral-cli", "full_disk"),
 ];
 
 /// A line of `cargo --message-format=json`.
 #[derive(Deserialize)]
-struct Built {
+struct Artifact {
     executable: Option<PathBuf>,
     manifest_path: Option<PathBuf>,
     package_id: Option<String>,
@@ -55,6 +55,7 @@ struct Built {
 #[derive(Deserialize)]
 struct Target {
     name: String,
+    kind: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -72,15 +73,15 @@ struct Program {
 
 impl Program {
     fn of(line: &str) -> Option<Program> {
-        let built: Built = serde_json::from_str(line).ok()?;
-        let (path, manifest) = (built.executable?, built.manifest_path?);
+        let artifact: Artifact = serde_json::from_str(line).ok()?;
+        let (path, manifest) = (artifact.executable?, artifact.manifest_path?);
         let package = manifest.parent()?.to_owned();
-        let id = built.package_id?;
+        let id = artifact.package_id?;
         let krate = crate_of(&id, &package);
-        built.profile.test.then_some(Program {
+        artifact.profile.test.then_some(Program {
             path,
             krate,
-            name: built.target?.name,
+            name: artifact.target?.name,
             package,
         })
     }
@@ -89,17 +90,19 @@ impl Program {
         format!("{} {}", self.krate, self.name)
     }
 
-    fn is_of(&self, list: &[(&str, &str)]) -> bool {
-        list.contains(&(&self.krate[..], &self.name[..]))
+    /// Its place in a list.
+    fn place(&self, list: &[(&str, &str)]) -> Option<usize> {
+        let this = (&self.krate[..], &self.name[..]);
+        list.iter().position(|p| *p == this)
     }
 
     /// Runs it, and prints what it printed when it has ended.
-    fn run(&self, coral: Option<&Path>) -> Result<(), String> {
+    fn run(&self, coral: &Path) -> Result<(), String> {
         let (shown, begun) = (self.shown(), step::now());
         let mut run = Command::new(&self.path);
         run.current_dir(&self.package)
             .env("CARGO_MANIFEST_DIR", &self.package)
-            .envs(coral.map(|c| ("CORAL_BIN", c)));
+            .env("CORAL_BIN", coral);
         let out = run.output().map_err(|e| format!("{shown}: {e}"))?;
         let took_s = begun.elapsed().as_secs();
         println!(
@@ -126,8 +129,22 @@ fn crate_of(id: &str, package: &Path) -> String {
     }
 }
 
-/// Builds and runs all of them.
-pub(crate) fn run(coral: Option<&Path>) -> Result<(), String> {
+/// The path of `coral` in a line about it.
+fn coral_of(line: &str) -> Option<PathBuf> {
+    let artifact: Artifact = serde_json::from_str(line).ok()?;
+    let target = artifact.target?;
+    let is_it = target.name == "coral" && target.kind == ["bin"] && !artifact.profile.test;
+    artifact.executable.filter(|_| is_it)
+}
+
+/// The test programs, and the `coral` that they start, of the same profile.
+pub(crate) struct Built {
+    programs: Vec<Program>,
+    coral: Option<PathBuf>,
+}
+
+/// Builds all of them.
+pub(crate) fn build() -> Result<Built, String> {
     let build = [
         "test",
         "--workspace",
@@ -149,27 +166,44 @@ pub(crate) fn run(coral: Option<&Path>) -> Result<(), String> {
         return Err(format!("{shown}: {}", out.status));
     }
     let text = String::from_utf8_lossy(&out.stdout);
-    let all = text.lines().filter_map(Program::of);
-    let (alone, mut others): (Vec<_>, Vec<_>) = all.partition(|p| p.is_of(ALONE));
-    others.sort_by_key(|p| !p.is_of(FIRST));
-    if alone.len() != ALONE.len() {
-        return Err(format!(
-            "{} of the {} programs that are to run alone are there: see {}",
-            alone.len(),
-            ALONE.len(),
-            file!()
-        ));
+    Ok(Built {
+        programs: text.lines().filter_map(Program::of).collect(),
+        coral: text.lines().find_map(coral_of),
+    })
+}
+
+impl Built {
+    /// The `coral` that the tests start.
+    pub(crate) fn coral(&self) -> Result<PathBuf, String> {
+        let none = || "cargo test has built no program `coral`".to_owned();
+        self.coral.clone().ok_or_else(none)
     }
-    let mut failed = at_once(others.into(), coral, AT_ONCE);
-    failed.extend(at_once(alone.into(), coral, 1));
-    match failed.is_empty() {
-        true => Ok(()),
-        false => Err(failed.join("\n")),
+
+    /// Runs all test programs.
+    pub(crate) fn run(self) -> Result<(), String> {
+        let coral = self.coral()?;
+        let all = self.programs.into_iter();
+        let (alone, mut others): (Vec<_>, Vec<_>) = all.partition(|p| p.place(ALONE).is_some());
+        others.sort_by_key(|p| p.place(FIRST).unwrap_or(FIRST.len()));
+        if alone.len() != ALONE.len() {
+            return Err(format!(
+                "{} of the {} programs that are to run alone are there: see {}",
+                alone.len(),
+                ALONE.len(),
+                file!()
+            ));
+        }
+        let mut failed = at_once(others.into(), &coral, AT_ONCE);
+        failed.extend(at_once(alone.into(), &coral, 1));
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(failed.join("\n")),
+        }
     }
 }
 
 /// Runs so many at a time; what failed.
-fn at_once(all: VecDeque<Program>, coral: Option<&Path>, count: usize) -> Vec<String> {
+fn at_once(all: VecDeque<Program>, coral: &Path, count: usize) -> Vec<String> {
     let (all, failed) = (Mutex::new(all), Mutex::new(Vec::new()));
     let next = || all.lock().ok()?.pop_front();
     let work = || {
@@ -204,6 +238,13 @@ mod tests {
             (p.shown(), p.package),
             ("coral-cli kill".into(), "/w/crates/cli".into())
         );
+        assert_eq!(
+            coral_of(&line(true, "path+file:///w/crates/cli#coral-cli@0.1.0")),
+            None
+        );
+        let coral =
+            r#"{"target":{"kind":["bin"],"name":"coral"},"executable":"/w/target/debug/coral"}"#;
+        assert_eq!(coral_of(coral), Some("/w/target/debug/coral".into()));
         let p = Program::of(&line(true, "path+file:///w/xtask#0.1.0")).unwrap();
         assert_eq!(p.krate, "cli");
         assert!(Program::of(&line(false, "path+file:///w/crates/cli#coral-cli@0.1.0")).is_none());

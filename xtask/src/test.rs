@@ -6,31 +6,24 @@ use std::process::Command;
 
 /// Every test: first the checks of the sources, then the tests of the crates, then the real programs on real mounts.
 pub(crate) fn run(quick: bool) -> Result<(), String> {
-    if !quick {
-        setup::everything()?;
-        step::build_release()?;
-    }
-    step::run("cargo", &["fmt", "--all", "--check"])?;
-    tidy::run(false)?;
-    deny::run()?;
-    step::run(
-        "cargo",
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--locked",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    )?;
     if quick {
+        sources()?;
+        deny::run()?;
         return cargo_test(&["--lib", "--bins"]);
     }
-    let coral = step::target_dir().join("release/coral");
+    // what the checks need; the rest comes while they run, and is mostly downloaded
+    setup::fuse()?;
+    let (sources, ready) = std::thread::scope(|threads| {
+        let ready = threads.spawn(setup::everything);
+        (sources(), ready.join())
+    });
+    ready.map_err(|_| "setting up has panicked")??;
+    sources?;
+    deny::run()?;
+    let built = programs::build()?;
+    let coral = built.coral()?;
     // the examples in documentation are no programs
-    let crates = programs::run(Some(&coral)).and(cargo_test(&["--doc"]));
+    let crates = built.run().and(cargo_test(&["--doc"]));
     let conform = conform::ours(&coral);
     let mut all = real_programs(&coral);
     all.args(["--files", "10000"])
@@ -46,6 +39,24 @@ pub(crate) fn run(quick: bool) -> Result<(), String> {
         .and(conform)
         .and(step::run_in(&mut all))
         .and(step::run_in(&mut over_mdts))
+}
+
+/// Checks of the sources.
+fn sources() -> Result<(), String> {
+    step::run("cargo", &["fmt", "--all", "--check"])?;
+    tidy::run(false)?;
+    step::run(
+        "cargo",
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ],
+    )
 }
 
 /// Real programs on a mount of this binary.

@@ -25,9 +25,9 @@ coral_metrics::group! {
         pub page_hits: Counter = "coral_llite_page_lock_hits_total", Lookups, Experimental;
         /// Reads of pages that waited for locks on the file.
         pub page_misses: Counter = "coral_llite_page_lock_misses_total", Lookups, Experimental;
-        /// Pieces of files that were read ahead of a program that reads on.
+        /// Pieces of files that sequential read-ahead has asked for.
         pub stream_reads: Counter = "coral_llite_stream_reads_ahead_total", Requests, Experimental;
-        /// Reads of pages that were read ahead of such a program.
+        /// Reads of pages that were answered from sequential read-ahead.
         pub stream_hits: Counter = "coral_llite_stream_read_hits_total", Lookups, Experimental;
         /// Reads of pages, of blocks at one distance, that were read ahead.
         pub strided_hits: Counter = "coral_llite_strided_read_hits_total", Lookups, Experimental;

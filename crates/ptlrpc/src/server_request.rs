@@ -499,14 +499,27 @@ impl Control {
             return std::future::pending().await;
         }
         loop {
-            let deadline = *self.0.deadline.lock();
-            let margin = Duration::from_secs(EARLY_MARGIN_S as u64)
-                .min(deadline.saturating_duration_since(self.0.arrived) / 2);
             tokio::select! {
                 biased;
-                _ = tokio::time::sleep_until(deadline - margin) => return,
+                _ = tokio::time::sleep_until(self.early_at()) => return,
                 _ = self.0.moved.notified() => {}
             }
+        }
+    }
+
+    /// When an early reply should go out.
+    fn early_at(&self) -> Instant {
+        let deadline = *self.0.deadline.lock();
+        let margin = Duration::from_secs(EARLY_MARGIN_S as u64)
+            .min(deadline.saturating_duration_since(self.0.arrived) / 2);
+        deadline - margin
+    }
+
+    /// Asks the client to wait longer if it is time to, and it takes early replies. For requests whose service has done with them, asked
+    /// every second or so.
+    pub async fn early_if_due(&self) {
+        if self.0.at && Instant::now() >= self.early_at() {
+            self.send_early().await;
         }
     }
 

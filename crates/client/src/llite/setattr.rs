@@ -107,10 +107,11 @@ impl SetAttrs {
         let times = set.atime.is_some() || set.mtime.is_some() || set.ctime.is_some();
         let of_objects = times || set.size.is_some();
         let _not_again = of_objects.then(|| self.kept.changing(fid));
-        let changed = self.open.of(fid).filter(|_| of_objects);
-        let _changing = changed.as_ref().map(|o| o.data.begin());
         let gate = self.covers.gate(fid);
         let mut truncating = set.size.map(|_| gate.begin_truncate());
+        // who opens the file only now sees that it is being truncated
+        let changed = self.open.of(fid).filter(|_| of_objects);
+        let _changing = changed.as_ref().map(|o| o.data.begin());
         if of_objects {
             self.late.forget_size(fid);
             self.kept.made_closed(fid).await;

@@ -14,7 +14,8 @@
 //!   be longer before it is one.
 //! - What is kept is bounded for the mount ([`KEPT_MIB`]), in equal parts for those who read. It goes when it was passed, when the program
 //!   goes elsewhere or has read to the end, with the open file, and where the file is not read for [`IDLE`] and others want its place. With
-//!   a piece its reading ends.
+//!   a piece its reading ends; what an OST was asked for already still comes, and is dropped then (`ptlrpc/src/call.rs`).
+//! - Nothing is read ahead while the file is truncated: a truncate by its path knows only of those who had it open before.
 //! - No lock is kept for a piece once its cover is to go: the reading of it ends.
 //!
 //! [`DataChanges`]: super::covers::DataChanges
@@ -209,7 +210,7 @@ struct State {
     run: Run,
     /// Ascending and adjoining.
     pieces: VecDeque<Piece>,
-    /// When it was read last; `None`: nothing was ever read ahead of it.
+    /// When it was read last.
     read: Option<Instant>,
 }
 
@@ -253,6 +254,14 @@ impl State {
         let touches = |p: &&Piece| p.range.start < read.end && read.start < p.range.end;
         let found = self.pieces.iter().filter(touches);
         found.map(|p| (p.range.clone(), p.came.clone())).collect()
+    }
+
+    /// Nothing came of this piece: neither it nor those behind it are of use.
+    fn forget(&mut self, piece: &Range<u64>, cover: &Arc<Cover>) {
+        let same = |p: &Piece| p.range == *piece && p.cover.as_ptr() == Arc::as_ptr(cover);
+        if self.pieces.iter().any(same) {
+            self.pieces.clear();
+        }
     }
 
     /// Adds a piece to those that adjoin.
@@ -346,16 +355,15 @@ impl Streams {
         let (changes, found, size) = {
             let mut st = stream.0.lock();
             let changes = inode.data.quiet()?;
-            let begins = st.read.replace(Instant::now()).is_none();
+            st.read = Some(Instant::now());
             let found = st.find(read, cover, changes);
             // where it is old the file has grown elsewhere
             let size = inode.rough_size().filter(|size| offset < *size);
             let size = size.unwrap_or(u64::MAX);
             drop(st);
-            if begins {
-                self.all.lock().push(Arc::downgrade(stream));
+            if !inode.gate.is_truncating() {
+                self.go_on(stream, inode, cover, (size, changes));
             }
-            self.go_on(stream, inode, cover, (size, changes));
             (changes, found, size)
         };
         let mut pieces = Vec::with_capacity(found.len());
@@ -363,7 +371,7 @@ impl Streams {
             match came.await {
                 Some(came) => pieces.push((range, came)),
                 None => {
-                    stream.0.lock().pieces.clear();
+                    stream.0.lock().forget(&range, cover);
                     return None;
                 }
             }
@@ -403,17 +411,16 @@ impl Streams {
         }
     }
 
-    /// The bytes that may be kept of this file; what is kept of those that are read no more goes.
+    /// The bytes that may be kept of this file, which is noted; what is kept of those that are read no more goes.
     fn share(&self, stream: &Arc<Stream>) -> u64 {
         let mut all = self.all.lock();
-        let mut reading = 0;
+        let mut reading = 1;
         all.retain(|other| {
             let Some(other) = other.upgrade() else {
                 return false;
             };
             if Arc::ptr_eq(&other, stream) {
-                reading += 1;
-                return true;
+                return false;
             }
             let mut st = other.0.lock();
             let is_read = st.read.is_some_and(|at| at.elapsed() < IDLE);
@@ -424,7 +431,8 @@ impl Streams {
             reading += u64::from(is_read);
             is_read
         });
-        (KEPT_MIB * MIB / reading.max(1)).max(PIECE_MIN)
+        all.push(Arc::downgrade(stream));
+        (KEPT_MIB * MIB / reading).max(PIECE_MIN)
     }
 
     /// Begins to read a piece. `None`: enough is kept.

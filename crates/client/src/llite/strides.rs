@@ -17,7 +17,9 @@
 //! - Only whole pages are stored, and none behind the end of the file as it is under those locks: no size is raised by it that is right.
 //! - No answer to the kernel waits for a store, which itself waits for pages that wait for such answers.
 //! - A mount reads and keeps [`BATCHES`] batches at most, of [`BLOCK_MAX`] bytes at most; they go when they are stored, if they are, with
-//!   the open file, when its blocks are no longer at one distance, and when they were passed. With a batch its reading ends.
+//!   the open file, when its blocks are no longer at one distance, and when they were passed. With a batch its reading ends; what an OST was
+//!   asked for already still comes, and is dropped then.
+//! - Nothing is read ahead while the file is truncated.
 //! - No lock is kept for a batch once its cover is to go: the reading of it ends.
 //!
 //! [`DataChanges`]: super::covers::DataChanges
@@ -380,6 +382,8 @@ impl StrideReads {
         len_bytes: u32,
     ) -> Option<Payload> {
         let read = offset..offset.checked_add(u64::from(len_bytes))?;
+        // a truncate by its path knows only of those who had the file open before
+        let may_begin = !inode.gate.is_truncating();
         let (begins, reading) = {
             let mut st = strides.0.lock();
             st.note(&read);
@@ -391,7 +395,8 @@ impl StrideReads {
             // where it is old the file has grown elsewhere
             let size = inode.rough_size().filter(|size| offset < *size);
             let size = size.unwrap_or(u64::MAX);
-            while let Some(blocks) = st.next(size)
+            while may_begin
+                && let Some(blocks) = st.next(size)
                 && let Ok(place) = self.places.clone().try_acquire_owned()
             {
                 let ahead = Ahead {

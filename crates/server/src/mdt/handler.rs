@@ -263,6 +263,7 @@ impl Mdt {
         self.ops.search.stop().await;
         self.ops.remover.stop().await;
         self.ops.mdts.abandon();
+        self.target.abandon();
         self.ops.osp.abandon().await;
     }
 }
@@ -309,10 +310,7 @@ impl Ctx {
             Err(e) => (self.told(&e).status(), Message::default()),
         };
         match self.is_told_late() {
-            true => {
-                self.rq.reply_unhurried(status, msg);
-                Either::Left(std::future::ready(()))
-            }
+            true => Either::Left(self.rq.reply_unhurried(status, msg)),
             false => Either::Right(self.rq.reply(status, msg)),
         }
     }

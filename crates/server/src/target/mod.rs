@@ -400,6 +400,11 @@ impl LuTarget {
         }
     }
 
+    /// What waits for the disk ends, and timers.
+    pub(crate) fn abandon(&self) {
+        self.stopped.send_replace(true);
+    }
+
     /// Name, such as `coral-MDT0000`.
     pub fn name(&self) -> &str {
         &self.cfg.name

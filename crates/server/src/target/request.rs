@@ -1,17 +1,26 @@
 //! A request that has found its target and its client.
 
+use std::future::ready;
 use std::sync::Arc;
+use std::time::Duration;
 
 use coral_lnet::exec;
 use coral_osd::{OsdError, Storing};
-use coral_ptlrpc::ServerRequest;
+use coral_ptlrpc::{Control, ServerRequest};
 use coral_wire::opc;
 use coral_wire::ptlrpc::{MSG_REPLAY, Message, PtlrpcBody};
 use futures_util::future::Either;
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::export::{Dropped, ExportAdmission};
 use super::{Export, LuTarget};
+
+/// Replies of a target that nobody is in a hurry for, and that wait for the disk, at most; further ones keep their requests' places in
+/// the lane.
+const UNHURRIED_MAX: usize = 4096;
+/// Those that wait are looked through so often for clients that would not wait longer.
+const EARLY_EACH: Duration = Duration::from_secs(1);
 
 /// The xid is in progress until this is dropped.
 pub(super) struct InProgress {
@@ -92,12 +101,25 @@ impl TargetRequest {
     }
 
     /// The same when nobody is in a hurry for it: with others like it, when the requests that came together have been handled. Its
-    /// service has done with it when this returns.
-    pub fn reply_unhurried(self, status: i32, msg: Message) {
+    /// service has done with it when this returns, but where [`UNHURRIED_MAX`] wait.
+    pub fn reply_unhurried(
+        self,
+        status: i32,
+        msg: Message,
+    ) -> impl Future<Output = ()> + Send + use<> {
         let target = self.target.clone();
-        if target.unhurried.push((self, status, msg)) {
-            exec::at_end(move || target.reply_to_unhurried());
-        }
+        let Ok(place) = target.unhurried.room.clone().try_acquire_owned() else {
+            return Either::Right(self.reply(status, msg));
+        };
+        target.unhurried.unsent.lock().push(Unsent {
+            rq: self,
+            status,
+            msg,
+            _place: place,
+        });
+        // by each who comes: the batch of the first one may go on for long
+        exec::at_end(move || target.reply_to_unhurried());
+        Either::Left(ready(()))
     }
 
     async fn reply_stored(self, storing: Storing, status: i32, msg: Message) {
@@ -159,27 +181,33 @@ pub(crate) enum Admitted {
 }
 
 /// Replies that nobody is in a hurry for.
-#[derive(Default)]
-pub(super) struct Unhurried(Mutex<Vec<Unsent>>);
+pub(super) struct Unhurried {
+    unsent: Mutex<Vec<Unsent>>,
+    room: Arc<Semaphore>,
+}
 
-/// A request, and its reply: status and message.
-type Unsent = (TargetRequest, i32, Message);
-
-impl Unhurried {
-    /// True: it is the first.
-    fn push(&self, reply: Unsent) -> bool {
-        let mut all = self.0.lock();
-        all.push(reply);
-        all.len() == 1
-    }
-
-    fn take(&self) -> Vec<Unsent> {
-        std::mem::take(&mut *self.0.lock())
+impl Default for Unhurried {
+    fn default() -> Unhurried {
+        Unhurried {
+            unsent: Mutex::default(),
+            room: Arc::new(Semaphore::new(UNHURRIED_MAX)),
+        }
     }
 }
 
+/// A request, and its reply.
+struct Unsent {
+    rq: TargetRequest,
+    status: i32,
+    msg: Message,
+    _place: OwnedSemaphorePermit,
+}
+
 fn reply_to(all: Vec<Unsent>, stored: &Result<(), OsdError>) {
-    for (rq, status, msg) in all {
+    for Unsent {
+        rq, status, msg, ..
+    } in all
+    {
         let (status, msg) = rq.when(stored, status, msg);
         let msg = rq.completed(status, msg);
         rq.rq.reply_unwatched(status, msg);
@@ -189,17 +217,29 @@ fn reply_to(all: Vec<Unsent>, stored: &Result<(), OsdError>) {
 impl LuTarget {
     /// Sends the replies that nobody is in a hurry for.
     fn reply_to_unhurried(self: &Arc<Self>) {
-        let all = self.unhurried.take();
+        let all = std::mem::take(&mut *self.unhurried.unsent.lock());
+        if all.is_empty() {
+            return;
+        }
         let Some(storing) = self.storing() else {
             return reply_to(all, &Ok(()));
         };
         let me = self.clone();
         tokio::spawn(async move {
             let mut stopped = me.stopped.subscribe();
-            let stored = tokio::select! {
-                stored = me.stored_as(storing) => stored,
-                // whoever waits for a reply asks again, as after a crash
-                _ = stopped.wait_for(|stopped| *stopped) => return,
+            let mut storing = std::pin::pin!(me.stored_as(storing));
+            let stored = loop {
+                tokio::select! {
+                    biased;
+                    stored = &mut storing => break stored,
+                    // whoever waits for a reply asks again, as after a crash
+                    _ = stopped.wait_for(|stopped| *stopped) => return,
+                    () = tokio::time::sleep(EARLY_EACH) => {}
+                }
+                let controls: Vec<Control> = all.iter().map(|u| u.rq.rq.control()).collect();
+                for control in controls {
+                    control.early_if_due().await;
+                }
             };
             exec::together(|| reply_to(all, &stored));
         });

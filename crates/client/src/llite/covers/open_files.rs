@@ -19,10 +19,20 @@ impl OpenFiles {
     }
 
     /// The same, made when none is open; true: it was there.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "whether a file is open depends on itself alone"
+    )]
     pub fn of_or_make(&self, fid: Fid, make: impl FnOnce() -> OpenInode) -> (Arc<OpenInode>, bool) {
         let mut open = self.0.lock();
         if let Some(i) = open.get(&fid).and_then(Weak::upgrade) {
             return (i, true);
+        }
+        // who used the file while its last handle was closed has kept it here
+        if open.len() == open.capacity() {
+            open.retain(|_, i| i.strong_count() > 0);
+            let as_many = open.len() + 1;
+            open.reserve(as_many);
         }
         let i = Arc::new(make());
         open.insert(fid, Arc::downgrade(&i));
@@ -48,5 +58,47 @@ impl OpenFiles {
         if open.get(&fid).is_some_and(|w| w.strong_count() <= 1) {
             open.remove(&fid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::llite::inode::MdInode;
+    use crate::llite::types::Attr;
+    use crate::lov::FileLayout;
+
+    fn inode(fid: Fid) -> OpenInode {
+        let md = MdInode {
+            attr: Attr::empty(fid),
+            layout: Arc::new(FileLayout::none()),
+            acl: bytes::Bytes::new(),
+            striped: None,
+            shard: false,
+            version: 0,
+            rough_size: None,
+            anyone: false,
+        };
+        OpenInode::new(&md, None, Arc::default())
+    }
+
+    /// Who still uses a file when its last handle is closed leaves nothing behind for long.
+    #[test]
+    fn closed_files_are_forgotten() {
+        let files = OpenFiles::default();
+        for n in 0..10_000 {
+            let fid = Fid::new(0x400, n);
+            let (handle, was_open) = files.of_or_make(fid, || inode(fid));
+            assert!(!was_open);
+            let other = files.of(fid);
+            files.closed(fid);
+            drop((handle, other));
+        }
+        assert!(files.0.lock().len() < 100);
+        let open: Vec<_> = (0..1000)
+            .map(|n| Fid::new(0x500, n))
+            .map(|fid| files.of_or_make(fid, || inode(fid)).0)
+            .collect();
+        assert_eq!(files.all().len(), open.len());
     }
 }

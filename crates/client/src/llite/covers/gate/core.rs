@@ -248,6 +248,11 @@ impl<T> Core<T> {
         self.cover.clone().filter(usable)
     }
 
+    /// One is under way.
+    pub fn is_truncating(&self) -> bool {
+        self.truncating > 0
+    }
+
     /// A truncate has ended.
     pub fn end_truncate(&mut self) {
         self.truncating -= 1;

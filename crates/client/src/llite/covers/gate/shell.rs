@@ -298,6 +298,11 @@ impl Gate {
         }
     }
 
+    /// A truncate or an append is under way.
+    pub fn is_truncating(&self) -> bool {
+        self.core.lock().is_truncating()
+    }
+
     /// An append begins: as a truncate, but it takes locks of its own, so it must not hold the cover's: they may be asked back.
     pub fn begin_append(self: &Arc<Self>) -> Truncating {
         let mut begun = self.begin_truncate();
