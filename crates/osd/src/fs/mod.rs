@@ -347,7 +347,7 @@ fn open_tables(
 ) -> Result<Tables, OpenError> {
     // An MDT flushes and compacts at the same time; the others hardly write.
     let (workers, unsorted_bytes) = match kind {
-        TargetKind::Mdt => (2, 8 << 20),
+        TargetKind::Mdt => (2, 4 << 20),
         _ => (1, 512 << 10),
     };
     let limits = Limits {
