@@ -30,12 +30,13 @@ use coral_wire::fid::Fid;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::covers::{Cover, Gate, OpenInode};
 use super::servers::Servers;
+use super::strides::Task;
 
 const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
@@ -86,18 +87,6 @@ struct Piece {
     begun: Instant,
     came: Reading,
     _task: Task,
-}
-
-/// The reading of a piece, and its places among those of the mount; dropped, it ends.
-struct Task {
-    task: AbortHandle,
-    _places: OwnedSemaphorePermit,
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }
 
 /// How far a program has read.
@@ -460,10 +449,7 @@ impl Streams {
             changes,
             begun: Instant::now(),
             came,
-            _task: Task {
-                task,
-                _places: places,
-            },
+            _task: Task::new(task, places),
         })
     }
 }

@@ -146,10 +146,19 @@ struct Batch {
     task: Option<Task>,
 }
 
-/// The reading of a batch, and its place among those of the mount; dropped, it ends.
-struct Task {
+/// What reads ahead, and its places among those of the mount; dropped, it ends.
+pub(super) struct Task {
     task: AbortHandle,
-    _place: OwnedSemaphorePermit,
+    _places: OwnedSemaphorePermit,
+}
+
+impl Task {
+    pub(super) fn new(task: AbortHandle, places: OwnedSemaphorePermit) -> Task {
+        Task {
+            task,
+            _places: places,
+        }
+    }
 }
 
 impl Drop for Task {
@@ -416,10 +425,7 @@ impl StrideReads {
                     cover: Arc::downgrade(cover),
                     changes,
                     data,
-                    task: Some(Task {
-                        task,
-                        _place: place,
-                    }),
+                    task: Some(Task::new(task, place)),
                 });
             }
             (changes, found?)
@@ -755,8 +761,8 @@ mod tests {
         }
         let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
         let places = Arc::new(Semaphore::new(1));
-        let _place = places.try_acquire_owned().expect("one is free");
-        st.batches[0].task = Some(Task { task, _place });
+        let place = places.try_acquire_owned().expect("one is free");
+        st.batches[0].task = Some(Task::new(task, place));
         let between = 68 * K..72 * K;
         for _ in 1..STRAYS * TOO_SOON {
             st.note(&between);
